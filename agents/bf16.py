@@ -126,7 +126,7 @@ def routine() -> int:
         address = ctypes.cast(getattr(_library(), _BRGEMM), ctypes.c_void_p).value or 0
         x, weight = torch.arange(-8.0, 7).view(3, 5), torch.arange(-9.0, 11).view(4, 5)
         if not torch.equal(_multiplied(address, x, packed(weight)), x @ weight.t()):
-            raise ArithmeticError("a small multiplication is not torch's")
+            raise ArithmeticError("a small multiplication differs from torch's")
     except Exception as problem:  # other builds of torch; float32 works everywhere
         logging.getLogger(__name__).warning("no bfloat16 multiplications: %s", problem)
         return 0

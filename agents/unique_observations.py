@@ -41,8 +41,8 @@ def once_each(torso: nn.Module, observation: ObservationTensor) -> Tensor:
     return functional.embedding(torch.from_numpy(index), features)
 
 
-class Seen:
-    """Replaces a torso while its weights and hooks are constant; call `forget` after each change.
+class TorsoCache:
+    """Cache the features of a torso while its weights and hooks are constant; call `forget` after each change.
 
     Args:
         torso: the torso.

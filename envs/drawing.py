@@ -130,7 +130,7 @@ class Canvas:
         grid = self._image.crop((0, 0, self.cols * self._scale, self.rows * self._scale))
         return np.array(grid.resize((width, height), Image.Resampling.BOX), np.uint8)
 
-    def picture(self) -> Array:
+    def image(self) -> Array:
         """All of it: uint8 [H, W, 3]."""
         image = self._image.copy() if self.words else self._image
         draw = ImageDraw.Draw(image)

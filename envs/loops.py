@@ -157,7 +157,7 @@ class Copies:
         if mask is None:
             mask = np.ones(self.num_envs, np.bool_)
         elif not self.started:
-            raise error.ResetNeeded("reset of some copies before the first reset(): reset all of them first")
+            raise error.ResetNeeded("reset of some environments before the first reset(): reset all of them first")
         self._check_array("reset_mask", mask, (), np.bool_)
         self._check_array("observation", observation, *self._observation)
         self.loops.reset(self.state, self.params, mask, observation)

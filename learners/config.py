@@ -119,7 +119,7 @@ class LearnerConfig:
         if self.method.on_policy and self.replay_ratio:
             raise ValueError(
                 f"replay_ratio is {self.replay_ratio}; allowed with algorithm {self.algorithm}, which learns from "
-                "fresh unrolls alone: 0"
+                "fresh unrolls only: 0"
             )
 
     @cached_property

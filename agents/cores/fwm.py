@@ -82,8 +82,8 @@ class FWM(Core):
 
     def forward(self, inputs: Tensor, state: FWMState) -> tuple[Tensor, FWMState]:
         hidden, controller = self.controller(inputs, state.controller)
-        memory = fast_weights.write(state.memory, self.written(hidden))
-        read = fast_weights.read(memory, self.asked(hidden))
+        memory = fast_weights.write(state.memory, self.compute_write(hidden))
+        read = fast_weights.read(memory, self.compute_read(hidden))
         return self._output(hidden, read), FWMState(controller, memory)
 
     def fast_route(self, inputs: Tensor) -> Route | None:
@@ -117,8 +117,8 @@ class FWM(Core):
             for start in range(piece, end, length):
                 part = slice(start, min(start + length, end))
                 steps, fresh = hidden[part].transpose(0, 1), reset[part].t()
-                block = Block(memory, self.written(steps), fresh)
-                reads.append(block.read(self.asked(steps)).transpose(0, 1))
+                block = Block(memory, self.compute_write(steps), fresh)
+                reads.append(block.read(self.compute_read(steps)).transpose(0, 1))
                 memory = block.end
         return self._output(hidden, torch.cat(reads)), FWMState(controller, memory), None
 
@@ -145,23 +145,23 @@ class FWM(Core):
             used = used[:, : int(used.sum(1).max())]  # no longer than the longest block of the group
             index = blocks.steps[: used.shape[1], group].T
             steps = hidden.flatten(0, 1).index_select(0, index.flatten()).unflatten(0, index.shape)
-            new = self.written(steps)
+            new = self.compute_write(steps)
             # Unused slots write nothing.
             done.append(Block(start, new._replace(rate=torch.where(used.unsqueeze(-1), new.rate, 0.0))))
-            reads.append(done[-1].read(self.asked(steps)).flatten(0, 1))
+            reads.append(done[-1].read(self.compute_read(steps)).flatten(0, 1))
             first[group] = count + used.shape[1] * torch.arange(len(used), device=first.device)
             count += used.numel()
         read = torch.cat(reads).index_select(0, first[blocks.block] + blocks.slot).unflatten(0, hidden.shape[:2])
         return read, _pick(done, groups, blocks.block[-rows:])
 
-    def written(self, hidden: Tensor) -> Write:
-        """The write of a step with the controller's output h [..., hidden_size]."""
+    def compute_write(self, hidden: Tensor) -> Write:
+        """Return the write of a step from the controller's output h [..., hidden_size]."""
         keys, rate = self.write(hidden).split([3 * self.memory_size, 1], dim=-1)
         key1, key2, value = keys.tanh().chunk(3, dim=-1)
         return Write(key1, key2, value, self.write_scale * torch.sigmoid(rate + self.beta_bias))
 
-    def asked(self, hidden: Tensor) -> Read:
-        """The read of a step with the controller's output h [..., hidden_size]."""
+    def compute_read(self, hidden: Tensor) -> Read:
+        """Return the read of a step from the controller's output h [..., hidden_size]."""
         query, hops = self.read(hidden).split([self.memory_size, self.num_reads * self.memory_size], dim=-1)
         if self.read_tanh:
             hops = hops.tanh()

@@ -142,9 +142,9 @@ class ForeignBatch:
         try:
             image = self.vector.envs[index].render()
         except (error.Error, NotImplementedError) as problem:
-            raise ValueError(f"{self.name} draws no pictures: {problem}".removesuffix(": ")) from problem
+            raise ValueError(f"{self.name} renders no images: {problem}".removesuffix(": ")) from problem
         if not isinstance(image, np.ndarray) or image.ndim != 3:
-            raise ValueError(f"{self.name} draws no pictures")
+            raise ValueError(f"{self.name} renders no images")
         return image.astype(np.uint8)
 
     def save(self) -> dict[str, Array]:

@@ -51,7 +51,7 @@ def episode_fields(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], name
     if not isinstance(declared, tuple | list) or not all(isinstance(each, str) for each in declared):
         raise ValueError(f"{name}.episode_fields is {declared!r}; expected a tuple of names, keys of info")
     if taken := [each for each in TAKEN if each in declared]:
-        raise ValueError(f"{name}.episode_fields holds {taken[0]!r}, which every environment has; expected other names")
+        raise ValueError(f"{name}.episode_fields has {taken[0]!r}, which all environments have; expected other names")
     return (SOLVED[0], *(each for each in dict.fromkeys(declared) if each not in SOLVED))
 
 

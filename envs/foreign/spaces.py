@@ -140,7 +140,7 @@ def _one_hot_form(space: spaces.Space[Any], sizes: Array, first: Array, name: st
 def _dict_form(space: spaces.Dict, name: str) -> ObservationForm:
     text = [key for key, part in space.spaces.items() if is_text(part)]
     if text:
-        logging.getLogger(__name__).warning("%s: agents read no text, observation %s is left out", name, text)
+        logging.getLogger(__name__).warning("%s: text is not supported, observation %s is dropped", name, text)
     forms = {key: observation_form(part, name) for key, part in space.spaces.items() if key not in text}
     if not forms:
         raise ValueError(f"{name} has the observation space {space}, all text; supported: {OBSERVATIONS}")

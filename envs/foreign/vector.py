@@ -157,9 +157,9 @@ class VectorBatch(ForeignBatch):
         try:
             images = self.vector.render()
         except (error.Error, NotImplementedError) as problem:
-            raise ValueError(f"{self.name} draws no pictures: {problem}".removesuffix(": ")) from problem
+            raise ValueError(f"{self.name} renders no images: {problem}".removesuffix(": ")) from problem
         if images is None or np.ndim(images[index]) != 3:
-            raise ValueError(f"{self.name} draws no pictures")
+            raise ValueError(f"{self.name} renders no images")
         return np.asarray(images[index], np.uint8)
 
     def save(self) -> dict[str, Array]:
@@ -199,8 +199,8 @@ class VectorBatch(ForeignBatch):
         first = self.as_agents_see(values, self.num_envs)
         if not _same(first, observation, ~where):
             raise ContractError(
-                f"{self.name} resets all environments where options['reset_mask'] names some, and its autoreset_mode "
-                f"is {self.mode}; expected: only those are reset, or autoreset_mode {AutoresetMode.NEXT_STEP}"
+                f"{self.name} resets all environments although options['reset_mask'] selects some, and its "
+                f"autoreset_mode is {self.mode}; expected: only those are reset, or {AutoresetMode.NEXT_STEP}"
             )
         for i in np.flatnonzero(where).tolist():
             _put(_entry(first, slice(i, i + 1)), observation, i)

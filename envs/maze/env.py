@@ -72,7 +72,7 @@ class MazeBatch(BatchedEnv):
     symbols = ((AGENT, "you"), (FLOOR, "free cell"), (WALL, "wall or pillar"), (GOAL, "goal (only with v or the twin)"))
     episode_fields = ("successes", "first_success", "bumps")
     level_keys = ("goal", "teleports")
-    drawn_keys = ("teleports",)
+    sampled_keys = ("teleports",)
     loops = batch_loops(rules.start, rules.advance, rules.observe)
     state: rules.State
     params: rules.Params

@@ -98,7 +98,7 @@ class TMazeBatch(BatchedEnv):
     }
     action_names = rules.ACTION_NAMES
     level_keys = ("goal", "speckle")
-    drawn_keys = ("speckle",)
+    sampled_keys = ("speckle",)
     loops = batch_loops(rules.start, rules.advance, rules.observe)
     state: rules.State
     params: Params

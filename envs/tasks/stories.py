@@ -141,7 +141,7 @@ class Babi(TokenStream):
         chosen = [tasks] if isinstance(tasks, int) else list(tasks) or list(range(1, TASKS + 1))
         for number in chosen:
             if number not in range(1, TASKS + 1):
-                raise ValueError(f"tasks holds {number!r}; allowed: 1..{TASKS}")
+                raise ValueError(f"tasks contains {number!r}; allowed: 1..{TASKS}")
         part = common.get("part", "train")
         every = _parts(folder, keep_last=True)
         _check_part(part, folder, every)

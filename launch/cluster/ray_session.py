@@ -119,8 +119,8 @@ def start_private(num_cpus: int) -> None:
                 raise
             ray.shutdown()
     raise EngramError(
-        f"Ray's processes did not start in {START_ATTEMPTS} times half a minute: the machine does too much else; "
-        "--local needs no other process",
+        f"Ray's processes did not start in {START_ATTEMPTS} times half a minute: the machine is overloaded; "
+        "--local does not need Ray",
         NOT_AVAILABLE,
     )
 
@@ -152,7 +152,7 @@ def private_folder() -> Path:
     try:
         return places.private_folder("engram-ray", os.environ.get("RAY_TMPDIR") or "/tmp")
     except OSError as problem:
-        raise EngramError(f"{problem}; RAY_TMPDIR names another place for Ray's sockets", NOT_AVAILABLE) from problem
+        raise EngramError(f"{problem}; set RAY_TMPDIR to another folder for Ray's sockets", NOT_AVAILABLE) from problem
 
 
 def stop_ray() -> bool:
@@ -257,7 +257,7 @@ def _join(address: str) -> None:
         raise EngramError(_no_cluster(address, "Ray runs no cluster on this machine"))
     host, _, port = resolved.rpartition(":")
     if not host or not port.isdecimal():
-        raise EngramError(_no_cluster(address, "that is no HOST:PORT"))
+        raise EngramError(_no_cluster(address, "that is not HOST:PORT"))
     try:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()  # Ray would try for minutes
         with without_signal_handlers():

@@ -93,16 +93,16 @@ def signals_as_interrupt() -> Generator[None]:
 
 def run_shown(jobs: Sequence[Job], at_a_time: int, console: Console, deadline: float = float("inf")) -> bool:
     """`run_all` with a progress bar per process and a line per outcome."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeElapsedColumn())
     bars: dict[Job, TaskID] = {}
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
 
         def report(job: Job, event: str) -> None:
             if event == "started":
-                bars[job] = progress.add_task(job.label, total=job.total_steps, said="")
+                bars[job] = progress.add_task(job.label, total=job.total_steps, status="")
             if event in ("started", "running"):
                 steps = job.steps()
-                progress.update(bars[job], completed=steps, said=f"{steps:,} steps")
+                progress.update(bars[job], completed=steps, status=f"{steps:,} steps")
                 return
             progress.remove_task(bars.pop(job))
             console.print(job.outcome(event), highlight=False)

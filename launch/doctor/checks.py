@@ -85,7 +85,7 @@ def examine(
     findings = [*versions(here, nodes), processors(config, here, nodes, actors), *learners(config, nodes, estimate)]
     findings += [] if pace is None else environment(config, pace, nodes, actors)
     value = f"OMP_NUM_THREADS = {threads}, for each of {actors} actors"
-    advice = "unset OMP_NUM_THREADS: actors then take one thread each"
+    advice = "unset OMP_NUM_THREADS: actors then use one thread each"
     findings.append(_if(threads not in ("1", "1 (default)"), "threads", "warning", value, advice))
     for node in nodes:
         share = share_of(estimate, node, here, nodes)
@@ -123,7 +123,7 @@ def processors(config: RunConfig, here: Facts, nodes: Sequence[Facts], actors: i
     gpus = f", {len(here.gpus)} x {here.gpus[0]}" if here.gpus else ", no GPU"
     value = f"{cores} cores on {len(nodes)} machine(s){gpus} for {actors} actors"
     verdict: Verdict = "problem" if config.ray_address else "warning"
-    why = "the others wait for ever" if config.ray_address else "they take turns"
+    why = "the others wait forever" if config.ray_address else "they take turns"
     return _if(actors * config.actor_cpus > cores, "processors", verdict, value, f"--num-actors {cores}: {why}")
 
 

@@ -85,8 +85,8 @@ def _of_height(image: Image.Image) -> Image.Image:
 
 def _image(batch: Any, full: bool) -> Array:
     if not hasattr(batch, "draw"):
-        raise ValueError("this environment draws no pictures")
+        raise ValueError("this environment renders no images")
     try:
         return batch.draw(0, full=full)
     except NotImplementedError as problem:
-        raise ValueError("this environment draws no pictures") from problem
+        raise ValueError("this environment renders no images") from problem

@@ -24,7 +24,7 @@ def minari_module(name: str) -> Any:
     try:
         minari.dataset.minari_dataset.parse_dataset_id(name)
     except ValueError as problem:
-        raise EngramError(f"--minari: {name!r} is no dataset name; allowed: [NAMESPACE/]NAME-vVERSION") from problem
+        raise EngramError(f"--minari: {name!r} is not a dataset name; allowed: [NAMESPACE/]NAME-vVERSION") from problem
     path = minari.storage.get_dataset_path(name)
     if os.path.exists(path):
         raise EngramError(f"--minari: there is a dataset {name} already: {path}; allowed: another name or version")

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from ...agents.inside import Panel
-from .recording import Mark, Picture, Recording
+from .recording import Mark, Pixels, Recording
 from .seen import seen_images, seen_scalars
 
 HIGHEST = 0.995
@@ -43,7 +43,7 @@ def episode(
         },
         "marks": [mark._asdict() for mark in marks],
         "scalars": {name: _rounded(series) for name, series in seen_scalars(recording).items()},
-        "seen": {name: images.layers(pictures) for name, pictures in seen_images(recording).items()},
+        "seen": {name: images.layers(frames) for name, frames in seen_images(recording).items()},
         "boards": boards,
         "views": views,
         "images": [f"data:image/webp;base64,{base64.b64encode(data).decode()}" for data in images.files],
@@ -101,7 +101,7 @@ class Images:
         self.files: list[bytes] = []
         self._indices: dict[tuple[tuple[int, ...], bytes], int] = {}
 
-    def index(self, pixels: Picture) -> int:
+    def index(self, pixels: Pixels) -> int:
         """The index of an image, uint8 [height, width, 3 or 4], among the files."""
         key = pixels.shape, hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
         index = self._indices.setdefault(key, len(self.files))
@@ -111,7 +111,7 @@ class Images:
             self.files.append(file.getvalue())
         return index
 
-    def layers(self, images: Sequence[Picture]) -> list[list[int]]:
+    def layers(self, images: Sequence[Pixels]) -> list[list[int]]:
         """Split every image into a background, shared by most of an episode's images, and a patch with the difference.
 
         Args:
@@ -134,7 +134,7 @@ class Images:
             for image, patch in zip(small, patches, strict=True)
         ]
 
-    def _patch(self, image: Picture, background: Picture) -> tuple[int, int, int] | None:
+    def _patch(self, image: Pixels, background: Pixels) -> tuple[int, int, int] | None:
         """Patch that differs from the background: index, left, top; None if it is most of the image."""
         red, green, blue = np.moveaxis(image != background, 2, 0)
         differs = red | green | blue
@@ -150,7 +150,7 @@ class Images:
         return self.index(patch), int(columns[0]), int(rows[0])
 
 
-def _small(image: Picture) -> Picture:
+def _small(image: Pixels) -> Pixels:
     """An image of at most WIDEST pixels in width."""
     if image.shape[1] <= WIDEST:
         return image

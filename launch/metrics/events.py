@@ -60,7 +60,7 @@ def markdown(step: int, tag: str, content: str) -> bytes:
     return _at(step, text(tag, content))
 
 
-def picture(step: int, tag: str, file: bytes, width: int, height: int) -> bytes:
+def image(step: int, tag: str, file: bytes, width: int, height: int) -> bytes:
     """An image in the images tab, a PNG or an animated GIF, with its size in pixels."""
     image = _summary.Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=file)
     return _at(step, _summary.Summary(value=[_summary.Summary.Value(tag=tag, image=image)]))

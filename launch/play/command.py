@@ -36,7 +36,7 @@ WAITS = 10
 REPLAY_FPS = AGENT_FPS = 8.0
 SLOWEST_FPS, FASTEST_FPS = 0.5, 256.0
 AGENT_KEYS = "space go/pause   n step   +- speed   t take over   v view   ? rules   q quit"
-HAND_KEYS = "t agent goes on   arrows or digits act   n next   v view   ? rules   q quit"
+HAND_KEYS = "t agent continues   arrows or digits act   n next   v view   ? rules   q quit"
 PAUSE, TAKE_OVER = " ", "t"
 SPEEDS = {"+": 2.0, "=": 2.0, "-": 0.5}
 
@@ -98,7 +98,7 @@ def play(config: PlayConfig) -> int:
     if not player and config.fps and "stay" not in game.batch.action_names:
         raise ValueError(f"fps is {config.fps}, but {config.name} has no action that stays; allowed: 0")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ValueError("a person plays in a terminal, and this is none; --replay FILE works without")
+        raise ValueError("playing needs a terminal; --replay FILE does not")
     game.begin()
     try:
         with Terminal() as terminal:
@@ -167,7 +167,7 @@ class _Table:
         """Replay the actions; returns the remaining ones when the viewer quits."""
         pause, wait = False, round(1000 / (fps or REPLAY_FPS))
         while actions:
-            state = "paused, space goes on" if pause else "space pauses"
+            state = "paused, space continues" if pause else "space pauses"
             self._show(f"replay, {len(actions)} steps left   {state}   v view   q quit")
             key = self.terminal.key(-1 if pause else wait)
             if key in QUIT:
@@ -234,7 +234,7 @@ class _Table:
 
     def _show(self, keys: str, who: str = "") -> None:
         game = self.game
-        view = "the whole board" if self.full else "what an agent sees"
+        view = "the whole board" if self.full else "the agent's observation"
         status = f"step {game.steps}   reward {game.reward:+.6g}   score {game.score:.6g}{'' if game.over else who}"
         if game.over:
             status += f"   the end ({facts})" if (facts := game.facts()) else "   the end"

@@ -107,7 +107,7 @@ def load_recording(file: str) -> tuple[dict[str, Any], Game]:
             f"cannot read the recording {file}: it is not JSON, or nested too deeply; {_ALLOWED}"
         ) from problem
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
-        raise EngramError(f"{file} is no recording of rl-play in format {FORMAT}; {_ALLOWED}")
+        raise EngramError(f"{file} is not a recording of rl-play in format {FORMAT}; {_ALLOWED}")
     try:
         with user_errors(file):
             made: Recording = from_dict(Recording, saved)

@@ -15,7 +15,7 @@ from ..metrics.panel import short
 from ..metrics.writer import LOG10, MetricsWriter, is_learning_rate
 from ..run.config import RunConfig
 from .lineage import Lineage, descent, families
-from .lineage_picture import picture, size
+from .lineage_plot import plot, size
 
 PICTURE_SECONDS = 20.0
 """Minimum seconds between two images: one takes a sixth of a second."""
@@ -78,7 +78,7 @@ class PopulationWriter:
         self._rendered_at, self._new = self._clock(), False
         lineage = self.lineage
         width, height = size(lineage)
-        self.writer.show(events.picture(lineage.step, "population/lineage", picture(lineage), width, height))
+        self.writer.show(events.image(lineage.step, "population/lineage", plot(lineage), width, height))
         self.writer.show(events.markdown(lineage.step, PAGE, page(lineage)))
 
 

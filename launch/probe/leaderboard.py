@@ -110,6 +110,6 @@ def draw(path: Path, results: Results, tasks: list[str], cores: list[str], minut
         for x, value in enumerate(row):
             text = "" if value != value else f"{value:.2f}"
             axes.text(x, y, text, ha="center", va="center", fontsize=7, color="black" if value > 0.6 else "white")
-    axes.set_title(f"answers above chance (1: all right), {minutes:g} min each", fontsize=9)
+    axes.set_title(f"accuracy above chance (1: all correct), {minutes:g} min each", fontsize=9)
     figure.colorbar(image, ax=axes)
     figure.savefig(path, dpi=120)

@@ -191,7 +191,7 @@ class RunConfig(Settings):
         if not 0 <= self.actor_gpus <= 1 - self.in_process:
             raise EngramError(f"actor_gpus is {self.actor_gpus}; allowed: 0..1, and 0 with --local and --act-on")
         if self.fixed_actors is None and not self.actor_cpus:
-            raise EngramError("actor_cpus is 0; allowed with num_actors = 'auto': above 0, or there is no end of room")
+            raise EngramError("actor_cpus is 0; allowed with num_actors = 'auto': above 0")
         if self.fixed_actors is not None and not self.fixed_actors >= 1:
             raise EngramError(f"num_actors is {self.num_actors}; allowed: auto, or at least 1")
 

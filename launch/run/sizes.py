@@ -58,11 +58,11 @@ def check_memory(
         if find_device(config.device).type == "cpu":
             at_once = -(-config.columns // config.learner.algorithm_args.get("minibatches", 1))
             features = FLOAT * int(agent.torso.output_size) * (config.unroll_length + 1)  # pyright: ignore
-            parts.append(("what the core reads in an update", at_once, "environments", features))
+            parts.append(("the core's inputs in an update", at_once, "environments", features))
     for part in parts:
         check_fits(*part, available)
     together = sum(count * each for _, count, _, each in parts)
-    check_fits("networks, observations and what the core reads", 1, "runs", together, available)
+    check_fits("networks, observations and core inputs", 1, "runs", together, available)
     processes = (config.fixed_actors or 1) + config.num_learners - 1
     needed = together + process_bytes(0 if config.in_process or config.ray_address else processes)
     if needed > available.total:
@@ -84,7 +84,7 @@ def without_memory(make: Callable[[], Network], what: str) -> Network | None:
             return make()
     except Exception as problem:  # the constructor of a custom core may raise anything
         if "verflow" in str(problem):
-            raise EngramError(f"{what} has more parameters than any machine holds") from problem
+            raise EngramError(f"{what} is too large for any machine") from problem
         return None  # the error appears when the core is built with values
 
 
@@ -113,5 +113,5 @@ def large_parts(agent: Agent) -> str:
     if total < LARGE_NETWORK:
         return ""
     text = ", ".join(f"{name} {count:,}" for name, count in sorted(parts.items(), key=lambda each: -each[1]) if count)
-    advice = "; --torso atari or --embedding-size shrinks what the core sees" if parts["torso"] < total / 2 else ""
+    advice = "; --torso atari or --embedding-size reduces the core's input" if parts["torso"] < total / 2 else ""
     return f"a large network: {total:,} parameters ({text}){advice}"

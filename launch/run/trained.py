@@ -99,7 +99,7 @@ def _open_card(place: str) -> Trained:
         raise
     except Exception as problem:  # each store raises different exceptions
         reason = first_line(problem, place)
-        raise EngramError(f"{redacted(place)} holds no agent that can be read ({reason})") from problem
+        raise EngramError(f"{redacted(place)}contains no readable agent ({reason})") from problem
 
 
 def imitated(path: str) -> str:
@@ -183,7 +183,7 @@ def levels_line(trained: RunConfig, factory: ActorFactory, seed: int) -> str:
         return line
     shared, every = len(played & training_levels), f"of its {len(played):,} levels"
     return f"{line}; " + (
-        f"{shared:,} {every} occur in training, too" if shared else f"none {every} occurs in training"
+        f"{shared:,} {every} also occur in training" if shared else f"none {every} occurs in training"
     )
 
 

@@ -65,7 +65,7 @@ class Tracking:
         except Exception as problem:
             if not self._warned:
                 self._warned = True
-                self._report(f"{self._name} does not take the metrics: {problem}; training goes on without it")
+                self._report(f"{self._name} does not accept the metrics: {problem}; training continues without it")
 
 
 def tracker_names() -> list[str]:

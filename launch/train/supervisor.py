@@ -77,7 +77,7 @@ def _keep_alive(
             how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             in_all += in_a_row <= restarts
             if in_a_row > restarts or in_all > most:
-                enough = f"{restarts} restarts in a row came to no checkpoint, that is enough"
+                enough = f"{restarts} restarts in a row without a new checkpoint, which is the limit"
                 most_in_all = f"{most} restarts in all are the most with --restarts {restarts}"
                 _show(f"the run was {how}; {enough if in_a_row > restarts else most_in_all}")
                 return 1

@@ -159,7 +159,7 @@ class Team:
 
     def save(self) -> list[Any]:
         if self.gathering:
-            raise ActorStateError("unrolls are under way")
+            raise ActorStateError("unrolls are in progress")
         if self._replacements:
             raise ActorStateError(f"learner {self._replacements[0].rank} is lost and not replaced yet")
         saving = [worker.handle.save.remote() for worker in self._workers]
@@ -282,13 +282,13 @@ class Team:
                     answer_of(worker.ping, PATIENCE)
                 worker.ping, worker.heard = worker.handle.ping.remote(), now
             elif now - worker.heard > SILENT_SECONDS:
-                raise GroupLostError(f"learner {worker.rank} has not answered for {SILENT_SECONDS:.0f} s")
+                raise GroupLostError(f"learner {worker.rank} has not responded for {SILENT_SECONDS:.0f} s")
 
     def _rebuild(self, problem: GroupLostError) -> None:
         """Continue without lost learners, in a new group from this process's state; they are replaced."""
         learner = self._learner
         assert learner is not None, "connect() comes before the first batch"
-        self._report(f"{problem}: the group of learners begins again from step {learner.steps:,}")
+        self._report(f"{problem}: the group of learners restarts from step {learner.steps:,}")
         while True:
             self._losses += 1
             if self._losses > MOST_LOSSES:

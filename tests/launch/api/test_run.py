@@ -219,7 +219,7 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path):
 def test_what_ends_another_process_is_raised_here(tmp_path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
-    with pytest.raises(ValueError, match="is not empty and holds no run"):
+    with pytest.raises(ValueError, match="is not empty and contains no run"):
         engram.train(**SMALL, wait=False, run_dir=str(tmp_path / "taken"))
     with pytest.raises(ValueError, match="known to this process only"):
         engram.train("__main__:Mine", wait=False)

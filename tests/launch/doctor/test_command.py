@@ -116,7 +116,7 @@ def test_actors_that_a_cluster_has_no_room_for_are_a_problem() -> None:
     nodes = [HERE, HERE._replace(name="worker")]
     assert processors(joined, HERE, nodes, 16).verdict == "ok"
     found = processors(joined, HERE, nodes, 17)
-    assert (found.verdict, found.advice) == ("problem", "--num-actors 16: the others wait for ever")
+    assert (found.verdict, found.advice) == ("problem", "--num-actors 16: the others wait forever")
     assert processors(RunConfig(), HERE, [HERE], 17).verdict == "warning", "a private Ray lets them take turns"
 
 

@@ -176,7 +176,7 @@ def test_a_figure_is_stopped_continued_and_drawn(tmp_path: Path, capsys: pytest.
     first.send_signal(signal.SIGINT)
     said, _ = first.communicate(timeout=180)
     assert first.returncode == 1
-    assert "the same command goes on from here" in said
+    assert "the same command continues" in said
     assert not results.exists()
 
     code, said = reproduce(capsys, *words)
@@ -374,4 +374,4 @@ def test_no_run_outlives_the_command(tmp_path: Path, number: signal.Signals) -> 
                 each.kill()
     if number != signal.SIGKILL:
         assert process.returncode == 1
-        assert "the same command goes on from here" in said
+        assert "the same command continues" in said

@@ -83,7 +83,7 @@ def scores_by_hand(name: str, seed: int, actions: list[int]) -> float:
 def test_a_person_plays_and_the_recording_shows_it_again(tmp_path):
     file = tmp_path / "game.json"
     terminal = Terminal("maze", "--seed", "3", "--record", str(file), "--env-args", "num_steps=6", "size=9")
-    terminal.wait_for("what an agent sees")
+    terminal.wait_for("the agent's observation")
     terminal.wait_for("arrows move")
     # x means nothing, v changes the view, and after the end only n goes on
     terminal.press(UP, RIGHT, b"s", b"a", b"x", b"v", LEFT, LEFT, UP, b"n", DOWN, b"q")
@@ -175,8 +175,8 @@ GOOD = {"format": 1, "env": "maze", "env_args": {}, "seed": 0, "actions": [0], "
         ("[" * 100_000, "it is not JSON, or nested too deeply; allowed: a file written by rl-play --record"),
         ("no json", "it is not JSON"),
         (b"\xff\xfe\x00", "it is not JSON"),
-        ("[]", "is no recording of rl-play in format 1; allowed: a file written by rl-play --record"),
-        ({"format": 2}, "is no recording of rl-play in format 1"),
+        ("[]", "is not a recording of rl-play in format 1; allowed: a file written by rl-play --record"),
+        ({"format": 2}, "is not a recording of rl-play in format 1"),
         ({"env": "mazze"}, "unknown environment 'mazze'; did you mean: maze"),
         ({"env": ["maze"]}, "env is ['maze']; expected a text"),
         ({"env_args": {"sise": 9}}, "maze has no parameter 'sise'; did you mean: size"),
@@ -259,7 +259,7 @@ def test_replay_without_a_terminal_prints_the_scores(name, tmp_path, capsys):
         (["boxwurld"], "unknown environment 'boxwurld'; did you mean: boxworld"),
         (["CartPole-v1"], "unknown environment 'CartPole-v1'"),
         (["maze", "--env-args", "sise=9"], "maze has no parameter 'sise'; did you mean: size"),
-        (["maze"], "a person plays in a terminal"),
+        (["maze"], "playing needs a terminal"),
         (["maze", "--fps", "5"], "fps is 5.0, but maze has no action that stays; allowed: 0"),
         (["--replay", "/nowhere/at/all"], "cannot read the recording /nowhere/at/all"),
         (["--replay", "pyproject.toml"], "cannot read the recording pyproject.toml"),

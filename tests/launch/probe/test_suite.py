@@ -97,7 +97,7 @@ def test_another_suites_folder_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         run(["suite", "--cores", "gru", "--tasks", "copy", "--minutes", "2", "--out", str(tmp_path)])
     assert stop.value.code == 2
-    assert "holds a suite with minutes = 1.0, not 2.0; choose another --out" in capsys.readouterr().err
+    assert "contains a suite with minutes = 1.0, not 2.0; choose another --out" in capsys.readouterr().err
 
 
 def test_a_suite_without_a_result_says_why(tmp_path, capsys):

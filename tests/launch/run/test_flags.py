@@ -122,7 +122,7 @@ def test_a_run_with_a_secret_url_asks_for_it_again(tmp_path: Path) -> None:
     with RunDirectory.create(tmp_path / "run", to_dict(config), name="x") as run:
         assert "TOKEN" not in (run.path / "config.toml").read_text()
         assert from_dict(RunConfig, run.config()).checkpoint_url == "https://***@host.invalid/run"
-    with pytest.raises(EngramError, match="whose secret part is not written down; give --checkpoint-url again"):
+    with pytest.raises(EngramError, match="whose secret part is not stored; give --checkpoint-url again"):
         run_train("--resume", tmp_path / "run")
 
 
@@ -186,8 +186,8 @@ def test_free_parameters_that_are_not_finite_are_refused() -> None:
     [
         (["--envs-per-actor", "99999999999999999999"], "would take"),
         (["--envs-per-actor", "999999999999"], r"the unrolls of all actors would take [\d.]+ PB.*this machine has"),
-        (["--embedding-size", "99999999999"], "would take|more parameters than any machine holds"),
-        (["--core-args", "hidden_size=99999999999"], "would take|more parameters than any machine holds"),
+        (["--embedding-size", "99999999999"], "would take|is too large for any machine"),
+        (["--core-args", "hidden_size=99999999999"], "would take|is too large for any machine"),
         (["--core-args", "hidden_size=1000000"], r"networks and optimizers would take .* TB.*this machine has .* GB"),
         (["--population", "1000000000"], r"networks and optimizers would take .* each of 1,000,000,000 members"),
         (["--unroll-length", "999999999999"], "would take"),
@@ -222,7 +222,7 @@ def test_a_limit_that_the_processes_of_a_run_may_reach_is_said_before(actors: tu
         )
 
 
-@pytest.mark.parametrize(("factor", "what"), [(0.5, "what the core reads in an update"), (1.1, "networks, obs")])
+@pytest.mark.parametrize(("factor", "what"), [(0.5, "the core's inputs in an update"), (1.1, "networks, obs")])
 def test_what_a_network_makes_of_observations_counts_and_all_of_it_together(factor: float, what: str) -> None:
     config = parse_run([*TINY, "--local", "--device", "cpu", "--envs-per-update", "4000"])
     factory = config.factory()

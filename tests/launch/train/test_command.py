@@ -148,7 +148,7 @@ def test_a_run_on_ray_resumes_after_kill_9_and_leaves_no_process(tmp_path: Path)
         (["--config", "/nowhere.toml"], "cannot read --config /nowhere.toml"),
         (["--resume", "/nowhere"], "/nowhere"),
         (["--env", "maze", "--device", "cuda:9"], "--device cuda:9: this machine has 0 CUDA devices|9"),
-        (["extra"], "unexpected word 'extra'"),
+        (["extra"], "unexpected argument 'extra'"),
     ],
 )
 def test_a_mistake_is_one_line(words: list[str], message: str) -> None:
