@@ -1,7 +1,7 @@
 """Images of environments for human viewers: cells, symbols and captions on a grid.
 
-A canvas makes an image, and keeps what a terminal needs to show the same with characters: what lies in each cell, and
-the words.
+A canvas renders an image. It also stores the content of each cell and the captions, from which a terminal shows the
+same with characters.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The batched engine: copies of one environment behind Gymnasium's vector interface, with levels and images."""
+"""The batched engine: N instances of one environment with Gymnasium's vector interface, levels and images."""
 
 import inspect
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Environments made elsewhere, behind the methods of our own batched engine."""
+"""Third-party environments with the interface of the batched engine."""
 
 import pickle
 from collections.abc import Callable
@@ -124,7 +124,7 @@ class ForeignBatch:
         return self._actions.read(actions if self._actions.choices is None else actions.reshape(len(actions), -1))
 
     def episode_facts(self, indices: Array) -> Array:
-        """float32 [K, len(episode_fields)]: what the last `info` of environments `indices` says; nan for what is
+        """float32 [K, len(episode_fields)]: values from the last `info` of environments `indices`; nan for what is
         missing."""
         return facts.read([self.vector.infos[i] for i in indices], self.episode_fields)
 

@@ -1,6 +1,6 @@
-"""Numbers that a foreign environment's `info` says of an episode at its last step.
+"""Values that `info` of a third-party environment reports at the last step of an episode.
 
-Which ones is the same in every process: those that the environment declares in `episode_fields`, and `solved`.
+The fields are the same in every process: those in the environment's `episode_fields`, and `solved`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -56,7 +56,7 @@ def episode_fields(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], name
 
 
 def read(infos: Iterable[Mapping[str, Any]], fields: tuple[str, ...]) -> Array:
-    """float32 [K, len(fields)]: what each `info` says; nan for what is missing, not finite or no single number."""
+    """float32 [K, len(fields)]: values from each `info`; nan if missing, not finite or not a single number."""
     rows = [[_solved(info) if field == SOLVED[0] else _number(info.get(field)) for field in fields] for info in infos]
     return np.array(rows, np.float32).reshape(-1, len(fields))
 

@@ -1,4 +1,4 @@
-"""Foreign environments by name: any Gymnasium id, or `module:Class`, of single or vector environments."""
+"""Third-party environments by name: any Gymnasium id, or `module:Class`, of single or vector environments."""
 
 import copy
 import importlib.util

@@ -1,11 +1,11 @@
-"""Spaces of foreign environments in the forms that agents read: Box observations (or dicts of them), discrete actions.
+"""Spaces of third-party environments, converted to those of agents: Box observations (or dicts), discrete actions.
 
 environment's observation              the agent's
 Box of uint8                     the same
 Box of anything else             float32; a single number becomes an array of one
 MultiBinary                      float32
-Discrete, MultiDiscrete          float32, one-hot (several one-hots in a row)
-Dict                             a dict of these; entries of text are left out
+Discrete, MultiDiscrete          float32, one-hot (several are concatenated)
+Dict                             a dict of these; text entries are dropped
 Tuple                            a dict of these under "0", "1", ...
 
 environment's action                   the agent's

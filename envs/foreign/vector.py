@@ -1,9 +1,9 @@
-"""Vector environments made elsewhere, in any autoreset mode, behind the methods of our own batched engine.
+"""Third-party vector environments in any autoreset mode, with the interface of the batched engine.
 
-Agents see NEXT_STEP autoreset in all modes: the final observation of an episode with its flag, then, after a step whose
-action is ignored, the first observation of the next one. A vector environment steps all of its environments at once, so
-in the other modes an environment whose episode has ended is stepped in that step, too, and then reset alone with
-`reset(options={"reset_mask": ...})` (Gymnasium 1.1 and up); that step is discarded.
+All modes are converted to NEXT_STEP autoreset: the final observation of an episode with its flag, then, after a step
+whose action is ignored, the first observation of the next episode. A vector environment steps all of its environments
+together. In the other modes an environment whose episode has ended is therefore stepped once more, which is discarded,
+and then reset with `reset(options={"reset_mask": ...})` (Gymnasium 1.1 and later).
 """
 
 import pickle

@@ -1,4 +1,4 @@
-"""The graph POMDP: learn an unknown transit map while travelling on it, within 30 steps."""
+"""The graph POMDP: learn an unknown transit map while traveling on it, within 30 steps."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -113,7 +113,7 @@ class PomdpGraphBatch(BatchedEnv):
         self.action_names = tuple(str(action) for action in range(num_actions))  # pyright: ignore
         states = tuple(state_name(s) for s in range(num_states))
         self.edges = {f"from_{state_name(s)}_by_{a}": (s, a) for s in range(num_states) for a in range(num_actions)}
-        """Names of the facts that say where an action leads from a state."""
+        """Names of the facts for the successor of a state under an action."""
         self.fact_values = {"goal": states, "agent": states, "successes": ()} | dict.fromkeys(
             self.edges, (*states, "nowhere")
         )

@@ -1,7 +1,7 @@
 """The rules of the graph POMDP for one environment.
 
 All random values are sampled at the start of an episode: the graph, and the places (goal, agent) in the order in which
-they will be used. So a level says all there is to say, and the steps themselves draw nothing.
+they will be used. A level contains all of them, so steps are deterministic.
 """
 
 from typing import NamedTuple
