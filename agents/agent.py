@@ -55,7 +55,7 @@ class AgentConfig:
     for rewards of any size."""
     prediction_size: int = 0
     """Units of the hidden layer that predicts the next step from the core's output and the action. The error,
-    times `prediction_cost`, is a loss that trains the memory; acting does not use it. 0 turns it off."""
+    times `prediction_cost`, is a loss that trains the memory; acting does not use it. 0 disables it."""
     predict: Literal["observation", "reward", "map"] = "observation"
     """The target of the prediction: next observation (dynamics of the environment), reward
     (information relevant for rewards), or a map around the agent of the cells

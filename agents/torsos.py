@@ -47,7 +47,7 @@ class TorsoConfig:
     """Rows and columns of the kernels of torso grid."""
     conv_strides: tuple[int, ...] = ()
     """Stride of each convolution of torso grid; none: 1 for all. 1 2 with kernels of 3 and 16 16 channels is the
-    encoder of the public ports of the imagination-augmented agents (Weber et al. 2017) for whole mazes."""
+    encoder of the public reimplementations of imagination-augmented agents (Weber et al. 2017) for whole mazes."""
     position_planes: bool = True
     """Torso grid appends two planes with the row and the column position in -1..1 (RMC paper A.3)."""
     embedding_size: int = 0

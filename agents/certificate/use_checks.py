@@ -1,4 +1,4 @@
-"""Checks of the certificate about use: types, weights, actors and learners, precision, endurance, learning.
+"""Checks of the certificate about use: types, weights, actors and learners, precision, long runs, learning.
 
 Each takes a Probe, returns a detail for its line or raises Failure.
 """
