@@ -24,7 +24,7 @@ class LearnerConfig:
     algorithm_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Settings of the algorithm, KEY=VALUE; docs/reference/algorithms.md lists them."""
     imitate: str = ""
-    """Scripted player module:Class. The cross entropy with its actions in the student's own states replaces policy
+    """Scripted player module:Class. The cross entropy with its actions in the agent's own states replaces policy
     loss, value loss and entropy bonus: a diagnosis of what a network can learn. Resulting agents are marked as such."""
     discount: float = 0.99
     """Gamma, per step, 0..1."""

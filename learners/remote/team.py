@@ -1,8 +1,8 @@
 """All learners of a run for the run's process: one pool of actors, one update.
 
 Every learner pulls unrolls from its own actors. This process, rank 0, versions the weights, keeps metrics and writes
-checkpoints. The others collect a batch on request, and all learn at once. The remaining learners, when one dies or
-hangs, continue from the state of rank 0, with the batch of the interrupted update; a replacement joins later.
+checkpoints. The others collect a batch on request, and all learn at once. If a learner dies or hangs, the remaining
+ones continue from the state of rank 0, with the batch of the interrupted update; a replacement joins later.
 """
 
 import os
