@@ -330,7 +330,7 @@ def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str
 
 def say_where_it_goes_on(panel: Panel, config: RunConfig, saved: dict[str, Any] | None, begin_anew: bool) -> None:
     """Message on a resumed run: its step, effects of another length, and whether its environments are reset."""
-    panel.message(f"goes on from step {steps_of(saved):,}" if saved else "starts from scratch, without a checkpoint")
+    panel.message(f"continues from step {steps_of(saved):,}" if saved else "starts from scratch, without a checkpoint")
     if saved and (changed := change_of_schedules(saved, config)):
         panel.message(changed)
     if begin_anew:

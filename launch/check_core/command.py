@@ -54,9 +54,9 @@ class CheckConfig(Settings):
     seed: int = 0
     """Seed of weights and inputs."""
     long_run: int = setting(10_000, (1, None))
-    """Steps of the endurance run, at least 1."""
+    """Steps of the long run, at least 1."""
     probe: bool = False
-    """Also teach it the three cheapest tasks of rl-probe, about a minute more; the result is a note, not a test."""
+    """Also train it on three short tasks of rl-probe, about a minute; the results do not affect the exit code."""
 
 
 def main(arguments: Sequence[str]) -> int:

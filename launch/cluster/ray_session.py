@@ -1,4 +1,4 @@
-"""The Ray of a run's actors: a private one, started and stopped with the run, or an existing cluster.
+"""Ray for a run's actors: a private instance, started and stopped with the run, or an existing cluster.
 
 Both require Ray's token (its default since 2.59): no other user of the machine or the network can use the actors.
 The token is in the file `~/.ray/auth_token` or in RAY_AUTH_TOKEN, never in a run's files and messages.

@@ -1,4 +1,4 @@
-"""Several runs of one command: processes of `rl-train`, some at a time, stopped and continued together.
+"""Several runs of one command: processes of `rl-train`, some of them at a time, stopped and resumed together.
 
 Each process has its own process group, so that Ctrl-C in a terminal reaches only the command. The command then sends
 SIGTERM to every process and waits for the checkpoints. If the command dies, the kernel sends SIGTERM instead.

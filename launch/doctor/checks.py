@@ -1,4 +1,4 @@
-"""Facts of the machines for a run, and rl-doctor's findings on them. `look` runs on every node of a cluster."""
+"""Properties of the machines for a run, and problems that rl-doctor reports. `look` runs on every cluster node."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""Panels outside the recurrent state: policy, value, reward and, in an environment without views, the observation."""
+"""Panels other than the recurrent state: policy, value, reward and, if nothing is rendered, the observation."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,6 +1,6 @@
 """TensorBoard's event files as bytes, without a writer thread: scalars, texts, images, layouts, a file's first event.
 
-TensorBoard's own writer hands records to a thread that dies on a full disk and takes the run's next write with it.
+TensorBoard's own writer uses a thread. If the disk is full, this thread dies and the run's next write fails.
 """
 
 import io

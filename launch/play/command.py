@@ -66,7 +66,7 @@ class PlayConfig(Settings):
     member: int = setting(-1, (-1, None))
     """With a run: which member of a population; -1 is the one with the highest mean return in training."""
     greedy: bool = False
-    """With a run: take the likeliest action instead of sampling one from the policy."""
+    """With a run: take the most likely action instead of sampling one from the policy."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

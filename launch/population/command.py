@@ -40,7 +40,7 @@ class PopulationViewConfig(Settings):
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run directory."""
     replay: bool = False
-    """Repeat every decision from the recorded scores; exit code 1 if the log disagrees."""
+    """Repeat every decision from the recorded scores; exit code 1 if the log differs."""
     plot: str = setting("", file="")
     """File for a plot of the lineage (PNG)."""
 

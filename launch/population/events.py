@@ -1,4 +1,4 @@
-"""A population in TensorBoard: the best, the median and the worst, the lineage as image and text, the page to open.
+"""A population in TensorBoard: best, median and worst member, the lineage as image and text, and the page's layout.
 
 Every member has a separate run next to this one (`members/<i>/tensorboard`), so that their curves overlay.
 """

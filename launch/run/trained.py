@@ -1,4 +1,4 @@
-"""A trained agent from its run directory, on levels that training has never seen."""
+"""A trained agent from its run directory, and environments with levels that training did not use."""
 
 import logging
 from contextlib import ExitStack
@@ -54,7 +54,7 @@ class ActingAgent(AgentChoice):
     seed: int = setting(0, SEEDS)
     """Seed of levels and actions, 0..2**64-1; no seed here repeats the random streams of training."""
     greedy: bool = False
-    """Take the likeliest action instead of sampling one from the policy, which is what was trained."""
+    """Take the most likely action instead of sampling one from the policy, which is what was trained."""
 
 
 class Trained(NamedTuple):

@@ -58,7 +58,7 @@ def test_the_file_of_a_run_does_not_carry_its_directory(tmp_path: Path) -> None:
 def test_what_differs_from_the_preset_is_said() -> None:
     words = ["--env", "pomdp-graph", "--core", "fwm", "--core-args", "num_reads=1", "--lr", "0.5", "--seed", "9"]
     said = changed_from_preset(parse_run(words), words)
-    assert said == "other than in preset paper: agent.core_args.num_reads 1 (3), learner.lr 0.5 (0.001)"
+    assert said == "differs from preset paper: agent.core_args.num_reads 1 (3), learner.lr 0.5 (0.001)"
     assert changed_from_preset(parse_run(words[:4]), words[:4]) == ""
 
 

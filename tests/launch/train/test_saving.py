@@ -247,7 +247,7 @@ def test_a_time_limit_is_of_one_command(tmp_path: Path, capsys: pytest.CaptureFi
     assert rows(run), "it counts from the first update, so there is one"
     reached = rows(run)[-1]["step"]
     assert run_train("--resume", run, "--total-steps", reached + 500) == 0
-    assert f"goes on from step {reached:,}" in capsys.readouterr().out
+    assert f"continues from step {reached:,}" in capsys.readouterr().out
     assert rows(run)[-1]["step"] >= reached + 500
 
 
