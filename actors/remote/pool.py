@@ -49,7 +49,7 @@ class RayPool:
         threads: torch threads per actor.
         first: number of the first actor, after those of other pools of the run.
         niceness: scheduling niceness of actors, so that the learner has priority on their cores (0..19).
-        timeout: seconds without an answer or a step of its environments after which an actor at work is replaced.
+        timeout: seconds without a response or an environment step after which an active actor is replaced.
         died: returns the name of a Ray process that has died, or None; a call of Ray's store would end this process.
     """
 

@@ -36,7 +36,7 @@ class FWM(Core):
         output = h + W_o n^R + b                                                            (equation 8, section 3.1)
 
     Differences between the paper and its three released programs (RL, catbAbI, language model); defaults are the
-    paper's. All programs have biases in their linear layers where the paper prints none: kept here.
+    paper's. All programs have biases in their linear layers, unlike the paper; engram has them too.
 
     | option      | paper and default | RL   | catbAbI   | language model |
     | write_scale | 1                 | 1/16 | 1/32      | 1              |   (1/d where it is not 1)
@@ -107,7 +107,7 @@ class FWM(Core):
     def unroll_pieces(
         self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None = None
     ) -> tuple[Tensor, FWMState, None]:
-        """`unroll` for other devices: blocks at the same places for every batch, which may hold resets."""
+        """Run `unroll` on other devices in blocks that are the same for every batch and may contain resets."""
         hidden, controller, _ = self.controller.unroll(inputs, reset, state.controller, bptt_length)
         memory, reads = state.memory, list[Tensor]()
         for piece in range(0, len(reset), bptt_length or len(reset)):

@@ -34,7 +34,7 @@ class VectorBatch(ForeignBatch):
         make_vector: make_vector(num_envs) makes the vector environment.
         num_envs: N, at least 1.
         first_index: index of the first environment in a larger batch that is split over several.
-        name: what errors call it.
+        name: name in error messages.
     """
 
     def __init__(self, make_vector: Callable[[int], Any], num_envs: int, *, first_index: int = 0, name: str) -> None:

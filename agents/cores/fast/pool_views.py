@@ -109,8 +109,8 @@ class _Path:
 
 
 def _adjoint(grad: Tensor, views: Tensor, viewports: Tensor, ctx: Any) -> tuple[Tensor, ...]:
-    """d views -> d of the product [T, B, C], of the initial views [B, k, C], the parts of both that the first
-    viewport's path continues, [T, B, V] and [B, V], and d bias [k, V]."""
+    """Gradient of the views -> gradients of the product [T, B, C] and of the initial views [B, k, C], their parts
+    that pass through the first pool, [T, B, V] and [B, V], and the gradient of the bias [k, V]."""
     filters: Filters = ctx.filters
     count, width = len(viewports), viewports.shape[2]
     on_inputs, bias = torch.empty_like(views), torch.zeros(count * width, dtype=views.dtype)
