@@ -4,13 +4,16 @@
     pytest -m integration    training runs, commands, Ray
     pytest -m nightly        faults, fuzzing, pages, notebooks, browsers, compilers
 
-Each runs in several processes (`-n 0` for one, as a debugger needs it).
+Each runs in several processes (`-n 0` for one, as a debugger needs it). `--minutes N` starts no test after N minutes
+and skips the rest; the order of the files then depends on the date, so that successive days reach all of them.
 
 A file or folder named on the command line runs whole, whatever its set. A single test of another set than its file
 carries a mark: `@pytest.mark.integration`.
 """
 
 import os
+import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -41,6 +44,8 @@ SET_OF = {
     "launch": "integration",
     "launch/metrics": "",
     "launch/run": "",
+    "launch/cluster/test_ray_session.py": "nightly",
+    "launch/cluster/test_slurm.py": "nightly",
     "launch/look/test_page.py": "nightly",
     "launch/test_fuzz.py": "nightly",
     "test_wheel.py": "nightly",
@@ -59,10 +64,16 @@ def set_of(path: Path) -> str:
     return next((SET_OF[place] for place in places if place in SET_OF), "")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--minutes", type=float, help="start no test after so many minutes; skip the rest")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Where no path is given: the default set unless another is named, and several processes for a set."""
     option = config.option
+    if option.minutes and not hasattr(config, "workerinput"):  # processes get both from here
+        option.date, option.deadline = time.strftime("%F"), time.time() + 60 * option.minutes
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         return
     option.markexpr = option.markexpr or DEFAULT
@@ -84,9 +95,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Import no file whose tests would all be deselected."""
-    if config.option.markexpr == DEFAULT and collection_path.suffix == ".py" and set_of(collection_path):
-        return True
-    return None
+    chosen = config.option.markexpr
+    if collection_path.suffix != ".py" or (chosen != DEFAULT and chosen not in SETS):
+        return None
+    name = "" if chosen == DEFAULT else chosen
+    in_set = set_of(collection_path) == name or (name and f"mark.{name}" in collection_path.read_text())
+    return None if in_set or collection_path.name == "conftest.py" else True
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -97,7 +111,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = config.option.markexpr
+    if config.option.minutes:
+        items.sort(key=lambda item: zlib.crc32(f"{config.option.date} {item.path}".encode()))
     for item in items:
         for name, why in LONG.items():
             if item.get_closest_marker(name) and name not in chosen:
                 item.add_marker(pytest.mark.skip(reason=f"{why}; run it with: pytest -m {name}"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.config.option.minutes and time.time() > item.config.option.deadline:
+        pytest.skip("--minutes are over")

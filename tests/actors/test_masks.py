@@ -240,7 +240,7 @@ def test_a_population_on_ray_and_its_evaluation_take_valid_actions_only(tmp_path
     """The environments raise an error at an invalid action."""
     monkeypatch.setenv("PYTHONPATH", SUPPORT)
     run = str(tmp_path / "run")
-    words = f"--env {ENVIRONMENTS[2]} --core gru --core-args hidden_size=4 --total-steps 6000 --num-actors 1".split()
+    words = f"--env {ENVIRONMENTS[2]} --core gru --core-args hidden_size=4 --total-steps 2000 --num-actors 1".split()
     assert command.main([*words, "--population", "2", "--max-actor-failures", "0", "--run-dir", run]) == 0
     for greedy in ([], ["--greedy"]):
         assert evaluate.main([run, "--episodes", "20", *greedy]) == 0

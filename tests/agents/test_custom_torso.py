@@ -151,7 +151,11 @@ def weights(run: Path):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("where", [["--local"], ["--num-actors", "1"]], ids=["local", "ray"])
+@pytest.mark.parametrize(
+    "where",
+    [["--local"], pytest.param(["--num-actors", "1"], marks=pytest.mark.nightly)],
+    ids=["local", "ray"],
+)
 def test_a_run_trains_resumes_evaluates_and_exports(module, where, tmp_path):
     words = [*TINY, "--torso", module, "--torso-args", "width=5", "--sync", "--lr-schedule", "constant", *where]
     whole, part = tmp_path / "whole", tmp_path / "part"

@@ -344,6 +344,7 @@ def test_a_run_keeps_its_population(tmp_path: Path) -> None:
         run_train(*GRAPH, *POPULATION, "--pbt.intervall", 7)
 
 
+@pytest.mark.nightly
 def test_a_population_on_ray_goes_on_after_kill_9_of_the_whole_tree(tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = [*GRAPH, *POPULATION, *EXPLORE, "--no-local", *TWO_ACTORS, "--pbt.p-value", 0.6, "--log-every", 100]

@@ -131,6 +131,7 @@ def started(tmp_path: Path) -> "tuple[subprocess.Popen[str], psutil.Process]":
     return process, child
 
 
+@pytest.mark.nightly
 def test_ctrl_c_ends_the_whole_suite(tmp_path: Path) -> None:
     process, _ = started(tmp_path)
     os.killpg(process.pid, signal.SIGINT)
@@ -140,6 +141,7 @@ def test_ctrl_c_ends_the_whole_suite(tmp_path: Path) -> None:
     assert not (tmp_path / "recall-twin/lstm").exists()
 
 
+@pytest.mark.nightly
 def test_a_cell_that_is_stopped_is_named_and_no_result_of_it_is_kept(tmp_path: Path) -> None:
     process, child = started(tmp_path)
     child.terminate()

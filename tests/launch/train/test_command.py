@@ -46,8 +46,7 @@ def test_one_seed_gives_one_run(tmp_path: Path, mode: list[str]) -> None:
     assert rows(tmp_path / "a") != rows(tmp_path / "c")
 
 
-@pytest.mark.parametrize("algorithm", ["vtrace", "a2c", "ppo"])
-@pytest.mark.parametrize("actors", [1, 2])
+@pytest.mark.parametrize(("algorithm", "actors"), [("vtrace", 2), ("a2c", 1), ("ppo", 2)])
 def test_a_resumed_run_gives_the_numbers_of_the_uninterrupted_one(tmp_path: Path, algorithm: str, actors: int) -> None:
     words = [*TINY, "--sync", "--algorithm", algorithm, "--num-actors", actors, "--lr-schedule", "constant"]
     words += ["--envs-per-update", 4 * actors]
@@ -66,11 +65,10 @@ def test_resume_does_not_depend_on_the_number_of_actors(tmp_path: Path, capfd: p
     assert "1 actors instead of 2" in capfd.readouterr().out
 
 
-def test_resuming_a_finished_run_trains_no_further(tmp_path: Path) -> None:
-    run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "run")
-    before = rows(tmp_path / "run")
-    assert run_train("--resume", tmp_path / "run") == 0
-    assert rows(tmp_path / "run") == before
+def test_resuming_a_finished_run_trains_no_further(run: Path) -> None:
+    before = rows(run)
+    assert run_train("--resume", run) == 0
+    assert rows(run) == before
 
 
 def wait_for(condition: object, seconds: float = 300) -> None:
@@ -92,7 +90,10 @@ def start(run: Path, *words: object) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.nightly) for each in (signal.SIGTERM, signal.SIGUSR1))],
+)
 def test_a_signal_stops_with_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path / "run")
     process.send_signal(number)
@@ -113,6 +114,7 @@ def gone(processes: list[psutil.Process]) -> bool:
     return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
 
 
+@pytest.mark.nightly
 def test_a_run_on_ray_resumes_after_kill_9_and_leaves_no_process(tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = start(run, "--checkpoint-every", 0.2, "--num-actors", 2, "--no-local")
@@ -167,33 +169,28 @@ def test_a_mistake_exits_with_2_and_no_traceback(words: list[str], capfd: pytest
     assert words[-1].lstrip("-") in said
 
 
-def test_another_configuration_does_not_touch_a_run(tmp_path: Path) -> None:
-    run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "run")
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+def test_another_configuration_does_not_touch_a_run(run: Path) -> None:
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     with pytest.raises(EngramError, match=r"lr"):
-        run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "run", "--lr", 0.123)
+        run_train(*TINY, "--total-steps", 100, "--run-dir", run, "--lr", 0.123)
     with pytest.raises(EngramError, match=r"--resume can change"):
-        run_train("--resume", tmp_path / "run", "--lr", 0.123)
-    assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+        run_train("--resume", run, "--lr", 0.123)
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
-def test_a_configuration_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
-    run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "run")
-    config = tmp_path / "run" / "config.toml"
+def test_a_configuration_of_another_version_is_refused_by_name(run: Path) -> None:
+    config = run / "config.toml"
     config.write_text("learning_speed = 1\n" + config.read_text())
     with pytest.raises(EngramError, match=r"config.toml: unknown setting 'learning_speed'"):
-        run_train("--resume", tmp_path / "run")
+        run_train("--resume", run)
 
 
-def test_config_file_repeats_a_run(tmp_path: Path) -> None:
-    run_train(*TINY, "--total-steps", 100, "--run-dir", tmp_path / "a")
-    assert run_train("--config", tmp_path / "a" / "config.toml", "--run-dir", tmp_path / "b") == 0
-    assert rows(tmp_path / "a") == rows(tmp_path / "b")
+def test_config_file_repeats_a_run(run: Path, tmp_path: Path) -> None:
+    assert run_train("--config", run / "config.toml", "--run-dir", tmp_path / "b") == 0
+    assert rows(run) == rows(tmp_path / "b")
 
 
-def test_resume_passes_over_a_damaged_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run = tmp_path / "run"
-    run_train(*TINY, "--total-steps", 100, "--run-dir", run)
+def test_resume_passes_over_a_damaged_checkpoint(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     run_train("--resume", run, "--total-steps", 200)
     newest = sorted((run / "checkpoints").iterdir())[-1]
     data = bytearray((newest / "tensors.pt").read_bytes())

@@ -90,7 +90,7 @@ def test_three_learners_at_full_speed(tmp_path: Path, session: None) -> None:
     assert ended == set(range(12)), "environments of every share"
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_learners_with_different_weights_end_the_run(
     tmp_path: Path, session: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,7 +100,7 @@ def test_learners_with_different_weights_end_the_run(
     assert "learner 1 has other weights than learner 0 after 100 updates" in capsys.readouterr().err
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_a_population_dealt_to_two_learners(tmp_path: Path, session: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same weights, decisions and settings bit for bit as in one process, also resumed with another number."""
     words = (*POPULATION, "--sync", "--lr-schedule", "constant", "--total-steps", 800)
