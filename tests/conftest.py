@@ -14,6 +14,7 @@ carries a mark: `@pytest.mark.integration`.
 import os
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.get_closest_marker("nightly"):  # of one parameter, say: it counts more than a mark of the function
+        item.own_markers = [mark for mark in item.own_markers if mark.name != "integration"]
     marked = any(item.get_closest_marker(name) for name in SETS)
     if not marked and (name := set_of(item.path)):
         item.add_marker(name)
@@ -122,3 +125,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.config.option.minutes and time.time() > item.config.option.deadline:
         pytest.skip("--minutes are over")
+
+
+@pytest.fixture(scope="module")
+def shared_ray() -> Iterator[None]:
+    """One Ray for all runs of a file, instead of one for each: room for three actors and three learners.
+
+    Its workers find the modules of tests/support.
+    """
+    from engram.launch.cluster import ray_session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(TESTS / "support"))
+        ray_session.start_ray(3, num_learners=3)
+        stop = ray_session.stop_ray
+        patch.setattr(ray_session, "stop_ray", lambda: True)
+        yield
+    stop()

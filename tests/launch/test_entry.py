@@ -41,12 +41,12 @@ def interrupted(program: str, at: str, how: str, function: str) -> tuple[int, st
 @pytest.mark.parametrize(
     ("command", "at"),
     [
-        ("rl-eval", "gymnasium"),
         ("rl-eval", "torch"),
-        ("rl-probe", "torch._C"),
         ("rl-look", "numpy"),
-        ("rl-population", "tyro"),
-        ("rl-reproduce", "rich"),
+        *(
+            pytest.param(*case, marks=pytest.mark.nightly)
+            for case in (("rl-probe", "torch._C"), ("rl-population", "tyro"), ("rl-reproduce", "rich"))
+        ),
     ],
 )
 def test_ctrl_c_while_a_command_starts_is_one_line_and_130(command: str, at: str) -> None:
@@ -54,7 +54,13 @@ def test_ctrl_c_while_a_command_starts_is_one_line_and_130(command: str, at: str
     assert (code, err) == (130, f"{command}: interrupted\n")
 
 
-@pytest.mark.parametrize(("at", "how"), [("gymnasium", "SIGTERM"), ("tyro", "SIGINT"), ("rich", "SIGHUP")])
+@pytest.mark.parametrize(
+    ("at", "how"),
+    [
+        ("gymnasium", "SIGTERM"),
+        *(pytest.param(*case, marks=pytest.mark.nightly) for case in (("tyro", "SIGINT"), ("rich", "SIGHUP"))),
+    ],
+)
 def test_training_that_has_not_begun_ends_with_0(at: str, how: str) -> None:
     code, out, err = interrupted("rl-train", at, how, "rl_train")
     assert (code, out, err) == (0, f"stopped ({how}) before training began\n", "")

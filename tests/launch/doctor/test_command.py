@@ -82,6 +82,7 @@ def test_a_machine_in_a_bad_way_is_told_what_to_change() -> None:
     assert "--num-actors" in found["memory"]["advice"]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="mounts a /dev/shm: needs root, unshare")
 def test_a_container_with_little_shared_memory_is_found_out() -> None:
     command = [
@@ -130,7 +131,7 @@ def test_learners_that_a_cluster_has_no_room_for_are_a_problem() -> None:
     assert learners(RunConfig(), nodes, SMALL) == []
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_nodes_of_a_cluster_report_their_cores_and_learners() -> None:
     # A separate cluster in namespaces, so that no other Ray on this machine is touched.
     if why := hosts.why_not(ssh=False):
@@ -203,6 +204,7 @@ def test_estimated_bytes_are_those_of_real_unrolls(core: str) -> None:
     assert found.parameters == weights.size
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_estimated_memory_is_within_a_factor_of_two_of_a_real_runs(tmp_path: Path) -> None:
     """A run on Ray with two actors, watched until its first updates are done."""

@@ -103,6 +103,7 @@ def test_a_person_plays_and_the_recording_shows_it_again(tmp_path):
     assert again.close() == 0
 
 
+@pytest.mark.nightly
 def test_real_time_the_rules_and_few_colors(tmp_path):
     file = tmp_path / "game.json"
     words = ("mini-pacman", "--record", str(file), "--fps", "100", "--env-args", "frame_cap=40")
@@ -158,6 +159,7 @@ def test_an_agent_plays_pauses_changes_speed_and_hands_over(tmp_path):
     assert main(["--replay", str(file)]) == 0
 
 
+@pytest.mark.nightly
 def test_the_agent_of_a_run_that_is_none_is_refused(tmp_path):
     terminal = Terminal(str(tmp_path))
     terminal.wait_for("rl-play: ")
@@ -201,6 +203,7 @@ def test_a_wrong_recording_is_told_in_one_line(text, message, tmp_path):
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.nightly
 def test_a_deeply_nested_recording_ends_the_program_with_2(tmp_path):
     file = tmp_path / "game.json"
     file.write_text("[" * 100_000)

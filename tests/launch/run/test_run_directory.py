@@ -204,6 +204,7 @@ def test_an_appended_file_comes_back_with_its_beginning(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.integration
 def test_the_command_to_continue_works_without_activation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     RunDirectory.create(tmp_path, CONFIG, name="x").close()
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
