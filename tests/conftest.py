@@ -16,6 +16,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,8 @@ SET_OF = {
 """The set of a file or folder below tests/: the longest path that fits decides; without one a file runs by default."""
 TESTS = Path(__file__).parent
 assert [place for place in SET_OF if not (TESTS / place).exists()] == [], "moved, and so in no set"
+UNTIL = pytest.StashKey[tuple[str, float]]()
+"""The date and the time after which no test starts."""
 DEFAULT = f"not ({' or '.join(SETS)})"
 
 
@@ -73,8 +76,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Where no path is given: the default set unless another is named, and several processes for a set."""
     option = config.option
-    if option.minutes and not hasattr(config, "workerinput"):  # processes get both from here
-        option.date, option.deadline = time.strftime("%F"), time.time() + 60 * option.minutes
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         return
     option.markexpr = option.markexpr or DEFAULT
@@ -88,10 +89,18 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    deadline = time.time() + 60 * config.option.minutes if config.option.minutes else float("inf")
+    config.stash[UNTIL] = getattr(config, "workerinput", {}).get("until", (time.strftime("%F"), deadline))
     for name, what in SETS.items():
         config.addinivalue_line("markers", f"{name}: {what}; chosen with -m {name}")
     for name, why in LONG.items():
         config.addinivalue_line("markers", f"{name}: {why}; skipped unless chosen with -m {name}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Every process has the date and the deadline of the first."""
+    node.workerinput["until"] = node.config.stash[UNTIL]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -115,7 +124,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = config.option.markexpr
     if config.option.minutes:
-        items.sort(key=lambda item: zlib.crc32(f"{config.option.date} {item.path}".encode()))
+        date, _ = config.stash[UNTIL]
+        items.sort(key=lambda item: zlib.crc32(f"{date} {item.path}".encode()))
     for item in items:
         for name, why in LONG.items():
             if item.get_closest_marker(name) and name not in chosen:
@@ -123,7 +133,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.config.option.minutes and time.time() > item.config.option.deadline:
+    if time.time() > item.config.stash[UNTIL][1]:
         pytest.skip("--minutes are over")
 
 

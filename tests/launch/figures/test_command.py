@@ -77,23 +77,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", figure.names())
-def test_every_data_file_is_a_figure_that_rl_train_would_take(name: str) -> None:
+def test_every_data_file_is_a_figure_whose_curves_can_be_trained(name: str) -> None:
     found = figure.load(name)
+    assert all((found.title, found.paper, found.place))
     assert found.published or "could not be found" in found.settings["full"].note
     for setting in found.settings.values():
         assert setting.core_hours
+        assert setting.stop != figure.Setting.stop
+        assert setting.steps_per_second
         for curve in setting.curves:
             assert curve.config.total_steps < 1e9, f"{curve.name} has no length of its own"
-    if "quick" in found.settings:
-        hours = found.settings["quick"].core_hours
-        assert hours
-        assert hours / 2 <= (120 if found.settings["quick"].curves[0].task else 20) / 60
-
-
-@pytest.mark.parametrize("name", figure.names())
-def test_network_and_stages_of_every_curve_can_be_made(name: str) -> None:
-    for setting in figure.load(name).settings.values():
-        for curve in setting.curves:
             factory = curve.config.factory()
             environment = factory.make_batch(num_envs=1)
             factory.check_levels(environment)
@@ -101,6 +94,10 @@ def test_network_and_stages_of_every_curve_can_be_made(name: str) -> None:
                 agent = factory.make_agent(environment)
             assert agent.core.output_size > 0, curve.name
             environment.close()
+    if "quick" in found.settings:
+        hours = found.settings["quick"].core_hours
+        assert hours
+        assert hours / 2 <= (120 if found.settings["quick"].curves[0].task else 20) / 60
 
 
 def test_an_unknown_figure_is_answered_with_those_that_there_are() -> None:
@@ -140,13 +137,6 @@ def test_a_data_file_needs_nothing_but_curves() -> None:
     page_text = figures_page.text("results", small, {"full": document})
     assert "Paper" not in page_text
     assert "Stopping rule: A run ends at its `--total-steps`." in page_text
-
-
-@pytest.mark.parametrize("name", figure.names())
-def test_figures_of_papers_have_every_key(name: str) -> None:
-    found = figure.load(name)
-    assert all((found.title, found.paper, found.place))
-    assert all(setting.stop != figure.Setting.stop and setting.steps_per_second for setting in found.settings.values())
 
 
 def test_a_curve_that_the_figure_does_not_have_is_refused(tmp_path: Path) -> None:

@@ -137,38 +137,6 @@ def test_a_run_on_ray_resumes_after_kill_9_and_leaves_no_process(tmp_path: Path)
     wait_for(lambda: gone(stopped), seconds=90)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--env", "boxwrld"], "unknown environment 'boxwrld'.*boxworld"),
-        (["--env", "maze", "--core", "lstn"], "unknown core 'lstn'.*lstm"),
-        (["--entropy-costs", "1"], "unknown flag '--entropy-costs'.*--entropy-cost"),
-        (["--env", "boxworld", "--env-args", "path_lenght=1"], "no parameter 'path_lenght'.*path_lengths"),
-        (["--env", "boxworld", "--env-args", "path_lengths=0"], "path_lengths.*0.*1"),
-        (["--env", "maze", "--core", "lstm", "--core-args", "size=1"], "no option 'size'.*hidden_size"),
-        (["--preset", "quick"], "unknown preset 'quick'.*paper, easy"),
-        (["--config", "/nowhere.toml"], "cannot read --config /nowhere.toml"),
-        (["--resume", "/nowhere"], "/nowhere"),
-        (["--env", "maze", "--device", "cuda:9"], "--device cuda:9: this machine has 0 CUDA devices|9"),
-        (["extra"], "unexpected argument 'extra'"),
-    ],
-)
-def test_a_mistake_is_one_line(words: list[str], message: str) -> None:
-    with pytest.raises(EngramError, match=message) as caught:
-        train.main(words)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("words", [["--algorithm", "pppo"], ["--lr", "0"], ["--seed", "-1"], ["--env-args", "view"]])
-def test_a_mistake_exits_with_2_and_no_traceback(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        train.run([*words, "--local"])
-    said = "".join(capfd.readouterr())
-    assert end.value.code == 2
-    assert "Traceback" not in said
-    assert words[-1].lstrip("-") in said
-
-
 def test_another_configuration_does_not_touch_a_run(run: Path) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     with pytest.raises(EngramError, match=r"lr"):
