@@ -78,7 +78,7 @@ class ActorFactory:
             raise ValueError(f"imitate is {self.imitate!r}; allowed with curriculum_mixture: no player")
         if self.levels.level_replay and not environment.replayable:
             raise ValueError(
-                f"level_replay is {self.levels.level_replay}, and {self.env} cannot be told its next level; "
+                f"level_replay is {self.levels.level_replay}, and {self.env} does not accept levels; "
                 "allowed: 0, or another environment"
             )
         learnability = self.levels.level_replay_score == "learnability"
@@ -150,8 +150,8 @@ def observation_spec(space: spaces.Space[Any]) -> ObservationSpec:
     if isinstance(space, spaces.Dict):
         return {key: observation_spec(part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Box):
-        bytes_of_a_picture = space.dtype == np.uint8 and np.max(space.high, initial=0) > 1
-        return ArraySpec(space.shape, 1 / 255 if bytes_of_a_picture else 1.0)
+        is_byte_image = space.dtype == np.uint8 and np.max(space.high, initial=0) > 1
+        return ArraySpec(space.shape, 1 / 255 if is_byte_image else 1.0)
     raise ValueError(f"observation space {space} is not supported; supported: Box and (nested) Dict of Box")
 
 

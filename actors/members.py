@@ -54,7 +54,7 @@ class MemberActors:
         elif self._versions.get(weights.member) == weights.version:
             first = self.actor(weights.member).unroll()
         else:
-            raise RuntimeError(f"version {weights.version} of member {weights.member}'s weights was lost on its way")
+            raise RuntimeError(f"version {weights.version} of member {weights.member}'s weights was lost in transfer")
         return join([first, *(self.actor(weights.member).unroll() for _ in range(count - 1))])
 
     def save(self) -> dict[int, Any]:

@@ -1,8 +1,8 @@
 """Sources of unrolls: the interface of pools, and the pool inside this process.
 
-The learner pulls. `publish` makes weights current; every request for an unroll that is sent afterwards carries them.
-The next unrolls are made while the learner processes a batch and no earlier: the acting weights are at most
-`max_lag` updates old when they are learned from, and memory is bounded for any number of actors and environments.
+The learner requests unrolls. `publish` sets the newest weights, which every later request contains. Actors produce the
+next unrolls only while the learner processes a batch. This bounds memory, and the lag of the acting weights to
+`max_lag` updates, for any number of actors and environments.
 """
 
 import math

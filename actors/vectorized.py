@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..agents.agent import Agent, AgentState
 from ..agents.cores.core import map_state
-from ..agents.specs import best, drawn, noise_like
+from ..agents.specs import best, noise_like, sample_with_noise
 from ..agents.values import AgentOutput, EnvOutput, Weights, map_leaves
 from .actor import Actor
 from .packed import fetch
@@ -131,7 +131,7 @@ class _Networks:
             return best(agent.action_spec, logits)
         own = zip(logits, self._actors, strict=True)
         noise = torch.stack([noise_like(agent.action_spec, part, actor.generator) for part, actor in own])
-        return drawn(agent.action_spec, logits, noise)
+        return sample_with_noise(agent.action_spec, logits, noise)
 
 
 class _Respond(nn.Module):

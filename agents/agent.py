@@ -20,7 +20,7 @@ from .normalization import Moments, RescaledHead, symlog
 from .prediction import REWARD, MapPrediction, Prediction
 from .specs import ActionSpec, BoxSpec, MapSpec, ObservationSpec, as_input, best, masked, no_action, sample
 from .torsos import TorsoConfig, make_torso
-from .unique_observations import Seen, once_each
+from .unique_observations import TorsoCache, once_each
 from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 
 LOG_DEVIATIONS = (-5.0, 2.0)  # Bounds of a Gaussian policy's log standard deviations
@@ -55,7 +55,7 @@ class AgentConfig:
     for rewards of any size."""
     prediction_size: int = 0
     """Units of the hidden layer that predicts the next step from the core's output and the action. The error,
-    times `prediction_cost`, is a loss that trains the memory; acting does not use it. 0 turns it off."""
+    times `prediction_cost`, is a loss that trains the memory; acting does not use it. 0 disables it."""
     predict: Literal["observation", "reward", "map"] = "observation"
     """The target of the prediction: next observation (dynamics of the environment), reward
     (information relevant for rewards), or a map around the agent of the cells
@@ -108,7 +108,7 @@ class Agent(nn.Module):
         self.action_spec = action
         self.config = config
         self.torso = make_torso(observation, config.torso)
-        self._encoder = Seen(self.torso)
+        self._encoder = TorsoCache(self.torso)
         self._unrolling = False
         """Whether weights are constant between steps, so that features of observations are cached."""
         extra = config.previous_action * action.num_inputs + config.previous_reward + (config.time_horizon > 0)

@@ -1,8 +1,8 @@
 """Matrix multiplications with bfloat16 factors and float32 sums, on CPUs with instructions for them.
 
 The routine is oneDNN's `brgemm`, which torch exports for its own kernels. It is as fast for 8 rows as for thousands, so
-the compiled loops of the cores use it at every step. Factors are rounded to the nearest bfloat16 (8 bits of mantissa);
-the decision depends only on the weights, not on the batch, so actor and learner compute the same function.
+the compiled loops of the cores use it at every step. Factors are rounded to the nearest bfloat16 (8 bits of mantissa).
+Whether they are rounded depends only on the weights, not on the batch, so actor and learner compute the same function.
 
 The second factor is packed: [I, J] becomes [I / 2, J] words of 32 bits, each two values of one column, typed float32.
 """
@@ -126,7 +126,7 @@ def routine() -> int:
         address = ctypes.cast(getattr(_library(), _BRGEMM), ctypes.c_void_p).value or 0
         x, weight = torch.arange(-8.0, 7).view(3, 5), torch.arange(-9.0, 11).view(4, 5)
         if not torch.equal(_multiplied(address, x, packed(weight)), x @ weight.t()):
-            raise ArithmeticError("a small multiplication is not torch's")
+            raise ArithmeticError("a small multiplication differs from torch's")
     except Exception as problem:  # other builds of torch; float32 works everywhere
         logging.getLogger(__name__).warning("no bfloat16 multiplications: %s", problem)
         return 0

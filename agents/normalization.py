@@ -1,8 +1,8 @@
-"""Running means and deviations: of observations, so that a network receives values of order 1 for any units of the
-environment, and of returns, so that one learning rate and one cost of the value loss suit rewards of any size.
+"""Running means and standard deviations of observations and returns.
 
-They are buffers that are sent with the weights, so actors and learner compute the same function, and saved in
-every checkpoint. Only the learner changes them, between updates.
+With them, a network receives values of order 1 for any units of the environment, and one learning rate and one value
+cost suit rewards of any size. They are buffers that are sent with the weights, so actors and learner compute the same
+function, and every checkpoint contains them. Only the learner changes them, between updates.
 """
 
 from collections.abc import Callable, Sequence

@@ -94,11 +94,11 @@ def channels_first(shape: tuple[int, ...], layout: str) -> bool:
         return True
     raise ValueError(
         f"an observation of shape {list(shape)} may be [rows, columns, channels] or [channels, rows, columns]: "
-        "--image-layout says which (channels-last, channels-first)"
+        "set --image-layout (channels-last, channels-first)"
     )
 
 
-def picture_size(shape: tuple[int, ...], first: bool) -> tuple[int, int, int]:
+def image_size(shape: tuple[int, ...], first: bool) -> tuple[int, int, int]:
     """(channels, rows, columns) of an image [rows, columns], [rows, columns, channels] or [frames, ...] of these.
     Frames of a stack become channels. With `first`, channels come before rows."""
     if len(shape) == 2:
@@ -121,7 +121,7 @@ def no_action(spec: ActionSpec, batch_size: int, device: torch.device) -> Tensor
 
 def sample(spec: ActionSpec, logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Sample actions [..., *spec.shape] from logits: int64 (Gumbel-max), or float32 for a Box."""
-    return drawn(spec, logits, noise_like(spec, logits, generator))
+    return sample_with_noise(spec, logits, noise_like(spec, logits, generator))
 
 
 def noise_like(spec: ActionSpec, logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -132,7 +132,7 @@ def noise_like(spec: ActionSpec, logits: Tensor, generator: torch.Generator | No
     return torch.empty_like(logits).exponential_(generator=generator).clamp_(min=torch.finfo(logits.dtype).tiny)
 
 
-def drawn(spec: ActionSpec, logits: Tensor, noise: Tensor) -> Tensor:
+def sample_with_noise(spec: ActionSpec, logits: Tensor, noise: Tensor) -> Tensor:
     """Action [..., *spec.shape] sampled with these random values."""
     if isinstance(spec, BoxSpec):
         mean, log_deviation = logits.chunk(2, -1)

@@ -14,10 +14,10 @@ from torch.nn import functional
 
 from ..base.messages import check_fields
 from .custom.torso import TORSOS, check_torso_name, custom_torso
+from .image_torsos import IMAGE_TORSOS
 from .kernels import Linear
 from .normalization import Moments, Shares
-from .pictures import PICTURE_TORSOS
-from .specs import ArraySpec, ObservationSpec, channels_first, picture_size, scaled, with_channels_last
+from .specs import ArraySpec, ObservationSpec, channels_first, image_size, scaled, with_channels_last
 from .unique_observations import once_each
 from .values import ObservationTensor
 
@@ -47,7 +47,7 @@ class TorsoConfig:
     """Rows and columns of the kernels of torso grid."""
     conv_strides: tuple[int, ...] = ()
     """Stride of each convolution of torso grid; none: 1 for all. 1 2 with kernels of 3 and 16 16 channels is the
-    encoder of the public ports of the imagination-augmented agents (Weber et al. 2017) for whole mazes."""
+    encoder of the public reimplementations of imagination-augmented agents (Weber et al. 2017) for whole mazes."""
     position_planes: bool = True
     """Torso grid appends two planes with the row and the column position in -1..1 (RMC paper A.3)."""
     embedding_size: int = 0
@@ -281,7 +281,7 @@ def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
     if not custom and config.torso != "grid" and not _has_image(spec):
         shapes = f"shape {list(spec.shape)}" if isinstance(spec, ArraySpec) else f"entries {', '.join(sorted(spec))}"
         raise ValueError(
-            f"torso is {config.torso!r}, and the observation of {shapes} is no picture; allowed: torso 'grid', or an "
+            f"torso is {config.torso!r}, and the observation of {shapes} is not an image; allowed: torso 'grid', or an "
             "observation [rows, columns], [rows, columns, channels] or [frames, rows, columns, channels]"
         )
     torso = custom_torso(config.torso, spec, config.torso_args) if custom else _torso(spec, config)
@@ -294,8 +294,8 @@ def _torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
         return DictTorso(spec, config)
     if config.torso != "grid" and len(spec.shape) in PICTURE_AXES:
         first = len(spec.shape) > 2 and channels_first(spec.shape[-3:], config.image_layout)
-        moments = _moments(picture_size(spec.shape, first)[0], config)
-        return PICTURE_TORSOS[config.torso](spec.shape, spec.scale, first, moments)
+        moments = _moments(image_size(spec.shape, first)[0], config)
+        return IMAGE_TORSOS[config.torso](spec.shape, spec.scale, first, moments)
     return ConvTorso(spec, config) if len(spec.shape) == 3 and config.conv_channels else FlatTorso(spec, config)
 
 

@@ -1,9 +1,9 @@
-"""Repeated observations are encoded only once.
+"""Encode each distinct observation only once.
 
-A torso has no memory, so that equal observations have equal features. In environments of cells nine of ten observations
-of an unroll are repeats: agents do not move, or many are at the same place. Compiled code finds them byte by byte, at
-a hundredth of the torso's cost. Results differ from those of a whole batch by rounding of matrix multiplications. If
-few are repeats, on other devices, without compiled code and for a torso with hooks, the torso gets all observations.
+A torso has no memory, so equal observations have equal features. In grid environments nine of ten observations of an
+unroll are repeats. Compiled code finds them byte by byte, at a hundredth of the torso's cost. Results differ from those
+of the whole batch by the rounding of matrix multiplications. The torso processes all observations if few are repeats,
+if they are on another device, without compiled code, and if it has hooks.
 """
 
 from typing import TypeAlias
@@ -41,8 +41,8 @@ def once_each(torso: nn.Module, observation: ObservationTensor) -> Tensor:
     return functional.embedding(torch.from_numpy(index), features)
 
 
-class Seen:
-    """Replaces a torso while its weights and hooks are constant; call `forget` after each change.
+class TorsoCache:
+    """Cache the features of a torso while its weights and hooks are constant; call `forget` after each change.
 
     Args:
         torso: the torso.
@@ -83,7 +83,7 @@ class Seen:
 
 
 class _Cache:
-    """Observations as bytes, a hash table of their places, and their features."""
+    """Observations as bytes, a hash table of their indices, and their features."""
 
     def __init__(self, size: int) -> None:
         room = min(MOST_BYTES // max(size, 1), MOST_KEPT)
@@ -91,7 +91,7 @@ class _Cache:
         self.features = torch.empty(0)
 
     def put(self, begin: int, features: Tensor) -> None:
-        """Store the features of observations from place `begin` on."""
+        """Store the features of observations from index `begin` on."""
         if self.features.shape[1:] != features.shape[1:]:
             self.features = features.new_empty(len(self.rows), *features.shape[1:])
         self.features[begin : begin + len(features)] = features

@@ -84,7 +84,7 @@ def load(module: nn.Module, values: NDArray[np.float32] | Tensor) -> None:
     tensors = list(module.state_dict().values())
     sizes = [tensor.numel() for tensor in tensors]
     if len(values) != sum(sizes):
-        raise ValueError(f"{len(values)} weights for an agent that has {sum(sizes)}: another core or other options?")
+        raise ValueError(f"{len(values)} weights for an agent that has {sum(sizes)}: different core or options?")
     if not isinstance(values, Tensor):
         values = torch.from_numpy(np.array(values))  # a copy: shared memory is read-only
     for tensor, part in zip(tensors, values.to(tensors[0].device).split(sizes), strict=True):

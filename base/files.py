@@ -1,4 +1,4 @@
-"""Files that survive a crash, a full disk or a hasty `rm`: replaced as a whole, or appended to by whole records.
+"""Files that survive a crash, a full disk or an accidental `rm`: replaced atomically, or appended to by whole records.
 
 Files of JSON lines are in the order of their steps; rows that a stopped run wrote after its checkpoint are set aside.
 """

@@ -1,4 +1,4 @@
-"""Learning curves of finished runs as one committed file and one picture.
+"""Learning curves of finished runs as one committed file and one plot.
 
     python benchmarks/collect_runs.py NAME RUN... [--evaluate EPISODES] [--checkpoint best] [--env-args KEY=VALUE ...]
 

@@ -106,7 +106,7 @@ def training(env: str, core: str, limit: float) -> dict[str, Any]:
         whole = time.monotonic() - started
         return {
             "seconds": round(whole, 1),
-            "pictures": watcher.pictures,
+            "images": watcher.images,
             "seconds_of_looking": round(watcher.spent, 3),
             "share": round(watcher.spent / whole, 5),
         }

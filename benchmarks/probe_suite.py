@@ -155,7 +155,7 @@ def _keep_settings(config: SuiteConfig, out: Path) -> None:
         for name, previous in json.loads(file.read_text()).items():
             if previous != common[name]:
                 raise EngramError(
-                    f"{out} holds a suite with {name} = {previous!r}, not {common[name]!r}; choose another --out"
+                    f"{out} contains a suite with {name} = {previous!r}, not {common[name]!r}; choose another --out"
                 )
     file.write_text(json.dumps(common))
 

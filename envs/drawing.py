@@ -1,7 +1,7 @@
 """Images of environments for human viewers: cells, symbols and captions on a grid.
 
-A canvas makes an image, and keeps what a terminal needs to show the same with characters: what lies in each cell, and
-the words.
+A canvas renders an image. It also stores the content of each cell and the captions, from which a terminal shows the
+same with characters.
 """
 
 from collections.abc import Sequence
@@ -130,7 +130,7 @@ class Canvas:
         grid = self._image.crop((0, 0, self.cols * self._scale, self.rows * self._scale))
         return np.array(grid.resize((width, height), Image.Resampling.BOX), np.uint8)
 
-    def picture(self) -> Array:
+    def image(self) -> Array:
         """All of it: uint8 [H, W, 3]."""
         image = self._image.copy() if self.words else self._image
         draw = ImageDraw.Draw(image)

@@ -1,4 +1,4 @@
-"""The batched engine: copies of one environment behind Gymnasium's vector interface, with levels and images."""
+"""The batched engine: N instances of one environment with Gymnasium's vector interface, levels and images."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     """Facts that a study of a memory may ask for: by name, what the values 0, 1, .. mean; nothing where they count."""
     level_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of a level, in the form that `level` returns and `set_level` takes."""
-    drawn_keys: ClassVar[tuple[str, ...]] = ()
+    sampled_keys: ClassVar[tuple[str, ...]] = ()
     """Those of them that may be missing; the environment then draws what they would say."""
     map_shape: tuple[int, int] | None = None
     """Rows and columns of the map that `mark_seen` fills; None in an environment without one."""
@@ -134,7 +134,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
 
     def draw(self, index: int, full: bool = True) -> Array:
         """An image of copy `index`, uint8 [H, W, 3]: the whole board, or only what the agent observes."""
-        return self.paint(index, full).picture()
+        return self.paint(index, full).image()
 
     def level_set(self) -> set[bytes]:
         """A key for each level that episodes choose from, where these are few enough to occur again; else empty."""
@@ -155,7 +155,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
             raise ValueError(f"{name} is {level!r}; expected a dict with the keys {', '.join(self.level_keys)}")
         check_keys(name, "key", level, self.level_keys)
         for key in self.level_keys:
-            if key not in level and key not in self.drawn_keys:
+            if key not in level and key not in self.sampled_keys:
                 raise ValueError(f"{name} has no {key!r}; expected the keys {', '.join(self.level_keys)}")
 
     # -- what an environment adds
@@ -211,12 +211,12 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         if "level" in values:
             if not isinstance(levels, list | tuple) or len(levels) != self.num_envs:
                 text = f"{len(levels)} levels" if isinstance(levels, list | tuple) else f"a {type(levels).__name__}"
-                raise ValueError(f"level is {text}; expected a list of {self.num_envs}, with None for drawn ones")
+                raise ValueError(f"level is {text}; expected a list of {self.num_envs}, with None for random ones")
             for index, level in enumerate(levels):
                 if level is not None:
                     self.check_level(f"level of environment {index}", level)
                     if mask is not None and not mask[index]:
-                        raise ValueError(f"level of environment {index} is given, but reset_mask leaves it out")
+                        raise ValueError(f"level of environment {index} is given, but reset_mask excludes it")
         return mask, levels
 
 

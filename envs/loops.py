@@ -1,13 +1,12 @@
 """N environments of one kind in arrays, and the two compiled loops that step them together.
 
 An environment is a NamedTuple of arrays (its state, leading axis N), a NamedTuple of scalars (its parameters) and rules
-for one environment, from which the loops are made: `start`, `advance` and `observe` below stand for an environment's
-    own, and
-`batch_loops` puts those in their places. The state always holds `random` (uint64 [N], see randomness.py) and `over`
-(bool [N], the episode has ended; the loops write it).
+for one environment. `batch_loops` compiles the loops with the environment's rules in place of the `start`, `advance`
+and `observe` below. The state always contains `random` (uint64 [N], see randomness.py) and `over` (bool [N], the
+episode has ended; written by the loops).
 
 Autoreset is Gymnasium's NEXT_STEP mode: where `over` is set, a step ignores the action, starts the next episode and
-reports reward 0. All N observations are written, so callers can hand in parts of a preallocated unroll.
+returns reward 0. All N observations are written, so callers can pass slices of a preallocated unroll.
 """
 
 import hashlib
@@ -157,7 +156,7 @@ class Copies:
         if mask is None:
             mask = np.ones(self.num_envs, np.bool_)
         elif not self.started:
-            raise error.ResetNeeded("reset of some copies before the first reset(): reset all of them first")
+            raise error.ResetNeeded("reset of some environments before the first reset(): reset all of them first")
         self._check_array("reset_mask", mask, (), np.bool_)
         self._check_array("observation", observation, *self._observation)
         self.loops.reset(self.state, self.params, mask, observation)

@@ -1,8 +1,8 @@
-"""Random numbers for compiled games: one 64-bit stream per environment.
+"""Random numbers for compiled environments: one 64-bit stream per environment.
 
-A stream depends on the seed and the environment's index alone, so a result does not depend on how a batch is split
-over actors. The generator is splitmix64 (Steele, Lea, Flood 2014): one addition and a mix per draw, one word of state,
-which makes a batch's randomness one uint64 array that can be saved and restored.
+A stream depends only on the seed and the environment's index, so results do not depend on how a batch is split over
+actors. The generator is splitmix64 (Steele, Lea, Flood 2014): one addition and a mix per sample, and a state of 64
+bits, so the random state of a batch is one uint64 array that can be saved and restored.
 """
 
 from collections.abc import Sequence

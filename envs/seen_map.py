@@ -1,4 +1,4 @@
-"""Maps of what was seen in an episode, around the agent: the targets of `--predict map`."""
+"""Maps of the cells observed in an episode, around the agent: the targets of `--predict map`."""
 
 from collections.abc import Sequence
 

@@ -1,9 +1,9 @@
-"""A complete algorithm of a third party: the plain policy gradient with bounded advantages.
+"""A complete custom algorithm: the plain policy gradient with clipped advantages.
 
     rl-train --env cued-catch --core gru --algorithm engram.examples.clipped_policy_gradient:ClippedPolicyGradient
 
 An algorithm turns one pass of the network over a batch into targets and loss terms, [T, B] each; resets, masks,
-entropy bonus and optimizer are the learner's.
+the entropy bonus and the optimizer belong to the learner.
 """
 
 from dataclasses import dataclass

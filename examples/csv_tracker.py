@@ -1,4 +1,4 @@
-"""A complete tracker of a third party: rows as a table for a spreadsheet, videos as files.
+"""A complete custom tracker: rows as a table for a spreadsheet, videos as files.
 
 rl-train --env cued-catch --core gru --track engram.examples.csv_tracker:CSVTracker --video-every 100000
 """

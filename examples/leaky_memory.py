@@ -1,10 +1,10 @@
-"""A complete memory core of a third party: averages of the past that forget at learned rates.
+"""A complete custom memory core: averages of past inputs that decay at learned rates.
 
     rl-check-core engram.examples.leaky_memory:LeakyMemory
     rl-train --env cued-catch --core engram.examples.leaky_memory:LeakyMemory --core-args hidden_size=64
 
-A core maps one input and its state to one output and the next state. Resets where episodes end, and cuts of the
-gradient, are made around it.
+A core maps one input and its state to one output and the next state. engram resets the state where episodes end,
+and cuts gradients.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""CartPole without velocities: what is hidden has to be remembered.
+"""CartPole without velocities: the agent must infer them from earlier observations.
 
     rl-train --env engram.examples.masked_cartpole:MaskedCartPole --core gru
 

@@ -1,4 +1,4 @@
-"""Batches for the learner from the unrolls of actors, which have another number of environments."""
+"""Batches for the learner from the unrolls of actors, which have a different number of environments."""
 
 from collections import deque
 from collections.abc import Callable

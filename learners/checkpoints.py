@@ -81,7 +81,7 @@ def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
             raise
     except OSError as problem:
         raise CheckpointError(
-            f"cannot write checkpoint {path}: {problem.strerror or problem}; earlier checkpoints are untouched"
+            f"cannot write checkpoint {path}: {problem.strerror or problem}; earlier checkpoints remain intact"
         ) from problem
     return path
 
@@ -99,7 +99,7 @@ def load(path: Path) -> dict[str, Any]:
         tensors = torch.load(path / "tensors.pt", map_location="cpu", weights_only=True)
         return _renamed(unpack(document["state"], tensors))
     except pickle.UnpicklingError as problem:
-        raise CheckpointError(f"{path / 'tensors.pt'}: refused, it holds more than tensors") from problem
+        raise CheckpointError(f"{path / 'tensors.pt'}: refused, it contains more than tensors") from problem
     except zipfile.BadZipFile as problem:
         raise CheckpointError(f"{path / 'tensors.pt'}: refused, it is not a zip of tensors ({problem})") from problem
     except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as problem:

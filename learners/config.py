@@ -24,7 +24,7 @@ class LearnerConfig:
     algorithm_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Settings of the algorithm, KEY=VALUE; docs/reference/algorithms.md lists them."""
     imitate: str = ""
-    """Scripted player module:Class. The cross entropy with its actions in the student's own states replaces policy
+    """Scripted player module:Class. The cross entropy with its actions in the agent's own states replaces policy
     loss, value loss and entropy bonus: a diagnosis of what a network can learn. Resulting agents are marked as such."""
     discount: float = 0.99
     """Gamma, per step, 0..1."""
@@ -119,7 +119,7 @@ class LearnerConfig:
         if self.method.on_policy and self.replay_ratio:
             raise ValueError(
                 f"replay_ratio is {self.replay_ratio}; allowed with algorithm {self.algorithm}, which learns from "
-                "fresh unrolls alone: 0"
+                "fresh unrolls only: 0"
             )
 
     @cached_property

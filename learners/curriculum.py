@@ -1,8 +1,8 @@
 """Curriculum: the next stage begins when the agent is good enough in the current one.
 
-A stage ends when the mean of a measure over its last episodes reaches a score, or after a number of steps. Of episodes
-that begin together, in a new stage or with other actors, the short ones end first, so the mean is used only after every
-environment has ended one.
+A stage ends when the mean of a measure over its last episodes reaches a score, or after a number of steps. When a stage
+begins, or the actors change, short episodes end first. The mean is therefore used only after every environment has
+completed an episode.
 """
 
 from collections import deque

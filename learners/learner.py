@@ -253,7 +253,7 @@ class Learner:
     def _recording(self) -> Recorded | None:
         if self.device.type == "cuda":
             return Recorded(self._learn, lambda: changing(self.agent, self.optimizer), cuda_graph(self.device))
-        print(f"engram: there are no CUDA graphs on {self.device}; --cuda-graph changes nothing", file=sys.stderr)
+        print(f"engram: there are no CUDA graphs on {self.device}; --cuda-graph has no effect", file=sys.stderr)
         return None
 
     def _forget(self) -> None:

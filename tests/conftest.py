@@ -4,14 +4,19 @@
     pytest -m integration    training runs, commands, Ray
     pytest -m nightly        faults, fuzzing, pages, notebooks, browsers, compilers
 
-Each runs in several processes (`-n 0` for one, as a debugger needs it).
+Each runs in several processes (`-n 0` for one, as a debugger needs it). `--minutes N` starts no test after N minutes
+and skips the rest; the order of the files then depends on the date, so that successive days reach all of them.
 
 A file or folder named on the command line runs whole, whatever its set. A single test of another set than its file
 carries a mark: `@pytest.mark.integration`.
 """
 
 import os
+import time
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +46,8 @@ SET_OF = {
     "launch": "integration",
     "launch/metrics": "",
     "launch/run": "",
+    "launch/cluster/test_ray_session.py": "nightly",
+    "launch/cluster/test_slurm.py": "nightly",
     "launch/look/test_page.py": "nightly",
     "launch/test_fuzz.py": "nightly",
     "test_wheel.py": "nightly",
@@ -49,6 +56,8 @@ SET_OF = {
 """The set of a file or folder below tests/: the longest path that fits decides; without one a file runs by default."""
 TESTS = Path(__file__).parent
 assert [place for place in SET_OF if not (TESTS / place).exists()] == [], "moved, and so in no set"
+UNTIL = pytest.StashKey[tuple[str, float]]()
+"""The date and the time after which no test starts."""
 DEFAULT = f"not ({' or '.join(SETS)})"
 
 
@@ -57,6 +66,10 @@ def set_of(path: Path) -> str:
     inside = path.relative_to(TESTS)
     places = [inside.as_posix(), *(parent.as_posix() for parent in inside.parents)]
     return next((SET_OF[place] for place in places if place in SET_OF), "")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--minutes", type=float, help="start no test after so many minutes; skip the rest")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -76,20 +89,33 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    deadline = time.time() + 60 * config.option.minutes if config.option.minutes else float("inf")
+    config.stash[UNTIL] = getattr(config, "workerinput", {}).get("until", (time.strftime("%F"), deadline))
     for name, what in SETS.items():
         config.addinivalue_line("markers", f"{name}: {what}; chosen with -m {name}")
     for name, why in LONG.items():
         config.addinivalue_line("markers", f"{name}: {why}; skipped unless chosen with -m {name}")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Every process has the date and the deadline of the first."""
+    node.workerinput["until"] = node.config.stash[UNTIL]
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Import no file whose tests would all be deselected."""
-    if config.option.markexpr == DEFAULT and collection_path.suffix == ".py" and set_of(collection_path):
-        return True
-    return None
+    chosen = config.option.markexpr
+    if collection_path.suffix != ".py" or (chosen != DEFAULT and chosen not in SETS):
+        return None
+    name = "" if chosen == DEFAULT else chosen
+    in_set = set_of(collection_path) == name or (name and f"mark.{name}" in collection_path.read_text())
+    return None if in_set or collection_path.name == "conftest.py" else True
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.get_closest_marker("nightly"):  # of one parameter, say: it counts more than a mark of the function
+        item.own_markers = [mark for mark in item.own_markers if mark.name != "integration"]
     marked = any(item.get_closest_marker(name) for name in SETS)
     if not marked and (name := set_of(item.path)):
         item.add_marker(name)
@@ -97,7 +123,32 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = config.option.markexpr
+    if config.option.minutes:
+        date, _ = config.stash[UNTIL]
+        items.sort(key=lambda item: zlib.crc32(f"{date} {item.path}".encode()))
     for item in items:
         for name, why in LONG.items():
             if item.get_closest_marker(name) and name not in chosen:
                 item.add_marker(pytest.mark.skip(reason=f"{why}; run it with: pytest -m {name}"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if time.time() > item.config.stash[UNTIL][1]:
+        pytest.skip("--minutes are over")
+
+
+@pytest.fixture(scope="module")
+def shared_ray() -> Iterator[None]:
+    """One Ray for all runs of a file, instead of one for each: room for three actors and three learners.
+
+    Its workers find the modules of tests/support.
+    """
+    from engram.launch.cluster import ray_session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(TESTS / "support"))
+        ray_session.start_ray(3, num_learners=3)
+        stop = ray_session.stop_ray
+        patch.setattr(ray_session, "stop_ray", lambda: True)
+        yield
+    stop()

@@ -53,13 +53,14 @@ def facts(name: str) -> dict[str, Any]:
 
 def environment(found: dict[str, Any]) -> str:
     """Environment of an agent, with its constructor arguments in training and those of the evaluation."""
-    words = shlex.split(found["provenance"]["command"])
+    command = shlex.split(found["provenance"]["command"])
     trained = (
-        list(takewhile(lambda word: not word.startswith("--"), words[words.index("--env-args") + 1 :]))
-        if ("--env-args" in words)
+        list(takewhile(lambda word: not word.startswith("--"), command[command.index("--env-args") + 1 :]))
+        if ("--env-args" in command)
         else []
     )
-    return " ".join((found["env"], *trained, *found["evaluation"]["env_args"]))
+    words = (found["env"], *trained, *found["evaluation"]["env_args"])
+    return " ".join(words).replace("assignment=drawn", "assignment=random")  # its name in earlier versions
 
 
 def load(name: str) -> Kept:

@@ -92,7 +92,7 @@ class LevelsConfig:
 
 def in_words(parameters: Mapping[str, Any]) -> str:
     """Format the parameters of a stage for messages."""
-    return " ".join(f"{name}={value}" for name, value in parameters.items()) or "the environment as asked for"
+    return " ".join(f"{name}={value}" for name, value in parameters.items()) or "the target environment"
 
 
 def _values(value: Any) -> list[Any]:

@@ -47,7 +47,7 @@ class MixtureBatch:
 
     @property
     def at_step(self) -> Callable[[], None]:
-        """Called after every step of an environment; only where environments step in turn."""
+        """Callback after every step of an environment; used only by environments that are stepped one by one."""
         return self.parts[0].at_step
 
     @at_step.setter

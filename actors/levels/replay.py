@@ -32,7 +32,7 @@ Flags = NDArray[np.bool_]
 
 
 class ReplayState(NamedTuple):
-    """Everything that the next choice depends on, for K stored levels and N environments."""
+    """State of level replay, with K stored levels and N environments."""
 
     levels: NDArray[np.uint64]  # [K]: stored levels
     scores: NDArray[np.float64]  # [K]: S
@@ -125,7 +125,7 @@ class Replay:
             state.errors[ended], state.steps[ended] = 0.0, -1
 
     def _store(self, level: np.uint64, score: float, solved: bool = False) -> None:
-        """Store the score of a level; a new level takes a free place or replaces one with a lower score."""
+        """Store the score of a level; a new level takes a free slot or replaces one with a lower score."""
         state = self.state
         stored, free = np.flatnonzero((state.levels == level) & (state.begun >= 0)), np.flatnonzero(state.begun < 0)
         place = int(stored[0]) if len(stored) else int(free[0]) if len(free) else int(state.scores.argmin())

@@ -49,7 +49,7 @@ class RayPool:
         threads: torch threads per actor.
         first: number of the first actor, after those of other pools of the run.
         niceness: scheduling niceness of actors, so that the learner has priority on their cores (0..19).
-        timeout: seconds without an answer or a step of its environments after which an actor at work is replaced.
+        timeout: seconds without a response or an environment step after which an active actor is replaced.
         died: returns the name of a Ray process that has died, or None; a call of Ray's store would end this process.
     """
 
@@ -155,7 +155,7 @@ class RayPool:
 
     def save(self) -> list[Any]:
         if self._open or self._gathered:
-            raise ActorStateError("unrolls are under way")
+            raise ActorStateError("unrolls are in progress")
         if lost := [slot.number for slot in self._slots if slot.handle is None]:
             raise ActorStateError(f"actor {lost[0]} has failed and is not replaced yet")
         if died := self._died():
@@ -191,7 +191,7 @@ class RayPool:
         limit = self._window.requests_per_slot
         for depth in range(limit):
             slots = [slot for slot in self._slots if slot.at_work and len(slot.requests) == depth]
-            for slot in sorted(slots, key=lambda each: each.asked):
+            for slot in sorted(slots, key=lambda each: each.last_request):
                 member = self._schedule.next(self._window.has_room)
                 if member is None:
                     return
@@ -214,7 +214,7 @@ class RayPool:
         if not slot.requests:
             slot.since = time.monotonic()
         request = Request(slot, member, unrolls, self._sent, slot.handle.answer.remote(weights, unrolls))
-        slot.asked, self._sent = self._sent, self._sent + 1
+        slot.last_request, self._sent = self._sent, self._sent + 1
         slot.requests.append(request)
         self._open[request.ref] = request
         return request
@@ -271,8 +271,8 @@ class RayPool:
             if slot.number not in self._passed_over:
                 self._passed_over.add(slot.number)
                 self._report(
-                    f"actor {slot.number} keeps the others waiting: what it makes too late is left out; "
-                    "with a larger --max-lag it may take longer"
+                    f"actor {slot.number} is slower than the others: its late unrolls are skipped; "
+                    "a larger --max-lag accepts older unrolls"
                 )
 
     def _look_for_answers(self, wait: float) -> None:

@@ -45,7 +45,7 @@ class ActorSlot:
     beat: bytes | None = None  # Newest heartbeat of the process that was read
     stepped: bool = False  # Whether the environments of the active process are known to have stepped
     requests: deque["Request"] = field(default_factory=deque["Request"])  # Open requests, oldest first
-    asked: int = -1  # Index of the last request
+    last_request: int = -1  # Index of the last request
     versions: dict[int, int] = field(default_factory=dict[int, int])
     """Latest version of each member's weights sent to the process."""
 
@@ -150,7 +150,7 @@ class ActorSlots:
             if slot.starting is None:
                 self._listen(slot, now)
                 limit = self._timeout if slot.stepped else max(self._timeout, FIRST_STEP_TIMEOUT)
-                event = "answered, nor its environments stepped,"
+                event = "responded or stepped its environments"
             else:
                 limit, event = float("inf") if self.elastic else START_TIMEOUT, "started"
             if now - slot.since > limit and not ray.wait([ref], timeout=0)[0]:

@@ -69,7 +69,7 @@ def nothing_passes_a_reset(probe: Probe) -> str:
         after = run(probe.core, inputs, reset, state).outputs[~before]
         changed = torch.where(before.unsqueeze(-1), 3 - 2 * probe.inputs, probe.inputs)
         again = run(probe.core, changed, reset, another(probe.state)).outputs[~before]
-        require_equal(again, after, "outputs behind a reset, after another past,", probe.tolerance)
+        require_equal(again, after, "outputs after a reset, with different histories,", probe.tolerance)
         on_inputs, *on_state = gradients(after.sum(), [inputs, *floats(state)])
         if any(bool((grad != 0).any()) for grad in (on_inputs[before], *on_state)):
             raise Failure("gradient passes a reset")
@@ -84,7 +84,7 @@ def environments_are_independent(probe: Probe) -> str:
         other_inputs = torch.cat([probe.inputs[:, :1], 3 - 2 * probe.inputs[:, 1:]], 1)
         other_state = map_state(lambda a, b: torch.cat([a[:1], b[1:]]), probe.state, another(probe.state))
         among_others = run(probe.core, other_inputs, probe.reset, other_state).outputs
-        require_equal(among_others[:, 0], outputs[:, 0], "environment 0 among others:", probe.tolerance)
+        require_equal(among_others[:, 0], outputs[:, 0], "environment 0 in a different batch:", probe.tolerance)
         third = slice(2, 3)
         alone = run(probe.core, probe.inputs[:, third], probe.reset[:, third], some_of(probe.state, third)).outputs
         require_equal(alone, outputs[:, third], "environment 2 in a batch of one:", probe.tolerance)
@@ -105,7 +105,7 @@ def given_state_counts(probe: Probe) -> str:
         initial = run(core, probe.inputs, no_reset, first).outputs
         same = (continued - initial).abs().amax((0, 2)) <= probe.tolerance * initial.abs().max()
         if bool(same.any()):
-            raise Failure("outputs are the same from another state")
+            raise Failure("outputs do not depend on the initial state")
     step, _ = core(probe.inputs[0], probe.state)
     unrolled = by_unroll(core, probe.inputs[:1], no_reset[:1], probe.state).outputs
     require_equal(unrolled[0], step, "first outputs from a given state", probe.tolerance)
@@ -131,7 +131,7 @@ def nan_stays(probe: Probe) -> str:
         outputs = run(probe.core, inputs, reset, state).outputs
         require_equal(outputs[:, 1:], clean[:, 1:], "outputs next to an environment of nan", probe.tolerance)
         require_equal(
-            outputs[when:, 0], clean[when:, 0], "outputs behind the reset of an environment of nan", probe.tolerance
+            outputs[when:, 0], clean[when:, 0], "outputs after the reset of an environment of nan", probe.tolerance
         )
     return "neither in other environments nor after its reset"
 

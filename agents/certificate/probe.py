@@ -155,7 +155,7 @@ def require_equal(actual: Tensor, expected: Tensor, what: str, tolerance: float)
     error = (actual - expected).abs().max().item()
     largest = expected.abs().max().item()
     if not error <= tolerance * max(largest, 1e-3):
-        raise Failure(f"{what} differ by {error:.1e} (largest number {largest:.1e})")
+        raise Failure(f"{what} differ by {error:.1e} (largest value {largest:.1e})")
 
 
 def require_same(probe: Probe, first: Run, second: Run) -> None:

@@ -1,4 +1,4 @@
-"""Checks of the certificate about use: types, weights, actors and learners, precision, endurance, learning.
+"""Checks of the certificate about use: types, weights, actors and learners, precision, long runs, learning.
 
 Each takes a Probe, returns a detail for its line or raises Failure.
 """
@@ -75,7 +75,7 @@ def state_survives_pickling(probe: Probe) -> str:
         raise Failure(f"{form(state)} came back as {form(back)}")
     if not all(torch.equal(a, b) for a, b in zip(state_leaves(back), state_leaves(state), strict=True)):
         raise Failure("the numbers changed")
-    return "same type, same numbers"
+    return "same type, same values"
 
 
 def actor_and_learner_agree(probe: Probe) -> str:

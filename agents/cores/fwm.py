@@ -36,7 +36,7 @@ class FWM(Core):
         output = h + W_o n^R + b                                                            (equation 8, section 3.1)
 
     Differences between the paper and its three released programs (RL, catbAbI, language model); defaults are the
-    paper's. All programs have biases in their linear layers where the paper prints none: kept here.
+    paper's. All programs have biases in their linear layers, unlike the paper; engram has them too.
 
     | option      | paper and default | RL   | catbAbI   | language model |
     | write_scale | 1                 | 1/16 | 1/32      | 1              |   (1/d where it is not 1)
@@ -82,8 +82,8 @@ class FWM(Core):
 
     def forward(self, inputs: Tensor, state: FWMState) -> tuple[Tensor, FWMState]:
         hidden, controller = self.controller(inputs, state.controller)
-        memory = fast_weights.write(state.memory, self.written(hidden))
-        read = fast_weights.read(memory, self.asked(hidden))
+        memory = fast_weights.write(state.memory, self.compute_write(hidden))
+        read = fast_weights.read(memory, self.compute_read(hidden))
         return self._output(hidden, read), FWMState(controller, memory)
 
     def fast_route(self, inputs: Tensor) -> Route | None:
@@ -107,7 +107,7 @@ class FWM(Core):
     def unroll_pieces(
         self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None = None
     ) -> tuple[Tensor, FWMState, None]:
-        """`unroll` for other devices: blocks at the same places for every batch, which may hold resets."""
+        """Run `unroll` on other devices in blocks that are the same for every batch and may contain resets."""
         hidden, controller, _ = self.controller.unroll(inputs, reset, state.controller, bptt_length)
         memory, reads = state.memory, list[Tensor]()
         for piece in range(0, len(reset), bptt_length or len(reset)):
@@ -117,8 +117,8 @@ class FWM(Core):
             for start in range(piece, end, length):
                 part = slice(start, min(start + length, end))
                 steps, fresh = hidden[part].transpose(0, 1), reset[part].t()
-                block = Block(memory, self.written(steps), fresh)
-                reads.append(block.read(self.asked(steps)).transpose(0, 1))
+                block = Block(memory, self.compute_write(steps), fresh)
+                reads.append(block.read(self.compute_read(steps)).transpose(0, 1))
                 memory = block.end
         return self._output(hidden, torch.cat(reads)), FWMState(controller, memory), None
 
@@ -145,23 +145,23 @@ class FWM(Core):
             used = used[:, : int(used.sum(1).max())]  # no longer than the longest block of the group
             index = blocks.steps[: used.shape[1], group].T
             steps = hidden.flatten(0, 1).index_select(0, index.flatten()).unflatten(0, index.shape)
-            new = self.written(steps)
+            new = self.compute_write(steps)
             # Unused slots write nothing.
             done.append(Block(start, new._replace(rate=torch.where(used.unsqueeze(-1), new.rate, 0.0))))
-            reads.append(done[-1].read(self.asked(steps)).flatten(0, 1))
+            reads.append(done[-1].read(self.compute_read(steps)).flatten(0, 1))
             first[group] = count + used.shape[1] * torch.arange(len(used), device=first.device)
             count += used.numel()
         read = torch.cat(reads).index_select(0, first[blocks.block] + blocks.slot).unflatten(0, hidden.shape[:2])
         return read, _pick(done, groups, blocks.block[-rows:])
 
-    def written(self, hidden: Tensor) -> Write:
-        """The write of a step with the controller's output h [..., hidden_size]."""
+    def compute_write(self, hidden: Tensor) -> Write:
+        """Return the write of a step from the controller's output h [..., hidden_size]."""
         keys, rate = self.write(hidden).split([3 * self.memory_size, 1], dim=-1)
         key1, key2, value = keys.tanh().chunk(3, dim=-1)
         return Write(key1, key2, value, self.write_scale * torch.sigmoid(rate + self.beta_bias))
 
-    def asked(self, hidden: Tensor) -> Read:
-        """The read of a step with the controller's output h [..., hidden_size]."""
+    def compute_read(self, hidden: Tensor) -> Read:
+        """Return the read of a step from the controller's output h [..., hidden_size]."""
         query, hops = self.read(hidden).split([self.memory_size, self.num_reads * self.memory_size], dim=-1)
         if self.read_tanh:
             hops = hops.tanh()

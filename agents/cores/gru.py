@@ -1,4 +1,4 @@
-"""Gated recurrent unit (Cho et al. 2014), in the form with the reset gate after the recurrent product."""
+"""Gated recurrent unit (Cho et al. 2014), in the form with the reset gate after the recurrent matrix multiplication."""
 
 from typing import NamedTuple
 

@@ -83,10 +83,12 @@ def _check(torso: Torso, name: str, spec: ObservationSpec) -> None:
         if not output.is_floating_point():
             raise ValueError(f"{name}.forward returned {output.dtype}; expected floating-point values")
     if not torch.equal(first, again):
-        raise ValueError(f"{name}.forward returned other values for the same observations; expected no random numbers")
+        raise ValueError(
+            f"{name}.forward returned different values for the same observations; expected a deterministic function"
+        )
     if not torch.allclose(first[:1], alone, rtol=1e-3, atol=1e-4):
         raise ValueError(
-            f"{name}.forward returned other values for an observation without the rest of its batch; "
+            f"{name}.forward returned different values for an observation outside its batch; "
             "expected a function of each observation alone (no BatchNorm)"
         )
 

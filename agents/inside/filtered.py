@@ -31,8 +31,8 @@ def _(core: Concrete, trace: Trace) -> list[Panel]:
     return [
         Panel(
             "pools by time scale",
-            f"Each band is a pool, its {len(shown[0])} liveliest features scaled to the pool's largest value. "
-            "After its half-life (steps) half of an input's effect on the pool has passed.",
+            f"Each band is a pool, its {len(shown[0])} most active features scaled to the pool's largest value. "
+            "After its half-life (steps) half of an input's effect on the pool has decayed.",
             "heat",
             np.concatenate(shown).astype(np.float32),
             tuple(labels),
@@ -75,7 +75,7 @@ def by_half_life(title: str, name: str, sizes: Tensor, half_lives: Tensor) -> Pa
     less = "" if len(selected) == len(order) else f" {len(selected)} of {len(order)}, evenly chosen."
     return Panel(
         title,
-        "From fast (above) to slow: absolute value, as a share of the largest in this episode." + less,
+        "From fast (top) to slow: absolute value, as a share of the largest in this episode." + less,
         "heat",
         series / np.maximum(series.max(1, keepdims=True), 1e-12),
         tuple(f"{name} {i + 1}: half-life {half_lives[i]:.3g}" for i in selected.tolist()),

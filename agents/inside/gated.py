@@ -53,8 +53,7 @@ def by_time_constant(name: str, series: Values) -> Panel:
     less = "" if len(selected) == len(order) else f" {len(selected)} of {len(order)}, evenly chosen."
     return Panel(
         f"{name} by time constant",
-        "From quick (above) to slow: the steps after which a unit's autocorrelation in this episode is below 1/e."
-        + less,
+        "From fast (top) to slow: the steps after which a unit's autocorrelation in this episode is below 1/e." + less,
         "heat",
         series[selected],
         tuple(f"unit {i + 1}: {spans[i]:.3g} steps" for i in selected),

@@ -52,9 +52,9 @@ def panels_of(core: Core, trace: Trace) -> list[Panel]:
     for name, array in core.describe(trace.after).items():
         series = values(array)
         selected = liveliest(series, MOST_ROWS)
-        note = "Every line is one number of the state."
+        note = "Each row is one value of the state."
         if len(selected) < len(series):
-            note = f"The {len(selected)} of {len(series)} numbers that change most, in their order."
+            note = f"The {len(selected)} of {len(series)} values that change most, in order."
         labels = tuple(f"{name} {i}" for i in selected)
         panels.append(Panel(f"state: {name}", note, "heat", series[selected], labels, "signed"))
     return panels
@@ -79,7 +79,7 @@ def size_and_change(trace: Trace) -> list[Panel]:
         Panel("size of the state", "Euclidean norm of each part.", "lines", norms.numpy(), tuple(after)),
         Panel(
             "change per step",
-            "Norm of what the step changed, as a share of the norm after it.",
+            "Norm of the change, as a fraction of the norm after the step.",
             "lines",
             share.numpy(),
             tuple(after),

@@ -22,7 +22,7 @@ def _(core: RMC, trace: Trace) -> list[Panel]:
     panels = [
         Panel(
             "attention to the input",
-            "Share of its attention that a slot gives to the new input, by head; the rest goes to slots.",
+            "Share of each slot's attention on the new input, by head; the rest is on slots.",
             "heat",
             to_input,
             each(heads, slots),
@@ -35,7 +35,7 @@ def _(core: RMC, trace: Trace) -> list[Panel]:
         panels.append(
             Panel(
                 "gates",
-                "Mean openness per slot: the input gate writes what was attended to, the forget gate keeps the slot.",
+                "Mean activation per slot: the input gate writes attended values, the forget gate keeps the slot.",
                 "heat",
                 values(torch.cat(gates, 1)),
                 each(("input gate", "forget gate"), slots),
@@ -56,7 +56,7 @@ def _(core: RMC, trace: Trace) -> list[Panel]:
     panels.append(
         Panel(
             "attention at this step",
-            "A line for each slot that looks, a column for each slot, the input and each of its places looked at.",
+            "Rows: attending slots. Columns: attended slots, the input and its places.",
             "matrix",
             values(weights),
             (),

@@ -19,15 +19,15 @@ def _(core: GTrXL, trace: Trace) -> list[Panel]:
     names = each(numbered("layer", layers), numbered("head", heads))
     return [
         Panel(
-            "how far back is looked",
+            "attention distance",
             "Mean age, in steps, of what a head attends to; 0 is the present.",
             "lines",
             values((weights * lags).sum(-1)),
             names,
         ),
         Panel(
-            "what is looked at, by when it came",
-            "Across: the step that looks. Down: the step looked at. Color: its share of all heads' attention.",
+            "attention by step",
+            "Across: attending step. Down: attended step. Color: share of all heads' attention.",
             "heat",
             values(by_step),
             tuple(f"step {t}" for t in range(steps)),

@@ -12,20 +12,20 @@ from .trace import Trace
 @panels_of.register
 def _(core: FWM, trace: Trace) -> list[Panel]:
     share, added, norm = attribution(core, trace)
-    strength = torch.stack([core.written(trace.after.controller.h).rate.squeeze(1), added], 1)
+    strength = torch.stack([core.compute_write(trace.after.controller.h).rate.squeeze(1), added], 1)
     writes = tuple(f"written at step {t}" for t in range(len(share)))
     return [
         Panel(
             "strength of the write",
-            "beta times the write scale, and the size of what was added to the memory.",
+            "beta times the write scale, and the norm of the memory's update.",
             "lines",
             values(strength),
             ("strength", "added"),
         ),
         Panel("norm of the fast weights", "Kept at 1 or below.", "lines", values(norm.unsqueeze(1)), ("norm",)),
         Panel(
-            "what is read, by when it was written",
-            "Across: the step that reads. Down: the step that wrote. Color: its share of what the last hop finds.",
+            "reads by the step of their write",
+            "Across: reading step. Down: writing step. Color: share of the last hop's read.",
             "heat",
             values(share),
             writes,
@@ -40,7 +40,7 @@ def attribution(core: FWM, trace: Trace) -> tuple[Tensor, Tensor, Tensor]:
     from j to t, write j contributes w_tj (k1_j . n) (k2_j . e) u_j to a read of n (x) e. Its share is the norm of that
     over the sum of norms. The episode must begin with an empty memory."""
     hidden = trace.after.controller.h
-    new, queries = core.written(hidden), core.asked(hidden)
+    new, queries = core.compute_write(hidden), core.compute_read(hidden)
     before, after = trace.before.memory, trace.after.memory
 
     def look_up(memory: Tensor, first: Tensor, second: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def _(core: MNM, trace: Trace) -> list[Panel]:
     return [
         Panel(
             "change of the written weights",
-            "Norm of what the step wrote, as a share of the layer's norm before.",
+            "Norm of the write, as a fraction of the layer's norm before it.",
             "lines",
             values(change),
             numbered("layer", len(layers)),
@@ -88,7 +88,7 @@ def _(core: MNM, trace: Trace) -> list[Panel]:
         Panel("rate of the write", "beta, from 0 to 1.", "lines", values(rate), ("rate",), "share"),
         Panel(
             "what is read",
-            "The numbers that the memory returned.",
+            "The values that were read from the memory.",
             "heat",
             values(trace.after.read),
             numbered("number", core.memory_size),

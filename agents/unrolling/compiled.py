@@ -24,7 +24,7 @@ def compile_steps(core: Core, backend: str = "inductor") -> None:
     if core.loops_over_time:
         core.unroll = CompiledUnroll(core, backend)
     else:
-        _say(f"{name} has no loop over time, so there is no step to compile; --compile changes nothing")
+        _say(f"{name} has no loop over time, so there is no step to compile; --compile has no effect")
 
 
 class CompiledUnroll:

@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 import ledger
-import picture
+import plot
 from engram.base.processes import tree_memory
 from engram.launch.metrics.provenance import provenance
 from faults import FAULTS
@@ -248,7 +248,7 @@ def report(soak: Soak, faults: list[dict[str, Any]], arguments: argparse.Namespa
     }
     file = HERE.parent / "results" / f"{arguments.name}.json"
     file.write_text(json.dumps(result) + "\n")
-    picture.draw(result, file.with_suffix(".png"))
+    plot.draw(result, file.with_suffix(".png"))
     print(json.dumps(result["ledger"]), errors, flush=True)
 
 

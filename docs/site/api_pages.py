@@ -12,7 +12,7 @@ FOLDERS = ("envs", "agents", "actors", "learners", "zoo")
 INSIDE = "agents.cores.fast"
 """Compiled routes, which only the cores call."""
 SEARCHED = ("agents.cores", "learners", "learners.algorithms")
-"""Pages of packages that are in the search besides the page `engram`; the others would hide the guides' entries."""
+"""Pages of packages that are that are searched, as the page `engram` is; the others would hide the guides' entries."""
 UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
 TOP = "engram"
 

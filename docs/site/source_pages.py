@@ -31,12 +31,12 @@ def targets(text: str, source: str) -> list[str]:
 
 
 def page_of(path: str) -> str:
-    """Path below docs/ of the page that shows a file, or of the copy of a picture."""
+    """Path below docs/ of the page that shows a file, or of the copy of an image."""
     return f"files/{path}" if path.endswith((".md", *PICTURES)) else f"files/{path}.md"
 
 
 def page(root: Path, path: str, shown: dict[str, str]) -> str | bytes:
-    """The page that shows a file of the repository; a picture as it is."""
+    """The page that shows a file of the repository; an image itself."""
     if path.endswith(PICTURES):
         return (root / path).read_bytes()
     text = (root / path).read_text()

@@ -33,12 +33,12 @@ def text(folder: str, figure: Figure, documents: Mapping[str, dict[str, Any]]) -
 
 
 def _part(folder: str, figure: Figure, size: str, document: dict[str, Any]) -> list[str]:
-    picture = f"{folder}/{figure.name}{_flag(size).replace(' --', '-')}.png"
+    image = f"{folder}/{figure.name}{_flag(size).replace(' --', '-')}.png"
     found, tasks = scores(document), tasks_of(document)
     means = dict(ranking(found))
     cores = [*means, *(core for core in found if core not in means)]
     return [
-        f"![{figure.title}: {extent(document)}]({picture})",
+        f"![{figure.title}: {extent(document)}]({image})",
         "",
         f"MMER of {extent(document)}; IQM is the interquartile mean over tasks and seeds.",
         "",

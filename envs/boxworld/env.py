@@ -239,7 +239,7 @@ def _parse(level: Mapping[str, Any], grid_size: int) -> tuple[Array, tuple[int, 
     if not isinstance(lines, list | tuple) or [len(str(line)) for line in lines] != [side] * side:
         raise ValueError(f"level['board'] is {lines}; expected {side} strings of {side} characters")
     for letter in sorted(set("".join(map(str, lines))) - set(_LETTERS)):
-        raise ValueError(f"level['board'] holds {letter!r}; allowed: {''.join(_LETTERS)!r}")
+        raise ValueError(f"level['board'] contains {letter!r}; allowed: {''.join(_LETTERS)!r}")
     board = np.array([[_LETTERS[letter] for letter in line] for line in lines], np.int8)
     border = np.ones_like(board, np.bool_)
     border[1:-1, 1:-1] = border[0, 0] = False
@@ -248,7 +248,7 @@ def _parse(level: Mapping[str, Any], grid_size: int) -> tuple[Array, tuple[int, 
     players = np.argwhere(board == PLAYER)
     for number, things in ((len(players), "players '.'"), (int((board == GEM).sum()), "gems '*'")):
         if number != 1:
-            raise ValueError(f"level['board'] holds {number} {things}; expected 1")
+            raise ValueError(f"level['board'] contains {number} {things}; expected 1")
     declared = [check_cell(f"level[{key!r}]", lock) for key in _LOCKS for lock in level[key]]
     locks = [(int(r), int(c)) for r, c in np.argwhere(board >= LOCK)]
     if sorted(declared) != locks:

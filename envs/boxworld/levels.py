@@ -1,10 +1,11 @@
 """The parts of a game of BoxWorld, and how its levels are sampled.
 
-A level is a chain: a loose key opens the first box, each box holds the key of the next, the last one the gem.
-Distractor branches hang on keys of the chain and lead nowhere. A box is two cells, its content left of its lock.
+A level is a chain: a loose key opens the first box, each box contains the key of the next one, and the last box
+contains the gem. Distractor branches start from keys of the chain and are dead ends. A box has two cells: its
+content, and its lock to the right.
 
-Cells are small codes. The board is stored with one more rim of cells around its border, so that no window ever reaches
-outside the array: board cell (r, c) lies at [r + 1, c + 1].
+Cells are integer codes. The array has one additional rim of cells around the board, so that no window reaches outside
+it: board cell (r, c) is at [r + 1, c + 1].
 """
 
 from typing import NamedTuple

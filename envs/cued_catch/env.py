@@ -1,4 +1,4 @@
-"""Cued Catch: learn what four cues mean, then catch the ball that each one names."""
+"""Cued Catch: learn what four cues mean, then catch the ball that each cue indicates."""
 
 from collections.abc import Mapping
 from typing import Any

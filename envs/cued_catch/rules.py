@@ -1,12 +1,12 @@
 """The rules of Cued Catch for one environment.
 
-Everything but the player's row follows from the frame number, so a game is little more than a clock:
+Everything except the player's row is a function of the frame number:
 
     frame 0 .. 4d-1     teaching: cue 3 for d frames, then cues 2, 1, 0, each with the symbol of its ball
     elapsed 1, 2, ...   trials of 7 frames: trial = elapsed // 7, the balls stand in column 8 - elapsed % 7
 
 with d = initial_cue_duration and elapsed = frame - 4d + 1 (so the first trial starts with the balls in column 7). With
-num_cues below 4 the highest cues are neither taught nor asked for, and teaching is so much shorter.
+num_cues below 4 the highest cues are never shown, and the teaching phase is shorter accordingly.
 """
 
 from typing import NamedTuple

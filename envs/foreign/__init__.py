@@ -1,4 +1,4 @@
-"""Environments made elsewhere: any Gymnasium id, or `module:Class`, behind the methods of our own batched engine."""
+"""Third-party environments: any Gymnasium id, or `module:Class`, with the interface of the batched engine."""
 
 from .batch import ForeignBatch
 from .names import environment_maker

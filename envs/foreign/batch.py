@@ -1,4 +1,4 @@
-"""Environments made elsewhere, behind the methods of our own batched engine."""
+"""Third-party environments with the interface of the batched engine."""
 
 import pickle
 from collections.abc import Callable
@@ -122,7 +122,7 @@ class ForeignBatch:
         return self._actions.read(actions if self._actions.choices is None else actions.reshape(len(actions), -1))
 
     def episode_facts(self, indices: Array) -> Array:
-        """float32 [K, len(episode_fields)]: what the last `info` of environments `indices` says; nan for what is
+        """float32 [K, len(episode_fields)]: values from the last `info` of environments `indices`; nan for what is
         missing."""
         return facts.read([self.vector.infos[i] for i in indices], self.episode_fields)
 
@@ -139,9 +139,9 @@ class ForeignBatch:
         try:
             image = self.vector.envs[index].render()
         except (error.Error, NotImplementedError) as problem:
-            raise ValueError(f"{self.name} draws no pictures: {problem}".removesuffix(": ")) from problem
+            raise ValueError(f"{self.name} renders no images: {problem}".removesuffix(": ")) from problem
         if not isinstance(image, np.ndarray) or image.ndim != 3:
-            raise ValueError(f"{self.name} draws no pictures")
+            raise ValueError(f"{self.name} renders no images")
         return image.astype(np.uint8)
 
     def save(self) -> dict[str, Array]:

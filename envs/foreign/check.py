@@ -101,7 +101,7 @@ def check_observation(space: spaces.Space[Any], method: str, observation: Any, e
         ):
             if not fits:
                 raise ContractError(
-                    f"{method} returned an observation of {returned}{place}; observation_space says {declared}"
+                    f"{method} returned an observation of {returned}{place}; observation_space is {declared}"
                 )
 
 

@@ -1,6 +1,6 @@
-"""Numbers that a foreign environment's `info` says of an episode at its last step.
+"""Values that `info` of a third-party environment reports at the last step of an episode.
 
-Which ones is the same in every process: those that the environment declares in `episode_fields`, and `solved`.
+The fields are the same in every process: those in the environment's `episode_fields`, and `solved`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -51,12 +51,12 @@ def episode_fields(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], name
     if not isinstance(declared, tuple | list) or not all(isinstance(each, str) for each in declared):
         raise ValueError(f"{name}.episode_fields is {declared!r}; expected a tuple of names, keys of info")
     if taken := [each for each in TAKEN if each in declared]:
-        raise ValueError(f"{name}.episode_fields holds {taken[0]!r}, which every environment has; expected other names")
+        raise ValueError(f"{name}.episode_fields has {taken[0]!r}, which all environments have; expected other names")
     return (SOLVED[0], *(each for each in dict.fromkeys(declared) if each not in SOLVED))
 
 
 def read(infos: Iterable[Mapping[str, Any]], fields: tuple[str, ...]) -> Array:
-    """float32 [K, len(fields)]: what each `info` says; nan for what is missing, not finite or no single number."""
+    """float32 [K, len(fields)]: values from each `info`; nan if missing, not finite or not a single number."""
     rows = [[_solved(info) if field == SOLVED[0] else _number(info.get(field)) for field in fields] for info in infos]
     return np.array(rows, np.float32).reshape(-1, len(fields))
 

@@ -14,7 +14,7 @@ class Masks:
     """Reads the action masks of N environments.
 
     Args:
-        name: what errors call the environment.
+        name: name of the environment in error messages.
         observation_space: of one environment. A Dict with an entry `action_mask` gives the mask; else `info` may.
         choices: number of options of each choice [K]; None for a Box, which has no masks.
     """

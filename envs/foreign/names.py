@@ -1,4 +1,4 @@
-"""Foreign environments by name: any Gymnasium id, or `module:Class`, of single or vector environments."""
+"""Third-party environments by name: any Gymnasium id, or `module:Class`, of single or vector environments."""
 
 import copy
 import importlib.util
@@ -70,7 +70,7 @@ def _makes_environments(value: Any) -> bool:
 
 def _described(value: Any) -> str:
     kind = "a class" if inspect.isclass(value) else "a function" if callable(value) else f"a {type(value).__name__}"
-    return kind + (" that is no gymnasium.Env" if inspect.isclass(value) else "")
+    return kind + (" that is not a gymnasium.Env" if inspect.isclass(value) else "")
 
 
 def _registers(name: str) -> bool:
@@ -88,7 +88,7 @@ def _refuse_old(name: str) -> None:
     newest = find_highest_version(namespace, stem)
     if version is not None and newest is not None and version < newest:
         new = get_env_id(namespace, stem, newest)
-        raise ValueError(f"{name} is an old version; expected: {new}, or gymnasium:{name} if the old one is meant")
+        raise ValueError(f"{name} is an old version; expected: {new}, or gymnasium:{name} for the old version")
 
 
 def _import(module: str, name: str) -> Any:

@@ -1,11 +1,11 @@
-"""Spaces of foreign environments in the forms that agents read: Box observations (or dicts of them), discrete actions.
+"""Spaces of third-party environments, converted to those of agents: Box observations (or dicts), discrete actions.
 
 environment's observation              the agent's
 Box of uint8                     the same
 Box of anything else             float32; a single number becomes an array of one
 MultiBinary                      float32
-Discrete, MultiDiscrete          float32, one-hot (several one-hots in a row)
-Dict                             a dict of these; entries of text are left out
+Discrete, MultiDiscrete          float32, one-hot (several are concatenated)
+Dict                             a dict of these; text entries are dropped
 Tuple                            a dict of these under "0", "1", ...
 
 environment's action                   the agent's
@@ -140,7 +140,7 @@ def _one_hot_form(space: spaces.Space[Any], sizes: Array, first: Array, name: st
 def _dict_form(space: spaces.Dict, name: str) -> ObservationForm:
     text = [key for key, part in space.spaces.items() if is_text(part)]
     if text:
-        logging.getLogger(__name__).warning("%s: agents read no text, observation %s is left out", name, text)
+        logging.getLogger(__name__).warning("%s: text is not supported, observation %s is dropped", name, text)
     forms = {key: observation_form(part, name) for key, part in space.spaces.items() if key not in text}
     if not forms:
         raise ValueError(f"{name} has the observation space {space}, all text; supported: {OBSERVATIONS}")

@@ -1,9 +1,9 @@
-"""Vector environments made elsewhere, in any autoreset mode, behind the methods of our own batched engine.
+"""Third-party vector environments in any autoreset mode, with the interface of the batched engine.
 
-Agents see NEXT_STEP autoreset in all modes: the final observation of an episode with its flag, then, after a step whose
-action is ignored, the first observation of the next one. A vector environment steps all of its environments at once, so
-in the other modes an environment whose episode has ended is stepped in that step, too, and then reset alone with
-`reset(options={"reset_mask": ...})` (Gymnasium 1.1 and up); that step is discarded.
+All modes are converted to NEXT_STEP autoreset: the final observation of an episode with its flag, then, after a step
+whose action is ignored, the first observation of the next episode. A vector environment steps all of its environments
+together. In the other modes an environment whose episode has ended is therefore stepped once more, which is discarded,
+and then reset with `reset(options={"reset_mask": ...})` (Gymnasium 1.1 and later).
 """
 
 import pickle
@@ -34,7 +34,7 @@ class VectorBatch(ForeignBatch):
         make_vector: make_vector(num_envs) makes the vector environment.
         num_envs: N, at least 1.
         first_index: index of the first environment in a larger batch that is split over several.
-        name: what errors call it.
+        name: name in error messages.
     """
 
     def __init__(self, make_vector: Callable[[int], Any], num_envs: int, *, first_index: int = 0, name: str) -> None:
@@ -152,9 +152,9 @@ class VectorBatch(ForeignBatch):
         try:
             images = self.vector.render()
         except (error.Error, NotImplementedError) as problem:
-            raise ValueError(f"{self.name} draws no pictures: {problem}".removesuffix(": ")) from problem
+            raise ValueError(f"{self.name} renders no images: {problem}".removesuffix(": ")) from problem
         if images is None or np.ndim(images[index]) != 3:
-            raise ValueError(f"{self.name} draws no pictures")
+            raise ValueError(f"{self.name} renders no images")
         return np.asarray(images[index], np.uint8)
 
     def save(self) -> dict[str, Array]:
@@ -194,8 +194,8 @@ class VectorBatch(ForeignBatch):
         first = self.as_agents_see(values, self.num_envs)
         if not _same(first, observation, ~where):
             raise ContractError(
-                f"{self.name} resets all environments where options['reset_mask'] names some, and its autoreset_mode "
-                f"is {self.mode}; expected: only those are reset, or autoreset_mode {AutoresetMode.NEXT_STEP}"
+                f"{self.name} resets all environments although options['reset_mask'] selects some, and its "
+                f"autoreset_mode is {self.mode}; expected: only those are reset, or {AutoresetMode.NEXT_STEP}"
             )
         for i in np.flatnonzero(where).tolist():
             _put(_entry(first, slice(i, i + 1)), observation, i)

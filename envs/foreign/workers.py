@@ -1,7 +1,7 @@
 """Slow environments stepped in worker processes, through gymnasium.vector.AsyncVectorEnv.
 
-AsyncVectorEnv runs one process per environment. Here each of its environments is a whole group of ours, so N processes
-step any number of them. Results do not depend on N: an environment's random stream depends on its index alone.
+AsyncVectorEnv runs one process per environment. Here each of its environments is a group of environments, so N
+processes step any number of them. Results do not depend on N: an environment's random stream depends only on its index.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Maze exploration: find an invisible goal, and from then on know the way back to it."""
+"""Maze exploration: find an invisible goal, then return to it again and again."""
 
 from .env import Maze, MazeBatch
 

@@ -1,4 +1,4 @@
-"""Maze exploration: find an invisible goal, and from then on know the way back to it."""
+"""Maze exploration: find an invisible goal, then return to it again and again."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -72,7 +72,7 @@ class MazeBatch(BatchedEnv):
     symbols = ((AGENT, "you"), (FLOOR, "free cell"), (WALL, "wall or pillar"), (GOAL, "goal (only with v or the twin)"))
     episode_fields = ("successes", "first_success", "bumps")
     level_keys = ("goal", "teleports")
-    drawn_keys = ("teleports",)
+    sampled_keys = ("teleports",)
     loops = batch_loops(rules.start, rules.advance, rules.observe)
     state: rules.State
     params: rules.Params

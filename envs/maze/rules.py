@@ -1,7 +1,7 @@
 """The rules of the maze for one environment.
 
-All random values are sampled at the start of an episode: the goal, and the cells to which the agent is taken, in order.
-So a level says all there is to say, and the steps themselves draw nothing.
+All random values are sampled at the start of an episode: the goal, and the cells to which the agent is teleported, in
+order. A level contains all of them, so steps are deterministic.
 """
 
 from typing import NamedTuple

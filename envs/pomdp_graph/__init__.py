@@ -1,4 +1,4 @@
-"""The graph POMDP: learn an unknown transit map while travelling on it, within 30 steps."""
+"""The graph POMDP: learn an unknown transit map while traveling on it, within 30 steps."""
 
 from .env import PomdpGraph, PomdpGraphBatch
 

@@ -1,4 +1,4 @@
-"""The graph POMDP: learn an unknown transit map while travelling on it, within 30 steps."""
+"""The graph POMDP: learn an unknown transit map while traveling on it, within 30 steps."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from ..engine import BatchedEnv
 from ..loops import batch_loops
 from ..single import single
 from . import rules
-from .picture import AGENT, GOAL, NODE, paint_graph, state_name
+from .rendering import AGENT, GOAL, NODE, paint_graph, state_name
 from .sets import adjacency, graph_sets
 
 
@@ -54,7 +54,7 @@ class PomdpGraphBatch(BatchedEnv):
         variant: "paper" follows the text: success resets the timer, and the reward so far is observed. "released"
             follows the authors' code, which made the published curves: neither happens.
         split: "train" or "test", disjoint sets of graphs.
-        assignment: "drawn": every episode draws a graph of the set. "fixed": environment i plays graph i mod
+        assignment: "random": every episode samples a graph of the set. "fixed": environment i plays graph i mod
             `num_graphs` forever, so 600 copies play every graph once per episode (the paper's batch and its
             evaluation).
         num_graphs: graphs in each of the two sets.
@@ -76,7 +76,7 @@ class PomdpGraphBatch(BatchedEnv):
     symbols = ((AGENT, "you are here"), (GOAL, "the goal"), (NODE, "another state"))
     episode_fields = ("successes", "timeouts", "invalid_actions")
     level_keys = ("adjacency", "goal", "agent", "redraws")
-    drawn_keys = ("redraws",)
+    sampled_keys = ("redraws",)
     evaluation_args = {"split": "test"}  # noqa: RUF012 (nothing changes it)
     loops = batch_loops(rules.start, rules.advance, rules.observe)
     state: rules.State
@@ -88,7 +88,7 @@ class PomdpGraphBatch(BatchedEnv):
         *,
         variant: str = "paper",
         split: str = "train",
-        assignment: str = "drawn",
+        assignment: str = "random",
         num_graphs: int = 600,
         graph_seed: int = 666,
         num_states: int = 5,
@@ -102,7 +102,8 @@ class PomdpGraphBatch(BatchedEnv):
         check_flag("show_graph", show_graph)
         check_choice("variant", variant, ("paper", "released"))
         check_choice("split", split, ("train", "test"))
-        check_choice("assignment", assignment, ("drawn", "fixed"))
+        assignment = "random" if assignment == "drawn" else assignment  # its name in runs before 0.2
+        check_choice("assignment", assignment, ("random", "fixed"))
         check_integer("num_graphs", num_graphs, 1, 100_000)
         check_integer("graph_seed", graph_seed, 0, 2**32 - 1)
         check_integer("num_states", num_states, 3, 16)
@@ -112,7 +113,7 @@ class PomdpGraphBatch(BatchedEnv):
         self.action_names = tuple(str(action) for action in range(num_actions))  # pyright: ignore
         states = tuple(state_name(s) for s in range(num_states))
         self.edges = {f"from_{state_name(s)}_by_{a}": (s, a) for s in range(num_states) for a in range(num_actions)}
-        """Names of the facts that say where an action leads from a state."""
+        """Names of the facts for the successor of a state under an action."""
         self.fact_values = {"goal": states, "agent": states, "successes": ()} | dict.fromkeys(
             self.edges, (*states, "nowhere")
         )
@@ -128,7 +129,7 @@ class PomdpGraphBatch(BatchedEnv):
             params=rules.Params(
                 graphs=graph_sets(graph_seed, num_graphs, num_states, num_actions)[split],
                 first_index=first_index,
-                drawn=assignment == "drawn",
+                random_graph=assignment == "random",
                 num_steps=num_steps,
                 patience=patience,
                 paper=variant == "paper",
@@ -137,7 +138,7 @@ class PomdpGraphBatch(BatchedEnv):
             first_index=first_index,
             render_mode=render_mode,
         )
-        self.replayable = assignment == "drawn"
+        self.replayable = assignment == "random"
         self.fixed_levels = num_graphs if assignment == "fixed" else 0
 
     def level_set(self) -> set[bytes]:

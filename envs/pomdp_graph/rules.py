@@ -1,7 +1,7 @@
 """The rules of the graph POMDP for one environment.
 
 All random values are sampled at the start of an episode: the graph, and the places (goal, agent) in the order in which
-they will be used. So a level says all there is to say, and the steps themselves draw nothing.
+they will be used. A level contains all of them, so steps are deterministic.
 """
 
 from typing import NamedTuple
@@ -41,7 +41,7 @@ class Params(NamedTuple):
 
     graphs: Array  # int8 [G, S, A]: successors of the graphs of the set
     first_index: int  # Index of copy 0, for one graph per copy
-    drawn: bool  # Sample a new graph for every episode
+    random_graph: bool  # Sample a new graph for every episode
     num_steps: int
     patience: int
     paper: bool  # Success resets the timer, and the sum of rewards is observed
@@ -94,7 +94,7 @@ def begin(state: State, i: int) -> None:
 @kernel
 def start(state: State, params: Params, i: int) -> None:
     count = len(params.graphs)
-    graph = integer(state.random, i, count) if params.drawn else (params.first_index + i) % count
+    graph = integer(state.random, i, count) if params.random_graph else (params.first_index + i) % count
     state.graph[i] = graph
     for origin in range(state.successors.shape[1]):
         for action in range(state.successors.shape[2]):

@@ -1,7 +1,7 @@
 """Random directed graphs, and the disjoint train and test sets of them.
 
-The draws follow the order of listing 1 of the FWM paper (Schlag, Munkhdalai, Schmidhuber 2021, appendix I) on NumPy's
-legacy generator, so seed 666 gives the 600 + 600 graphs of the published experiments.
+Samples are taken in the order of listing 1 of the FWM paper (Schlag, Munkhdalai, Schmidhuber 2021, appendix I) on
+NumPy's legacy generator, so seed 666 gives the 600 + 600 graphs of the published experiments.
 """
 
 from functools import lru_cache
@@ -30,9 +30,11 @@ def sample_graph(random: np.random.RandomState, num_states: int, num_actions: in
 
 @lru_cache(maxsize=8)
 def graph_sets(seed: int, count: int, num_states: int, num_actions: int) -> dict[str, Array]:
-    """Sets "test" and "train" of `count` graphs each, int8 [count, num_states, num_actions], read-only. The test graphs
-    are drawn first; a train graph that equals a test graph is resampled. Raises ValueError if there are too few graphs
-    of this size for disjoint sets."""
+    """Sets "test" and "train" of `count` graphs each, int8 [count, num_states, num_actions], read-only.
+
+    The test graphs are sampled first; a train graph that equals a test graph is resampled. Raises ValueError if there
+    are too few graphs of this size for disjoint sets.
+    """
     random = np.random.RandomState(seed)
     test = [sample_graph(random, num_states, num_actions)[0] for _ in range(count)]
     test_keys = {graph.tobytes() for graph in test}

@@ -1,4 +1,4 @@
-"""Decks of cards, boards of cells, and what the kernels of all POPGym tasks have in common.
+"""Decks of cards, boards of cells, and functions shared by the kernels of all POPGym tasks.
 
 Card c of a pack of D decks is one of 0..52 D - 1. Its rank is c // 4 mod 13, its suit c mod 4, and its color c mod 2.
 """

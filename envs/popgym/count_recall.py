@@ -1,4 +1,4 @@
-"""Count Recall (POPGym): tell how often a kind of card has been dealt so far."""
+"""Count Recall (POPGym): report how often a class of cards has been dealt so far."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""MineSweeper (POPGym): open all free cells, told only how many mines are near the last one."""
+"""MineSweeper (POPGym): open all free cells; only the number of mines near the last one is observed."""
 
 from ...base.compiled import kernel
 from ..arrays import Array

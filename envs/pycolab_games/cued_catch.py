@@ -1,7 +1,7 @@
 """Cued Catch on the pycolab engine: a player, two balls, and a drape for cues, ball symbols and phase marks.
 
-Update order P, a, b, Q, all in one group. So the player is judged by where the balls were in the frame before, the
-balls move after it, and the drape then sees whether they began a new trial.
+Update order P, a, b, Q, all in one group. A catch is evaluated with the balls' positions in the previous frame; then
+the balls move, and the drape checks whether a new trial has begun.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Sequence Recall on the pycolab engine: lights in the backdrop, a mask over those that are off, a player in a pen.
 
-Update order P, %, M, notes, all in one group. The mask tells the story of the game; what it allows in one frame the
-player does in the next.
+Update order P, %, M, notes, all in one group. The mask controls the phases of the game; what it allows in one frame
+takes effect in the next.
 """
 
 from collections.abc import Iterator
@@ -110,7 +110,7 @@ class Note(Drape):
 
 
 class Mask(Drape):
-    """Hides the lights that are off, and tells the story of the game: one step of `_story` in each frame."""
+    """Hides the lights that are off, and controls the phases of the game: one step of `_story` per frame."""
 
     def __init__(
         self, curtain: Any, character: str, sequence: list[str], off_frames: int, on_frames: int, pause_frames: int

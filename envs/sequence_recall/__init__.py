@@ -1,4 +1,4 @@
-"""Sequence Recall: watch lights go on one after the other, then walk to them in the same order."""
+"""Sequence Recall: watch lights turn on one after another, then walk to them in the same order."""
 
 from .env import SequenceRecall, SequenceRecallBatch
 

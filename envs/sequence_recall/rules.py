@@ -1,9 +1,9 @@
 """The rules of Sequence Recall for one environment.
 
-Until the player is set free, the lights follow from the frame number alone: for each place of the sequence all are off
-for `off_frames`, then one is on. From frame `free_frame` on there are two situations. No light is on: the first light
-that the player enters goes on and is compared with the next place of the sequence. A light is on: it goes off when the
-player stands on floor again; the next light counts one frame later at the earliest.
+Until the pen opens, the lights are a function of the frame number: for each element of the sequence all lights are off
+for `off_frames`, then one is on. From frame `free_frame` on there are two cases. If no light is on, the first light
+that the player enters turns on and is compared with the next element of the sequence. If a light is on, it turns off
+when the player stands on floor again; the next light counts one frame later at the earliest.
 """
 
 from typing import NamedTuple

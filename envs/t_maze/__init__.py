@@ -1,4 +1,4 @@
-"""The T-maze: see which way to go, be held in limbo, and then go there."""
+"""The T-maze: observe a cue, wait in limbo, then walk to the goal that the cue indicated."""
 
 from .env import TMaze, TMazeBatch
 

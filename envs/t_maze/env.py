@@ -1,4 +1,4 @@
-"""The T-maze: see which way to go, be held in limbo, and then go there."""
+"""The T-maze: observe a cue, wait in limbo, then walk to the goal that the cue indicated."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,8 +26,8 @@ class TMazeBatch(BatchedEnv):
     """N games of the T-maze.
 
     Description:
-        The player starts in a room; a cue on the left or right edge of its view says whether to go to the left or to
-        the right goal. A teleporter appears along the upper wall of the room after `teleport_delay` frames. It leads to
+        The player starts in a room; a cue on the left or right edge of its view indicates the left or the right
+        goal. A teleporter appears along the upper wall of the room after `teleport_delay` frames. It leads to
         limbo, where the player can only wait, and after `limbo_time` frames to the middle of a corridor. From each end
         of the corridor an arm leads down to a goal pad. The cue disappears when the player is teleported.
         With f the frame in which the teleporter is taken, limbo is seen in frames f + 1 to f + limbo_time - 1, the maze
@@ -98,7 +98,7 @@ class TMazeBatch(BatchedEnv):
     }
     action_names = rules.ACTION_NAMES
     level_keys = ("goal", "speckle")
-    drawn_keys = ("speckle",)
+    sampled_keys = ("speckle",)
     loops = batch_loops(rules.start, rules.advance, rules.observe)
     state: rules.State
     params: Params

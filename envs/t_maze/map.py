@@ -4,9 +4,9 @@
     rows 1-7      limbo: one cell in a star of walls
     rows 12+11d.. maze of difficulty d: a corridor two cells high, an arm three cells wide down from each end
 
-Everything below row 10 that is not maze is speckle: each cell looks like wall with probability 0.6, and no one gets
-there. The map is as wide as it looks, but the window of the agent may reach one column beyond either end; there it
-shows the opposite end. So a row has 193 bits: bit c + 1 is column c, for c in -1..191.
+Everything below row 10 outside the mazes is speckle: each cell looks like wall with probability 0.6, and is
+unreachable. The agent's window may reach one column beyond either end of the map, where it shows the opposite end. So
+a row has 193 bits: bit c + 1 is column c, for c in -1..191.
 """
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """The rules of the T-maze for one environment.
 
-The player walks on one map (map.py) and is moved between its parts. With n = limbo_time and f the frame in which
+The player walks on one map (map.py) and is teleported between its parts. With n = limbo_time and f the frame in which
 it steps on the teleporter (or stands there when that appears):
 
     frame f                     still in the room, the cue still shows

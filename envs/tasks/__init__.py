@@ -1,1 +1,1 @@
-"""Supervised tasks that probe a memory: sequences with questions, generated or read from files; no torch, no ray."""
+"""Supervised tasks that probe a memory: sequences with queries, generated or read from files; without torch and Ray."""

@@ -1,4 +1,4 @@
-"""Repeat what was shown: copy, reverse and double of digits, and long copies.
+"""Repeat the input: copy, reverse and double of digits, and long copies.
 
 Sources: Santoro et al. 2018, appendix A.2 (copy, reverse, double; the sampling of numbers as in the released
 learn_to_execute.py); Munkhdalai et al. 2019 (double copy of 50 symbols).

@@ -1,4 +1,4 @@
-"""Learning to execute: say what a short program evaluates to (Zaremba and Sutskever 2014; Santoro et al. 2018, A.2).
+"""Learning to execute: output the result of a short program (Zaremba and Sutskever 2014; Santoro et al. 2018, A.2).
 
 Programs, lengths and vocabulary are those of the code released with the second paper (sonnet v1.36,
 examples/learn_to_execute.py).

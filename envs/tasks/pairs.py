@@ -1,4 +1,4 @@
-"""Pairs of keys and values: how many are held, how alike keys may be, and whether a new value replaces the old."""
+"""Pairs of keys and values: number of pairs, similarity of keys, and replacement of old values."""
 
 from typing import Any
 

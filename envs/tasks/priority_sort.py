@@ -1,4 +1,4 @@
-"""Priority sort: say the vectors of highest priority, in order (Graves et al. 2014, section 4.5)."""
+"""Priority sort: output the vectors of highest priority, in order (Graves et al. 2014, section 4.5)."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """bAbI, question by question and as one stream of stories (catbAbI), from the user's own files.
 
-The files are those of bAbI v1.2 (Weston et al. 2015), `en-valid-10k` with parts of their own for validation, or
-`en-10k`; engram holds none of them. catbAbI: Schlag et al. 2021, section 4.1 and appendix D.
+The files are those of bAbI v1.2 (Weston et al. 2015), `en-valid-10k` with separate validation files, or `en-10k`;
+engram does not include them. catbAbI: Schlag et al. 2021, section 4.1 and appendix D.
 """
 
 import re
@@ -141,7 +141,7 @@ class Babi(TokenStream):
         chosen = [tasks] if isinstance(tasks, int) else list(tasks) or list(range(1, TASKS + 1))
         for number in chosen:
             if number not in range(1, TASKS + 1):
-                raise ValueError(f"tasks holds {number!r}; allowed: 1..{TASKS}")
+                raise ValueError(f"tasks contains {number!r}; allowed: 1..{TASKS}")
         part = common.get("part", "train")
         every = _parts(folder, keep_last=True)
         _check_part(part, folder, every)

@@ -1,11 +1,10 @@
-"""The contract of a supervised task: batches of sequences with questions, one stream of randomness per sequence.
+"""The contract of a supervised task: batches of sequences with queries, one random stream per sequence.
 
-A batch is T steps of B sequences. Where a step asks, its target is a class (or one class for each of K groups, such as
-the bits of a vector); elsewhere it is NOT_ASKED. An ordinary task makes whole sequences: every batch starts afresh. A
-stream continues from batch to batch, and marks where a sequence begins.
+A batch is T steps of B sequences. The target of a step with a query is a class (or one class for each of K groups, such
+as the bits of a vector); that of other steps is NOT_ASKED. An ordinary task generates whole sequences for every batch.
+A stream continues from batch to batch, and marks where a sequence begins.
 
-What sequence b shows depends on the seed, the part and its index alone, so results do not depend on how a batch is
-split.
+Sequence b depends only on the seed, the part and its index, so results do not depend on how a batch is split.
 """
 
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ class Batch(NamedTuple):
     """T steps of B sequences."""
 
     inputs: Array  # float32 [T, B, D], or int64 [T, B] of symbols below D, BLANK for none
-    targets: Array  # int64 [T, B, K]: classes, NOT_ASKED where nothing is asked
+    targets: Array  # int64 [T, B, K]: classes, NOT_ASKED without a query
     reset: Array  # bool [T, B]: a new sequence begins at this step
     scored: Array
     """bool [T, B]: the answers that a score is about; all that are queried, but for language models of stories."""

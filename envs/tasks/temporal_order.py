@@ -1,7 +1,7 @@
 """Temporal order: in which order did the markers come? (Hochreiter and Schmidhuber 1997, tasks 6a and 6b).
 
-As a stream, for gradients cut every few steps (Stepleton et al. 2018, section 5.1): every sequence of the batch goes on
-from chunk to chunk, cut wherever a chunk ends.
+The task is a stream for gradients that are cut every few steps (Stepleton et al. 2018, section 5.1): every sequence of
+the batch continues from chunk to chunk.
 """
 
 from typing import Any, NamedTuple

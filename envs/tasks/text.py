@@ -1,4 +1,4 @@
-"""Language modelling on the user's text files: predict the next word or character, the state carried on."""
+"""Language modeling on the user's text files: predict the next word or character, with state carried across batches."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Streams of tokens read from files: every sequence of a batch goes through documents of its own, chunk by chunk."""
+"""Streams of tokens read from files: every sequence of a batch reads its own documents, chunk by chunk."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,10 +12,10 @@ from .task import BLANK, NOT_ASKED, Batch, Task
 
 
 class Document(NamedTuple):
-    """Tokens in a row, with what is asked at each."""
+    """A sequence of tokens, with a target for each."""
 
     tokens: Array  # int64 [L]
-    targets: Array  # int64 [L]: classes, NOT_ASKED where nothing is asked
+    targets: Array  # int64 [L]: classes, NOT_ASKED without a query
     scored: Array  # bool [L]
 
 

@@ -87,7 +87,7 @@ class TrainedAgent:
             "or reset() first",
         )
         if reward is None and self.needs_reward and not first.all():
-            raise ValueError("reward is missing; expected: act(observation, reward), the core sees the last reward")
+            raise ValueError("reward is missing; expected: act(observation, reward), the core reads the last reward")
         rewards = np.where(first, 0, 0 if reward is None else _column("reward", reward, count, np.float32))
         none, inputs = torch.zeros(count, dtype=torch.bool), self._read(observation, many)
         mask = self._mask(inputs, action_mask, count)
@@ -107,7 +107,7 @@ class TrainedAgent:
     def acted(self, action: Any) -> None:
         """Set the action that was actually taken, in the network's numbering, if it differs from that of `act`."""
         if self._state is None:
-            raise ValueError(f"action is {action!r} before anything was asked; act() comes first")
+            raise ValueError(f"action is {action!r} before the first action; call act() first")
         old = self._state.previous_action
         self._state = self._state._replace(previous_action=torch.as_tensor(action, dtype=old.dtype).reshape(old.shape))
 
@@ -150,7 +150,7 @@ class TrainedAgent:
 
     def _last(self) -> AgentOutput:
         if self._output is None:
-            raise ValueError("nothing was asked yet; act() comes first")
+            raise ValueError("no action was sampled yet; call act() first")
         return self._output
 
     def _own(self, values: torch.Tensor) -> Array:

@@ -260,7 +260,7 @@ def _in_this_process(config: RunConfig, path: Path | None, show: bool, callbacks
     if not config.in_process:
         import ray  # it changes environment variables and extends sys.path
 
-        refuse(ray.is_initialized(), "this process has a Ray of its own; allowed in it: local=True or wait=False")
+        refuse(ray.is_initialized(), "this process has initialized Ray; allowed in it: local=True or wait=False")
     with settings_of_a_command(), ExitStack() as stack:
         directory = None if path is None else stack.enter_context(RunDirectory.open(path))
         panel = make_panel if show else lambda *_: Silent(config)
@@ -301,5 +301,5 @@ def _named(thing: Any) -> Any:
     if not isinstance(thing, type):
         return thing
     if "." in thing.__qualname__:
-        raise EngramError(f"{thing.__qualname__} is defined inside of something; expected: a class at a module's top")
+        raise EngramError(f"{thing.__qualname__} is a nested class; expected: a class at the top level of a module")
     return f"{thing.__module__}:{thing.__name__}"

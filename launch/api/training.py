@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 NOT_SAVED = 3
 """Exit code of a run whose last steps could not be saved."""
 
-COMPILING = "compiling environments and networks, which is done once and takes half a minute or so"
+COMPILING = "compiling environments and networks (once per machine, about half a minute)"
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ def load(trainer: Trainer, saved: dict[str, Any]) -> None:
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as problem:
         what = f"{type(problem).__name__}: {problem}"
         raise checkpoints.CheckpointError(
-            f"{trainer.directory.path}: its newest checkpoint holds no state of this run ({what})"
+            f"{trainer.directory.path}: its newest checkpoint has no state of this run ({what})"
         ) from problem
 
 
@@ -323,7 +323,7 @@ def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str
 
 def say_where_it_goes_on(panel: Panel, saved: dict[str, Any] | None, begin_anew: bool) -> None:
     """Message on a resumed run: its step, and whether its environments are reset."""
-    panel.message(f"goes on from step {steps_of(saved):,}" if saved else "begins again, without a checkpoint")
+    panel.message(f"continues from step {steps_of(saved):,}" if saved else "starts from scratch, without a checkpoint")
     if begin_anew:
         panel.message(f"environments start new episodes: their saved state is code, which only {TRUST} runs")
 

@@ -43,7 +43,7 @@ class CheckConfig(Settings):
     seed: int = 0
     """Seed of weights and inputs."""
     long_run: int = setting(10_000, (1, None))
-    """Steps of the endurance run, at least 1."""
+    """Steps of the long run, at least 1."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         raise EngramError(f"cannot make core {config.core!r} with {options or 'its defaults'}: {problem}") from problem
     parameters, state_bytes = core_size(core)
     console.print(
-        f"{config.core}: {parameters:,} parameters, {state_bytes:,} bytes of state per row, "
+        f"{config.core}: {parameters:,} parameters, {state_bytes:,} bytes of state per environment, "
         f"{config.input_size} inputs -> {core.output_size} outputs",
         highlight=False,
         soft_wrap=True,
@@ -75,7 +75,7 @@ def certificate(config: CheckConfig, console: Console) -> bool:
         return make_core(config.core, config.input_size, **config.core_args)
 
     started = time.perf_counter()
-    more = (("state travels in an unroll", state_travels), ("gradients in memory order", gradients_in_memory_order))
+    more = (("state can be serialized", state_travels), ("gradient memory layout", gradients_in_memory_order))
     passed: list[bool] = []
     for line in certify(make, config.input_size, config.seed, config.long_run, more=more):
         passed.append(line.passed)
@@ -113,7 +113,7 @@ def state_travels(probe: Probe) -> str:
         raise Failure(f"{type(state).__name__} came back as {type(back).__name__}")
     if not all(torch.equal(a, b) for a, b in zip(state_leaves(back), state_leaves(state), strict=True)):
         raise Failure("the numbers changed")
-    return "pickled, taken apart by rows and joined again"
+    return "pickled, split by environment and joined"
 
 
 def gradients_in_memory_order(probe: Probe) -> str:

@@ -1,4 +1,4 @@
-"""The Ray of a run's actors: a private one, started and stopped with the run, or an existing cluster.
+"""Ray for a run's actors: a private instance, started and stopped with the run, or an existing cluster.
 
 Both require Ray's token (its default since 2.59): no other user of the machine or the network can use the actors.
 The token is in the file `~/.ray/auth_token` or in RAY_AUTH_TOKEN, never in a run's files and messages.
@@ -114,8 +114,8 @@ def start_private(num_cpus: int) -> None:
                 raise
             ray.shutdown()
     raise EngramError(
-        f"Ray's processes did not start in {START_ATTEMPTS} times half a minute: the machine does too much else; "
-        "--local needs no other process",
+        f"Ray's processes did not start in {START_ATTEMPTS} times half a minute: the machine is overloaded; "
+        "--local does not need Ray",
         NOT_AVAILABLE,
     )
 
@@ -145,7 +145,7 @@ def private_folder() -> Path:
     try:
         return places.private_folder("engram-ray", os.environ.get("RAY_TMPDIR") or "/tmp")
     except OSError as problem:
-        raise EngramError(f"{problem}; RAY_TMPDIR names another place for Ray's sockets", NOT_AVAILABLE) from problem
+        raise EngramError(f"{problem}; set RAY_TMPDIR to another folder for Ray's sockets", NOT_AVAILABLE) from problem
 
 
 def stop_ray() -> bool:
@@ -244,7 +244,7 @@ def _join(address: str) -> None:
         resolved = os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None)
     refuse(resolved in (None, "", "auto", "local"), _no_cluster(address, "Ray runs no cluster on this machine"))
     host, _, port = resolved.rpartition(":")
-    refuse(not host or not port.isdecimal(), _no_cluster(address, "that is no HOST:PORT"))
+    refuse(not host or not port.isdecimal(), _no_cluster(address, "that is not HOST:PORT"))
     try:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()  # Ray would try for minutes
         with without_signal_handlers():

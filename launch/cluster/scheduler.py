@@ -1,4 +1,4 @@
-"""Several runs of one command: processes of `rl-train`, some at a time, stopped and continued together.
+"""Several runs of one command: processes of `rl-train`, some of them at a time, stopped and resumed together.
 
 Each process has its own process group, so that Ctrl-C in a terminal reaches only the command. The command then sends
 SIGTERM to every process and waits for the checkpoints. If the command dies, the kernel sends SIGTERM instead.
@@ -92,16 +92,16 @@ def signals_as_interrupt() -> Generator[None]:
 
 def run_shown(jobs: Sequence[Job], at_a_time: int, console: Console, deadline: float = float("inf")) -> bool:
     """`run_all` with a progress bar per process and a line per outcome."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeElapsedColumn())
     bars: dict[Job, TaskID] = {}
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
 
         def report(job: Job, event: str) -> None:
             if event == "started":
-                bars[job] = progress.add_task(job.label, total=job.total_steps, said="")
+                bars[job] = progress.add_task(job.label, total=job.total_steps, status="")
             if event in ("started", "running"):
                 steps = job.steps()
-                progress.update(bars[job], completed=steps, said=f"{steps:,} steps")
+                progress.update(bars[job], completed=steps, status=f"{steps:,} steps")
                 return
             progress.remove_task(bars.pop(job))
             console.print(job.outcome(event), highlight=False)

@@ -158,7 +158,7 @@ def _setting(name: str, runs: Sequence[LoadedRun]) -> str:
     ends = [setting for setting in dotted if setting.rpartition(".")[2] == requested]
     if len(ends) == 1:
         return ends[0]
-    raise EngramError(f"by names {name!r}, which is no setting of the runs; {advice(requested, [*flags, *dotted])}")
+    raise EngramError(f"by names {name!r}, which is not a setting of the runs; {advice(requested, [*flags, *dotted])}")
 
 
 def _check_metric(runs: Sequence[LoadedRun], metric: str) -> None:

@@ -1,4 +1,4 @@
-"""Facts of the machines for a run, and rl-doctor's findings on them. `look` runs on every node of a cluster."""
+"""Properties of the machines for a run, and problems that rl-doctor reports. `look` runs on every cluster node."""
 
 import os
 import platform
@@ -69,7 +69,7 @@ def examine(config: RunConfig, here: Facts, nodes: Sequence[Facts], estimate: Es
     needed, threads = FILES + FILES_PER_ACTOR * actors, os.environ.get("OMP_NUM_THREADS", "1 (default)")
     findings = [*versions(here, nodes), processors(config, here, nodes, actors), *learners(config, nodes, estimate)]
     value = f"OMP_NUM_THREADS = {threads}, for each of {actors} actors"
-    advice = "unset OMP_NUM_THREADS: actors then take one thread each"
+    advice = "unset OMP_NUM_THREADS: actors then use one thread each"
     findings.append(_if(threads not in ("1", "1 (default)"), "threads", "warning", value, advice))
     for node in nodes:
         share = share_of(estimate, node, here, nodes)
@@ -107,7 +107,7 @@ def processors(config: RunConfig, here: Facts, nodes: Sequence[Facts], actors: i
     gpus = f", {len(here.gpus)} x {here.gpus[0]}" if here.gpus else ", no GPU"
     value = f"{cores} cores on {len(nodes)} machine(s){gpus} for {actors} actors"
     verdict: Verdict = "problem" if config.ray_address else "warning"
-    why = "the others wait for ever" if config.ray_address else "they take turns"
+    why = "the others wait forever" if config.ray_address else "they take turns"
     return _if(actors * config.actor_cpus > cores, "processors", verdict, value, f"--num-actors {cores}: {why}")
 
 

@@ -152,7 +152,7 @@ def show(findings: Sequence[Finding], cost: Estimate, console: Console) -> None:
 
 def show_findings(findings: Sequence[Finding], console: Console) -> None:
     """A table of findings."""
-    table = Table("what", "found", "", "what to do", box=None)
+    table = Table("check", "result", "", "recommendation", box=None)
     for what, value, verdict, advice in findings:
         table.add_row(what, value, Text(verdict, _COLORS[verdict]), advice)
     console.print(table)

@@ -29,11 +29,11 @@ def symptoms(rows: Sequence[Row], config: RunConfig) -> list[Finding]:
         description = f"{len(rows)} rows of metrics; at least {FEWEST} are needed to judge"
         return [Finding("metrics", description, "ok", "wait, or a lower --log-every")]
     findings = [finding for rule in RULES if (finding := rule(rows, config)) is not None]
-    return findings or [Finding("metrics", f"{len(rows)} rows of metrics, nothing looks wrong", "ok")]
+    return findings or [Finding("metrics", f"{len(rows)} rows of metrics, no problems found", "ok")]
 
 
 def value_loss(rows: Sequence[Row], config: RunConfig) -> Finding | None:
-    """The value loss is so large that it dominates the gradient."""
+    """The value loss is so large that it dominates learning."""
     late = _late(rows)
     value, policy, entropy = (_typical(late, f"loss/{name}") for name in ("value", "policy", "entropy"))
     if value is None or policy is None or value <= DROWNED * (policy + (entropy or 0.0)):
@@ -45,7 +45,7 @@ def value_loss(rows: Sequence[Row], config: RunConfig) -> Finding | None:
     flags = [] if config.agent.normalize_returns else ["--normalize-returns"]
     if most and norm is not None:
         flags.append(f"--max-grad-norm {2 * norm:.2g}")
-    description = f"{value:.3g}, {min(times, 1e6):,.0f} times policy and entropy loss together: it drowns the policy"
+    description = f"{value:.3g}, {min(times, 1e6):,.0f} times policy and entropy loss together: it dominates learning"
     advice = ", or ".join([*flags, f"--value-cost {config.learner.value_cost / 20:.2g}"])
     return Finding("value loss", description, "warning", advice)
 
@@ -60,10 +60,10 @@ def entropy(rows: Sequence[Row], config: RunConfig) -> Finding | None:
     cost = config.learner.entropy_cost
     if first > 0 and last < GONE * first and (solved is None or solved < SOLVED) and not _rising(rows):
         advice = f"--entropy-cost {10 * cost:.2g}" if cost else "--entropy-cost 0.01"
-        return Finding("entropy", f"{last:.3g} nats of {first:.3g}: gone, nothing new is tried", "warning", advice)
+        return Finding("entropy", f"{last:.3g} nats of {first:.3g}: the policy no longer explores", "warning", advice)
     if first > 0 and last > FLAT * first and not _rising(rows):
         advice = f"--lr {3 * config.learner.lr:.2g}, or --entropy-cost {cost / 5:.2g}"
-        return Finding("entropy", f"{last:.3g} nats, as at the start: nothing is learned", "warning", advice)
+        return Finding("entropy", f"{last:.3g} nats, as at the start: the policy does not learn", "warning", advice)
     return None
 
 
@@ -88,9 +88,9 @@ def skipped(rows: Sequence[Row], config: RunConfig) -> Finding | None:
         return None
     for cause in ("observation", "reward"):
         if any(f"learner/skipped_{cause}" in row for row in rows):
-            description = f"{number:.0f} left out because {config.env} returned a {cause} that is nan or inf"
-            return Finding("updates", description, "warning", f"mend the environment {config.env}, which returned it")
-    description = f"{number:.0f} left out because the loss was not finite"
+            description = f"{number:.0f} skipped because {config.env} returned a {cause} that is nan or inf"
+            return Finding("updates", description, "warning", f"fix the environment {config.env}, which returned it")
+    description = f"{number:.0f} skipped because the loss was not finite"
     return Finding("updates", description, "warning", f"--lr {config.learner.lr / 3:.2g}, or a lower --max-grad-norm")
 
 

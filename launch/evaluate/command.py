@@ -40,7 +40,7 @@ from .tables import show, show_members, zoo_table
 UNROLL_LENGTH = 20
 DIAGNOSIS = "a diagnosis of the network, not a result of reinforcement learning"
 _HELP = """Evaluate a trained agent: mean return and solved rate with 95% confidence intervals, on levels sampled
-with another seed than in training, and on the test split if the environment has one."""
+with a different seed than in training, and on the test split if the environment has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class EvaluationConfig(ActingAgent):
     FACT:PART=WHICH from a part of the state, such as key:slot=2."""
     every: int = setting(10, (1, None))
     """Steps from one point of --sweep or --decode to the next."""
-    picture: str = setting("", file="")
+    plot: str = setting("", file="")
     """File for a plot of --sweep or --decode."""
     json: str = setting("", file="")
     """File for all results."""
@@ -84,8 +84,7 @@ class EvaluationConfig(ActingAgent):
             "all is given with a study of the recurrent state; allowed there: one member": self.all and study,
             "all is given with card; allowed there: one member": self.all and self.card,
             "sweep is given without intervene, which it repeats": self.sweep and not self.intervene,
-            f"picture is {self.picture!r}; allowed with sweep or decode": self.picture
-            and not (self.sweep or self.decode),
+            f"plot is {self.plot!r}; allowed with sweep or decode": self.plot and not (self.sweep or self.decode),
         }
         for message, holds in excluded.items():
             refuse(holds, message)
@@ -164,12 +163,12 @@ def acting(factory: ActorFactory, weights: dict[str, Any], config: EvaluationCon
 def study(
     factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, agent: str, console: Console
 ) -> None:
-    """Run the study of --intervene or --decode; print it, and write it to --json and --picture."""
+    """Run the study of --intervene or --decode; print it, and write it to --json and --plot."""
 
     def make(num_envs: int, first_index: int) -> Actor:
         return acting(factory, weights, config, num_envs=num_envs, unroll_length=1, first_index=first_index)
 
-    title = f"{agent}: {config.intervene or f'{config.decode} read from the memory'}"
+    title = f"{agent}: {config.intervene or f'{config.decode} decoded from the recurrent state'}"
     with console.status("playing"):
         if config.intervene:
             settings = {"episodes": config.episodes, "batch": EVALUATED_TOGETHER, "seed": config.seed}
@@ -177,9 +176,9 @@ def study(
         else:
             outcome = decoding_study(make, config.decode, episodes=config.episodes, every=config.every)
     outcome.show(title, console)
-    if config.picture:
-        with file_errors(f"cannot write {config.picture}"):
-            outcome.draw(title, Path(config.picture))
+    if config.plot:
+        with file_errors(f"cannot write {config.plot}"):
+            outcome.draw(title, Path(config.plot))
     if config.json:
         facts = asdict(config) | {"env": factory.env, "env_args": factory.env_args, "points": outcome.plain}
         _write_json(config.json, facts)

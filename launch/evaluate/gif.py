@@ -81,8 +81,8 @@ def _of_height(image: Image.Image) -> Image.Image:
 
 
 def _image(batch: Any, full: bool) -> Array:
-    refuse(not hasattr(batch, "draw"), "this environment draws no pictures")
+    refuse(not hasattr(batch, "draw"), "this environment renders no images")
     try:
         return batch.draw(0, full=full)
     except NotImplementedError as problem:
-        raise ValueError("this environment draws no pictures") from problem
+        raise ValueError("this environment renders no images") from problem

@@ -162,7 +162,7 @@ def _decoded(actor: Actor, text: str, episodes: int, every: int) -> Study:
     fact, _, part = text.partition(":")
     names = getattr(actor.batch, "fact_values", {})
     if fact not in names and not hasattr(actor.batch, "info_scalars"):
-        raise EngramError(f"--decode: unknown fact {fact!r}; this environment tells: {nearest(fact, names)}")
+        raise EngramError(f"--decode: unknown fact {fact!r}; available facts: {nearest(fact, names)}")
     refuse(episodes < FEWEST, f"--decode: {episodes} episodes; needed: at least {FEWEST}")
     with user_errors("--decode"):
         decoded = decode(actor, fact, every, part)

@@ -50,11 +50,11 @@ def _table(title: str, of: str, names: Sequence[str], *others: str) -> Table:
 
 
 def _add_row(table: Table, labels: list[str], group: Group, names: Sequence[str], style: str | None = None) -> None:
-    cells = [said(name, group.estimates[name]) if name in group.estimates else "" for name in names]
+    cells = [format_estimate(name, group.estimates[name]) if name in group.estimates else "" for name in names]
     table.add_row(*labels, f"{group.episodes:,}", *cells, style=style)
 
 
-def said(name: str, estimate: Estimate) -> str:
+def format_estimate(name: str, estimate: Estimate) -> str:
     """A mean and its interval, e.g. "91.2% [89.3, 92.8]"; for the length only the mean, to fit narrow terminals."""
     mean, low, high = (100 * x for x in estimate) if name in RATES else estimate
     form, unit = ("{:.1f}", "%") if name in RATES else ("{:.2f}", "")

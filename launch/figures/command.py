@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     except RunFailedError as problem:
         console.print(f"rl-reproduce: {problem}", highlight=False)
     except KeyboardInterrupt:
-        console.print("stopped; the same command goes on from here", highlight=False)
+        console.print("stopped; the same command continues", highlight=False)
         return 1
     write_results(figure, config, runs, console)
     return 0 if all(run.finished for run in runs) else 1
@@ -154,7 +154,7 @@ def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[Figure
     before = json.loads(file.read_text()) if file.is_file() else {}
     document = results.collect(figure, config.size, runs, before)
     for name in results.outdated(figure, config.size, before):
-        console.print(f"{name}: what was recorded had other settings and is listed as replaced now", highlight=False)
+        console.print(f"{name}: the recorded run had other settings and is now listed as replaced", highlight=False)
     if not document["curves"]:
         console.print("nothing has been trained yet, so nothing is written", highlight=False)
         return

@@ -41,7 +41,7 @@ class LookConfig(ActingAgent):
     episodes: int = setting(1, (1, None))
     """Episodes on the page; with a seed, of the first environment of rl-eval with this seed."""
     level: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Facts of the first episode's start to search for, FACT=VALUE, such as goal=right."""
+    """Search for a first episode that starts with FACT=VALUE, such as goal=right."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...agents.specs import channels_first, picture_size
+from ...agents.specs import channels_first, image_size
 
 Image = NDArray[np.uint8]
 SINGLE = "observation"  # Name of an observation that is not a dict
@@ -33,7 +33,7 @@ def is_image(array: NDArray[Any]) -> bool:
         return array.dtype == np.uint8 and min(shape) > 1
     if len(shape) not in (3, 4):
         return False
-    channels, rows, columns = picture_size(shape[-3:], _first(shape))
+    channels, rows, columns = image_size(shape[-3:], _first(shape))
     return 0 < channels <= MOST_CHANNELS and min(rows, columns) > 1
 
 

@@ -76,9 +76,9 @@ function heat(panel, box) {
   canvas.width = T;
   canvas.height = rows;
   canvas.style.imageRendering = "pixelated";
-  const context = canvas.getContext("2d"), picture = context.createImageData(T, rows);
-  values.forEach((value, i) => picture.data.set([...colors[value], 255], 4 * i));
-  context.putImageData(picture, 0, 0);
+  const context = canvas.getContext("2d"), image = context.createImageData(T, rows);
+  values.forEach((value, i) => image.data.set([...colors[value], 255], 4 * i));
+  context.putImageData(image, 0, 0);
   for (const [, first] of panel.bands.slice(1)) {
     const line = element("div", "event");
     line.style.cssText = `top:${first / rows * height}px;bottom:auto;left:0;right:0;width:auto;border:0;border-top:1px solid var(--floor)`;

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from ...agents.inside import Panel
-from .recording import Mark, Picture, Recording
+from .recording import Mark, Pixels, Recording
 from .seen import seen_images, seen_scalars
 
 HIGHEST = 0.995  # Quantile of the values at the end of the color scale, so that outliers do not make the rest pale
@@ -97,7 +97,7 @@ class Images:
         self.files: list[bytes] = []
         self._indices: dict[tuple[tuple[int, ...], bytes], int] = {}
 
-    def index(self, image: Picture) -> int:
+    def index(self, image: Pixels) -> int:
         """The index of an image, uint8 [height, width, 3], among the files."""
         pixels = _small(image)
         key = pixels.shape, hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
@@ -109,7 +109,7 @@ class Images:
         return index
 
 
-def _small(image: Picture) -> Picture:
+def _small(image: Pixels) -> Pixels:
     """An image of at most WIDEST pixels in width."""
     if image.shape[1] <= WIDEST:
         return image

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 from ...agents.inside import Panel
 from ...base.errors import refuse
 from .page import finite, span
-from .recording import Mark, Picture, Recording
+from .recording import Mark, Pixels, Recording
 
 COLORMAPS = {"share": "inferno", "signed": "RdBu_r", "positive": "inferno"}
 WIDTH, CURVES, LOWEST, HIGHEST = 8.6, 0.9, 0.5, 2.0
@@ -63,7 +63,7 @@ def png(plot: Figure) -> tuple[bytes, int, int]:
 
 def film(recording: Recording, panels: Sequence[Panel]) -> bytes:
     """An animated GIF: board, view, and panels with the current step marked. Raises ValueError without boards."""
-    refuse(not recording.boards, "this environment draws no pictures")
+    refuse(not recording.boards, "this environment renders no images")
     policy, outcome, *memory = panels
     # Heat maps first: they show the parts of the recurrent state.
     chosen = sorted((p for p in memory if p.kind != "matrix"), key=lambda p: p.kind != "heat")[:MOST_PANELS]
@@ -91,13 +91,13 @@ def film(recording: Recording, panels: Sequence[Panel]) -> bytes:
     return file.getvalue()
 
 
-def _pixels(plot: Figure) -> Picture:
+def _pixels(plot: Figure) -> Pixels:
     canvas = FigureCanvasAgg(plot)
     canvas.draw()
     return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
 
 
-def _sized(pixels: Picture) -> Image.Image:
+def _sized(pixels: Pixels) -> Image.Image:
     image = Image.fromarray(pixels)
     scale = BOARD / max(image.height, image.width)
     return image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR)

@@ -15,15 +15,15 @@ from ...agents.inside import Trace, over_time, recorded
 from ...agents.specs import BoxSpec, log_policy
 from .leaves import named_arrays
 
-Picture = NDArray[np.uint8]
+Pixels = NDArray[np.uint8]
 MOST_STEPS = 2000  # Maximum steps of an episode
 
 
 class Recording(NamedTuple):
     """Steps 0..T-1 of one episode; the last one shows its final observation."""
 
-    boards: list[Picture]  # The whole board at every step; none in an environment without images
-    views: list[Picture]  # The observation as an image; none if the environment renders only the whole board
+    boards: list[Pixels]  # The whole board at every step; none in an environment without images
+    views: list[Pixels]  # The observation as an image; none if the environment renders only the whole board
     observations: dict[str, NDArray[Any]]  # [T, ...]: each array of the observation, by name
     probabilities: NDArray[np.float32]
     """[T, A]: probability of every action (of every option of every choice); for a Box the parameters of its
@@ -36,7 +36,7 @@ class Recording(NamedTuple):
     trace: Trace  # Every step of the core
 
 
-def record(actor: Actor, *, pictures: bool = True, most: int = MOST_STEPS) -> Recording:
+def record(actor: Actor, *, images: bool = True, most: int = MOST_STEPS) -> Recording:
     """Record the next episode of an actor's only environment.
 
     Args:
@@ -45,21 +45,21 @@ def record(actor: Actor, *, pictures: bool = True, most: int = MOST_STEPS) -> Re
     """
     batch: Any = actor.batch
     spec = actor.agent.action_spec
-    boards: list[Picture] = []
-    views: list[Picture] = []
+    boards: list[Pixels] = []
+    views: list[Pixels] = []
     observations: list[dict[str, NDArray[Any]]] = []
     rows: list[tuple[NDArray[Any], ...]] = []
     facts: list[dict[str, NDArray[np.int64]]] = []
     fields: dict[str, float] = {}
     with recorded(actor.agent.core) as calls:
         while len(rows) < most:
-            for images, full in ((boards, True), (views, False)):
+            for frames, full in ((boards, True), (views, False)):
                 if (
-                    pictures
+                    images
                     and (full or getattr(batch, "draws_views", True))
-                    and (image := drawn(batch, full)) is not None
+                    and (image := rendered(batch, full)) is not None
                 ):
-                    images.append(image)
+                    frames.append(image)
             facts.append(batch.facts() if hasattr(batch, "facts") else {})
             unroll = actor.unroll()
             env, agent = unroll.env, unroll.agent
@@ -93,7 +93,7 @@ def record(actor: Actor, *, pictures: bool = True, most: int = MOST_STEPS) -> Re
     )
 
 
-def drawn(batch: Any, full: bool) -> Picture | None:
+def rendered(batch: Any, full: bool) -> Pixels | None:
     """An image of environment 0, or None if the environment renders none."""
     if not hasattr(batch, "draw"):
         return None

@@ -1,4 +1,4 @@
-"""Panels outside the recurrent state: policy, value, reward and, in an environment without views, the observation."""
+"""Panels other than the recurrent state: policy, value, reward and, if nothing is rendered, the observation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def seen_panels(recording: Recording, options: Sequence[str]) -> list[Panel]:
         Panel("policy", note, "heat", policy, tuple(options), "signed" if gaussian else "share"),
         Panel(
             "value and reward",
-            "The value that the agent expects, and the reward that came with the observation.",
+            "The predicted value, and the reward received with the observation.",
             "lines",
             np.stack([recording.values, recording.rewards]),
             ("value", "reward"),
@@ -39,7 +39,7 @@ def _heat(name: str, array: NDArray[Any]) -> Panel:
     chosen = liveliest(series, MOST_ROWS)
     labels = tuple(f"number {i}" for i in chosen)
     title = name if name == SINGLE else f"{SINGLE}: {name}"
-    return Panel(title, "What the agent sees.", "heat", series[chosen], labels, "signed")
+    return Panel(title, "The agent's observation.", "heat", series[chosen], labels, "signed")
 
 
 def seen_images(recording: Recording) -> dict[str, list[Image]]:

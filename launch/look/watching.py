@@ -41,7 +41,7 @@ class Watcher:
         self.every, self.name, self.seed = config.look_every, config.name, config.seed
         self.factory = replace(config.factory(), imitate="", num_envs=1, unroll_length=1)
         self.spent = 0.0  # Seconds spent in total
-        self.pictures = 0  # Number of images so far
+        self.images = 0  # Number of images so far
         self.began = time.monotonic()
         self._dearest, self._newest = 0.0, 0.0
         """Seconds of an image with its follow-up work: of the slowest one, and so far of the newest."""
@@ -99,7 +99,7 @@ class Watcher:
             actor.call_at_steps(at_step)
             if not state_leaves(actor.state.core):
                 return
-            recording = record(actor, pictures=False, most=MOST_STEPS)
+            recording = record(actor, images=False, most=MOST_STEPS)
         member.accumulator.note(statistics(recording.trace))
         self._first[member.number] = None
         if member.writer is None:
@@ -108,8 +108,8 @@ class Watcher:
         timeline = marks(recording, dict(getattr(actor.batch, "fact_values", {})))
         title = f"{self.name}, step {member.learner.steps:,}, return {recording.rewards[1:].sum():.3g}"
         made = png(figure(shown, title, timeline))
-        self.pictures += 1
-        member.writer.show(events.picture(member.learner.steps, TAG, *made))
+        self.images += 1
+        member.writer.show(events.image(member.learner.steps, TAG, *made))
 
     def _staleness(self, agent: Agent, first: Unroll, second: Unroll) -> float | None:
         """Staleness of the second unroll's initial states; None if the first unroll did not end there."""

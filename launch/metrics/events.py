@@ -1,6 +1,6 @@
 """TensorBoard's event files as bytes, without a writer thread: scalars, texts, images, layouts, a file's first event.
 
-TensorBoard's own writer hands records to a thread that dies on a full disk and takes the run's next write with it.
+TensorBoard's own writer uses a thread. If the disk is full, this thread dies and the run's next write fails.
 """
 
 import io
@@ -55,7 +55,7 @@ def markdown(step: int, tag: str, content: str) -> bytes:
     return _at(step, text(tag, content))
 
 
-def picture(step: int, tag: str, file: bytes, width: int, height: int) -> bytes:
+def image(step: int, tag: str, file: bytes, width: int, height: int) -> bytes:
     """An image in the images tab, a PNG or an animated GIF, with its size in pixels."""
     image = _summary.Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=file)
     return _at(step, _summary.Summary(value=[_summary.Summary.Value(tag=tag, image=image)]))

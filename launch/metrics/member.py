@@ -137,7 +137,7 @@ class Member:
             elif self.curriculum.unknown >= UNKNOWN:
                 measure = self.config.levels.curriculum_measure
                 self.notices.append(
-                    f"no episode tells {measure!r}, so no stage is left; --curriculum-measure names another one"
+                    f"no episode tells {measure!r}, so no stage can end; set --curriculum-measure to another field"
                 )
             self.accumulator.note(self.curriculum.metrics())
         if self.learner.device.type == "cpu":
@@ -278,5 +278,5 @@ class Member:
 def left_out(cause: str, env: str) -> str:
     """A warning about the first skipped updates."""
     if cause == "loss":
-        return "updates are left out: the loss or its gradient is not finite; a lower --lr or --max-grad-norm helps"
-    return f"updates are left out: {env} returned {'an' if cause == 'observation' else 'a'} {cause} that is nan or inf"
+        return "updates are skipped: the loss or its gradient is not finite; a lower --lr or --max-grad-norm helps"
+    return f"updates are skipped: {env} returned {'an' if cause == 'observation' else 'a'} {cause} that is nan or inf"

@@ -173,7 +173,7 @@ class Panel:
                 grid.add_row(label, Text("   ".join(shown)))
         skipped = self._metrics.get("learner/skipped", 0)
         if skipped:
-            grid.add_row("warning", Text(f"{skipped:.0f} updates were not finite and were left out", style="bold red"))
+            grid.add_row("warning", Text(f"{skipped:.0f} updates were not finite and were skipped", style="bold red"))
         if self.run_path:
             grid.add_row("curves", Text(f"tensorboard --logdir {shlex.quote(str(self.run_path))}", style="dim"))
         grid.add_row("to stop", Text("Ctrl-C, which saves a checkpoint first", style="dim"))

@@ -15,13 +15,13 @@ from ..trackers.tracker import Tracking
 from . import events, hparams
 from .accumulator import Accumulator
 
-__all__ = ["Accumulator", "MetricsWriter", "drawn"]
+__all__ = ["Accumulator", "MetricsWriter", "plotted"]
 
 NAMES = ("population/ancestor",)  # Metrics that are indices, which cannot be averaged
 LOG10 = "_log10"  # Suffix of the tag of a learning rate's logarithm: TensorBoard's axes are linear
 
 
-def drawn(values: Mapping[str, float]) -> dict[str, float]:
+def plotted(values: Mapping[str, float]) -> dict[str, float]:
     """The values of a row that TensorBoard plots: without NAMES, and with the logarithm of every learning rate."""
     logarithms = {
         name + LOG10: math.log10(x) for name, x in values.items() if is_learning_rate(name) and 0 < x < math.inf
@@ -74,7 +74,7 @@ class MetricsWriter:
             "metrics": {name: x if math.isfinite(x) else None for name, x in values.items()},
         }
         self._append(self._rows, json.dumps(row).encode() + b"\n")
-        self._append(self._events, events.scalars(step, drawn(values)))
+        self._append(self._events, events.scalars(step, plotted(values)))
         self._show_names(step, values)
         if self._tracker:
             self._tracker.write(step, values)
@@ -96,7 +96,7 @@ class MetricsWriter:
 
     def video(self, step: int, name: str, gif: bytes, width: int, height: int) -> None:
         """Show a video (GIF, size in pixels) in TensorBoard's images and in the tracker."""
-        self.show(events.picture(step, name, gif, width, height))
+        self.show(events.image(step, name, gif, width, height))
         if self._tracker:
             self._tracker.video(step, name, gif)
 
@@ -130,4 +130,4 @@ class MetricsWriter:
         if not self._warned:
             self._warned = True
             where = f" ({problem.filename})" if problem.filename else ""
-            self._report(f"{what}: {problem.strerror or problem}{where}; training goes on, every row is tried again")
+            self._report(f"{what}: {problem.strerror or problem}{where}; training continues, every row is retried")

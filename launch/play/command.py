@@ -35,7 +35,7 @@ WAITS = 10  # Steps of waiting per key press, in environments with long waits
 AGENT_FPS = 8.0
 SLOWEST_FPS, FASTEST_FPS = 0.5, 256.0
 AGENT_KEYS = "space go/pause   n step   +- speed   t take over   v view   ? rules   q quit"
-HAND_KEYS = "t agent goes on   arrows or digits act   n next   v view   ? rules   q quit"
+HAND_KEYS = "t agent continues   arrows or digits act   n next   v view   ? rules   q quit"
 PAUSE, TAKE_OVER = " ", "t"
 SPEEDS = {"+": 2.0, "=": 2.0, "-": 0.5}
 
@@ -63,7 +63,7 @@ class PlayConfig(Settings):
     member: int = setting(-1, (-1, None))
     """With a run: which member of a population; -1 is the one with the highest mean return in training."""
     greedy: bool = False
-    """With a run: take the likeliest action instead of sampling one from the policy."""
+    """With a run: take the most likely action instead of sampling one from the policy."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,7 +89,7 @@ def play(config: PlayConfig) -> int:
     if not player and config.fps and "stay" not in game.batch.action_names:
         raise ValueError(f"fps is {config.fps}, but {config.name} has no action that stays; allowed: 0")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ValueError("standard input and output are no terminal; expected: a terminal to play in")
+        raise ValueError("playing needs a terminal")
     game.begin()
     try:
         with Terminal() as terminal:
@@ -190,7 +190,7 @@ class _Table:
 
     def _show(self, keys: str, who: str = "") -> None:
         game = self.game
-        view = "the whole board" if self.full else "what an agent sees"
+        view = "the whole board" if self.full else "the agent's observation"
         status = f"step {game.steps}   reward {game.reward:+.6g}   score {game.score:.6g}{'' if game.over else who}"
         if game.over:
             status += f"   the end ({facts})" if (facts := game.facts()) else "   the end"

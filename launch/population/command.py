@@ -21,7 +21,7 @@ from ..run.command_line import make_console, parse, run_command
 from ..run.run_directory import RunDirectory
 from .history import damage, read
 from .lineage import Lineage, descent, families
-from .lineage_picture import picture
+from .lineage_plot import plot
 from .replay import Replay
 
 SHOWN_CHANGES = 5  # Number of last values of a setting to show
@@ -38,8 +38,8 @@ class PopulationViewConfig(Settings):
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run directory."""
     replay: bool = False
-    """Repeat every decision from the recorded scores; exit code 1 if the log disagrees."""
-    picture: str = setting("", file="")
+    """Repeat every decision from the recorded scores; exit code 1 if the log differs."""
+    plot: str = setting("", file="")
     """File for a plot of the lineage (PNG)."""
 
 
@@ -104,10 +104,10 @@ def main(arguments: Sequence[str]) -> int:
     if config.replay:
         return replay(run, console)
     population = Population(run)
-    if config.picture:
-        with file_errors(f"--picture: cannot write {config.picture}"):
-            replace_file(Path(config.picture), picture(population.lineage))
-        console.print(f"wrote {config.picture}")
+    if config.plot:
+        with file_errors(f"--plot: cannot write {config.plot}"):
+            replace_file(Path(config.plot), plot(population.lineage))
+        console.print(f"wrote {config.plot}")
     show(population, console)
     return 0
 
@@ -119,7 +119,7 @@ def replay(run: RunDirectory, console: Console) -> int:
         console.print(f"{run.population_file} {difference}", markup=False, soft_wrap=True)
     made = f"{replayed.decisions} decisions of {replayed.evaluations} evaluations and {replayed.copies} copies replayed"
     number = len(replayed.differences)
-    console.print(f"{made}: " + (f"{number} disagreement{'s' * (number > 1)}" if number else "all as in the log"))
+    console.print(f"{made}: " + (f"{number} disagreement{'s' * (number > 1)}" if number else "all equal to the log"))
     return 1 if number else 0
 
 

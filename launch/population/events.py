@@ -1,4 +1,4 @@
-"""A population in TensorBoard: the best, the median and the worst return, the lineage, the layout of the page to open.
+"""A population in TensorBoard: best, median and worst member, the lineage as an image, and the page's layout.
 
 Every member has a separate run next to this one (`members/<i>/tensorboard`), so that their curves overlay.
 """
@@ -14,7 +14,7 @@ from ..metrics import events
 from ..metrics.writer import LOG10, MetricsWriter, is_learning_rate
 from ..run.config import RunConfig
 from .lineage import Lineage
-from .lineage_picture import picture, size
+from .lineage_plot import plot, size
 
 PICTURE_SECONDS = 20.0  # Minimum seconds between two images: one takes a sixth of a second
 
@@ -63,7 +63,7 @@ class PopulationWriter:
         self._rendered_at, self._new = self._clock(), False
         lineage = self.lineage
         width, height = size(lineage)
-        self.writer.show(events.picture(lineage.step, "population/lineage", picture(lineage), width, height))
+        self.writer.show(events.image(lineage.step, "population/lineage", plot(lineage), width, height))
 
 
 def spread(returns: Sequence[float | None]) -> dict[str, float]:

@@ -64,7 +64,7 @@ class PopulationLog:
     def _complain(self, what: str, problem: OSError) -> None:
         if not self._warned:
             self._warned = True
-            self._warn(f"{what} the population's log: {problem}; training goes on")
+            self._warn(f"{what} the population's log: {problem}; training continues")
 
 
 class PopulationHost:
@@ -222,7 +222,7 @@ class PopulationHost:
         for decision, effective in self._carry_out(decisions):
             copy = {"member": decision.member, "from": decision.opponent, "reason": decision.reason}
             self._event("replacement", **copy, healthy=healthy, scores=scores, old=decision.old, new=effective)
-            self._warn(f"member {decision.member}: {decision.reason}; it goes on as a copy of {decision.opponent}")
+            self._warn(f"member {decision.member}: {decision.reason}; it continues as a copy of {decision.opponent}")
         return [decision.member for decision in decisions]
 
     def _carry_out(self, decisions: Sequence[Decision]) -> list[tuple[Decision, dict[str, float]]]:

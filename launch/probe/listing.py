@@ -44,7 +44,7 @@ def say_result(result: dict[str, Any], console: Console) -> None:
     )
     if result["skipped"]:
         console.print(
-            f"  {result['skipped']:,} of the updates were left out: their loss or gradient was not finite "
+            f"  {result['skipped']:,} of the updates were skipped: their loss or gradient was not finite "
             "(a smaller --lr helps)",
             soft_wrap=True,
         )

@@ -186,7 +186,7 @@ def start_from(run: str | None, learner: SupervisedLearner) -> None:
     if path is None:
         raise EngramError(f"--start-from {run}: it has no checkpoint yet")
     if "model" not in saved.get("learner", {}):
-        raise EngramError(f"--start-from {run}: its checkpoint is not of a probe, and no other will do")
+        raise EngramError(f"--start-from {run}: its checkpoint is not from rl-probe")
     take_weights(learner.model, saved["learner"]["model"], path)
 
 
@@ -199,6 +199,6 @@ def described(score: Score) -> dict[str, Any]:
         "high": high,
         "perfect": score.perfect_share,
         "nats": score.mean_nats,
-        "asked": score.asked,
+        "asked": score.answers,
         "sequences": score.sequences,
     }

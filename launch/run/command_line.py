@@ -25,6 +25,7 @@ from ...base.errors import MISTAKE, EngramError, refuse
 from ...base.messages import OTHER_NAMES
 from ...base.places import cache_folder, writable_home
 from ...base.units import count, duration, in_words, is_duration, number
+from .settings.renamed import FORMER_FLAGS
 
 FLAG = re.compile(r"--[a-z][a-z0-9._-]*")
 VERSION = "--version"
@@ -203,13 +204,13 @@ def unknown_word(argument: str, flags: set[str], prog: str) -> str:
     """Message for an argument that belongs to no flag, with the most similar flags."""
     name = argument.partition("=")[0]
     dashes = name.startswith("-")
-    message = f"unknown flag {name!r}" if dashes else f"unexpected word {argument!r}"
+    message = f"unknown flag {name!r}" if dashes else f"unexpected argument {argument!r}"
     plain = name.lstrip("-").lower()
-    meant = "--" + OTHER_NAMES.get(plain.replace("-", "_"), "").replace("_", "-")
+    meant = "--" + (OTHER_NAMES | FORMER_FLAGS).get(plain.replace("-", "_"), "").replace("_", "-")
     near = [meant] if meant in flags else difflib.get_close_matches(f"--{plain}", sorted(flags), n=3)
     if near and (dashes or "=" in argument):
         return f"{message}; did you mean: {', '.join(near)}?"
-    return f"{message}; {prog} --help names the flags"
+    return f"{message}; {prog} --help lists the flags"
 
 
 def flags_of(cls: Any) -> set[str]:
@@ -307,7 +308,7 @@ def _one_line(box: str) -> str:
             sentence.append(text)
     text = " ".join(sentence)
     if not text:
-        return box.strip() or "the words could not be understood"
+        return box.strip() or "the arguments could not be parsed"
     if missing := re.fullmatch(r"Missing from \S+: (\S+) (.*?) ?(?:\(required\))?", text):
         return f"missing: {missing[1]}, {missing[2]}"
     if missing := re.match(r"Missing value for argument '([^']+)'", text):

@@ -55,18 +55,18 @@ class RunConfig(Settings):
     envs_per_actor: int | Literal["auto"] = "auto"
     """Environments that each actor steps together; auto: those of an update, divided among the actors."""
     env_workers: int = setting(0, (0, None), resumable=True, passive=True)
-    """Processes of each actor that step its environments, for slow ones that are not engram's; 0: its own process."""
+    """Processes per actor that step its environments, for slow third-party ones; 0: the actor steps them itself."""
     num_learners: int = setting(1, resumable=True)
-    """Processes that learn alongside each other, on CPUs: each from its share of every update, equal to one up to the
-    order of float sums; with a population each for some of its members."""
+    """Learner processes, on CPUs. Each processes a share of every update; the result equals that of one learner up to
+    the order of float sums. In a population, each has some of the members."""
     unroll_length: int = setting(40, (1, None))
     """Steps per unroll (T)."""
     envs_per_update: int = setting(32, (1, None))
     """Environments per update (B), of unroll_length steps each; with --sync, A2C and PPO all of the actors':
     num_actors * envs_per_actor."""
     max_lag: int | Literal["auto"] = "auto"
-    """Largest age, in updates, of the acting weights when their data is learned from; auto: the least that lets
-    actors work while the learner does, which is 1 unless an actor has more environments than an update."""
+    """Largest age, in updates, of the acting weights when an update uses their data; auto: the smallest that
+    lets actors and learner work concurrently, which is 1 unless an actor has more environments than an update."""
     device: str = setting("auto", resumable=True, passive=True)
     """Where the learner runs: auto, cpu, cuda or cuda:N."""
     learner_threads: int | Literal["auto"] = setting("auto", resumable=True)
@@ -78,7 +78,7 @@ class RunConfig(Settings):
     local: bool = setting(False, resumable=True, passive=True)
     """Run everything in this process and one thread, without Ray: for debugging and bit-exact runs."""
     act_on: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: actor processes act (with --local this one, in turn); cpu, cuda: a thread of this process acts, on it."""
+    """Where networks act: auto: actor processes (with --local this one); cpu, cuda: a thread, on that device."""
     run_dir: str | None = setting(None, resumable=True)
     """Run directory; runs/ENV-CORE-DATE if not given."""
     start_from: str | None = setting(None, passive=True)
@@ -98,7 +98,7 @@ class RunConfig(Settings):
     eval_every: int = setting(0, (0, None), resumable=True)
     """Steps between evaluations on levels that training never sees (eval/*, best weights); 0: none. Training waits."""
     look_every: int = setting(0, (0, None), resumable=True)
-    """Steps between two images of the memory on one level, with state/* metrics, at most 1% of the time; 0: none."""
+    """Steps between images of the recurrent state on one level and state/* metrics, at most 1% of the time; 0: none."""
     video_every: int = setting(0, (0, None), resumable=True)
     """Steps between videos of an evaluation episode, in TensorBoard and the tracker; 0: none. Training waits."""
     eval_episodes: int = setting(100, (1, None), resumable=True)
@@ -111,7 +111,7 @@ class RunConfig(Settings):
     """Consecutive failures of one actor after which it is still replaced; 50 unrolls of its replacement reset the
     count."""
     actor_timeout: Seconds = setting(120.0, (1, None), resumable=True, passive=True)
-    """Time without an answer or a step of its environments after which an actor is replaced; a plain
+    """Time without a response or a step of its environments after which an actor is replaced; a plain
     number is in seconds."""
     stall_timeout: Minutes = setting(10.0, (0, None), resumable=True, passive=True)
     """Time without an update or environment step after which the run saves and ends, exit code 3; a plain number is in
@@ -188,7 +188,7 @@ class RunConfig(Settings):
         if not 0 <= self.actor_gpus <= 1 - self.in_process:
             raise EngramError(f"actor_gpus is {self.actor_gpus}; allowed: 0..1, and 0 with --local and --act-on")
         if self.fixed_actors is None and not self.actor_cpus:
-            raise EngramError("actor_cpus is 0; allowed with num_actors = 'auto': above 0, or there is no end of room")
+            raise EngramError("actor_cpus is 0; allowed with num_actors = 'auto': above 0")
         if self.fixed_actors is not None and not self.fixed_actors >= 1:
             raise EngramError(f"num_actors is {self.num_actors}; allowed: auto, or at least 1")
 

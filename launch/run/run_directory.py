@@ -82,7 +82,7 @@ class RunDirectory:
         run = cls(Path(path))
         if CONFIG not in _names(run.path):
             state = f"has no {CONFIG}" if run.path.exists() else "does not exist"
-            raise EngramError(f"{run.path} holds no run: it {state}")
+            raise EngramError(f"{run.path}contains no run: it {state}")
         if lock:
             with _writing(run.path):
                 run._acquire()
@@ -163,7 +163,7 @@ class RunDirectory:
             if problem.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                 os.close(lock)
                 raise
-            warnings.warn(f"{self.path}: no locks here, so nothing keeps a second run out", stacklevel=3)
+            warnings.warn(f"{self.path}: no file locks here, so a second run is not prevented", stacklevel=3)
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         self._lock = lock
@@ -190,7 +190,7 @@ def _taken(run: RunDirectory, config: dict[str, Any]) -> str:
     """The reason that a new run cannot use the directory of an old one."""
     changes = [each for each in differences(run.config(), config, whole=False) if each[0] != "run_dir"]
     if not changes:
-        return f"{run.path} contains this very run; to continue it: {resume_command(run.path)}"
+        return f"{run.path} contains this run; to continue it: {resume_command(run.path)}"
     texts = [["unset" if value is None else repr(value) for value in pair] for _, *pair in changes]
     shown = [f"{name} is {old} there and {new} here" for (name, *_), (old, new) in zip(changes, texts, strict=True)]
     more = f" (and {len(changes) - _SHOWN_DIFFERENCES} more)" if len(changes) > _SHOWN_DIFFERENCES else ""
@@ -217,7 +217,7 @@ def _refuse_foreign(path: Path) -> None:
     """Raise EngramError if a directory contains files but no run; files of a failed start are ignored."""
     names = [name for name in _names(path) if name != LOCK and not name.startswith(f".{CONFIG}")]
     if names and CONFIG not in names:
-        raise EngramError(f"{path} is not empty and holds no run ({names[0]!r} is there); choose another --run-dir")
+        raise EngramError(f"{path} is not empty and contains no run ({names[0]!r} is there); choose another --run-dir")
 
 
 def free_path(name: str) -> Path:
@@ -266,5 +266,5 @@ def _plain(value: Any, name: str) -> Any:
     if isinstance(value, bool | int | float | str | Path):
         return str(value) if isinstance(value, Path) else value
     raise EngramError(
-        f"{name} holds {value!r}, which {CONFIG} cannot hold; allowed: numbers, strings, truth values, lists, tables"
+        f"{name} holds {value!r}, which {CONFIG} cannot contain; allowed: numbers, strings, booleans, lists, tables"
     )

@@ -153,7 +153,7 @@ def changed_from_preset(config: RunConfig, arguments: Sequence[str]) -> str:
         if name not in PASSIVE and name != "run_dir"
     ]
     named = value_of("--config", argv) or f"preset {value_of('--preset', argv) or PRESETS[0]}"
-    return f"other than in {named}: {', '.join(changes)}" if changes else ""
+    return f"differs from {named}: {', '.join(changes)}" if changes else ""
 
 
 def _shown(value: Any) -> str:

@@ -45,7 +45,7 @@ def read(path: Path) -> dict[str, Any]:
         refuse_inside(state.get("config", {}), path.absolute().parent.parent)
         _check(state)
     except (TypeError, ValueError, LookupError, AttributeError) as problem:
-        raise CheckpointError(f"{path}: holds no state of a run ({type(problem).__name__}: {problem})") from problem
+        raise CheckpointError(f"{path}: has no state of a run ({type(problem).__name__}: {problem})") from problem
     return state
 
 

@@ -1,4 +1,4 @@
-"""A trained agent from its run directory, on levels that training has never seen."""
+"""A trained agent from its run directory, and environments with levels that training did not use."""
 
 import logging
 from contextlib import ExitStack
@@ -52,7 +52,7 @@ class ActingAgent(AgentChoice):
     seed: int = setting(0, SEEDS)
     """Seed of levels and actions, 0..2**64-1; no seed here repeats the random streams of training."""
     greedy: bool = False
-    """Take the likeliest action instead of sampling one from the policy, which is what was trained."""
+    """Take the most likely action instead of sampling one from the policy, which is what was trained."""
 
 
 class Trained(NamedTuple):
@@ -93,7 +93,7 @@ def _open_card(place: str) -> Trained:
         raise
     except Exception as problem:  # each store raises different exceptions
         reason = first_line(problem, place)
-        raise EngramError(f"{redacted(place)} holds no agent that can be read ({reason})") from problem
+        raise EngramError(f"{redacted(place)}contains no readable agent ({reason})") from problem
 
 
 def imitated(path: str) -> str:
@@ -174,7 +174,7 @@ def levels_line(trained: RunConfig, factory: ActorFactory, seed: int) -> str:
         return line
     shared, every = len(played & training_levels), f"of its {len(played):,} levels"
     return f"{line}; " + (
-        f"{shared:,} {every} occur in training, too" if shared else f"none {every} occurs in training"
+        f"{shared:,} {every} also occur in training" if shared else f"none {every} occurs in training"
     )
 
 

@@ -35,7 +35,7 @@ def best_member(trainees: list[Trainee]) -> int:
 def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[int]:
     """The selected members: all, the best (-1), or one by its number. Raises EngramError."""
     if len(trainees) == 1 and (every or member >= 0):
-        raise EngramError("this run has no population, and so no members to choose from")
+        raise EngramError("this run has no population, so it has no members")
     refuse(member >= len(trainees), f"member is {member}; allowed: 0..{len(trainees) - 1}, or -1 for the best")
     if every:
         return list(range(len(trainees)))
@@ -51,7 +51,7 @@ def take_weights(network: nn.Module, weights: dict[str, Any], path: Path) -> Non
         weights = {name: x for name, x in weights.items() if name not in predicting}
         weights |= {name: x for name, x in own.items() if name in predicting}
     if different := difference(network, weights):
-        raise EngramError(f"--start-from {path}: its network is another one, {different}")
+        raise EngramError(f"--start-from {path}: its network is different, {different}")
     network.load_state_dict(weights)
 
 

@@ -63,7 +63,7 @@ class Tracking:
         except Exception as problem:
             if not self._warned:
                 self._warned = True
-                self._report(f"{self._name} does not take the metrics: {problem}; training goes on without it")
+                self._report(f"{self._name} does not accept the metrics: {problem}; training continues without it")
 
 
 _REGISTRY = Registry("tracker", Tracker, TRACKERS, __package__)

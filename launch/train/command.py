@@ -108,7 +108,7 @@ def farewell(config: "RunConfig", outcome: "Outcome") -> str:
     if not outcome.began or path is None:
         return f"stopped ({outcome.reason}) before training began" + (f"; {go_on}" if path else "")
     storage = (
-        f"all of it is in {path}" if not unsaved else f"the last {unsaved:,} of them are in no checkpoint of {path}"
+        f"everything is in {path}" if not unsaved else f"the last {unsaved:,} of them are in no checkpoint of {path}"
     )
     ended = "finished" if outcome.reason == "done" else f"stopped ({outcome.reason})"
     lines = [f"{ended} after {outcome.steps:,} steps; {storage}"]

@@ -35,7 +35,7 @@ class Evaluator:
         except EngramError as problem:
             raise EngramError(
                 f"--eval-every {config.eval_every}: no environment can be made alongside those of training; if only "
-                f"one may exist, leave --eval-every out and use rl-eval after training ({problem})"
+                f"one may exist, omit --eval-every and use rl-eval after training ({problem})"
             ) from problem
 
     def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:

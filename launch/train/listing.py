@@ -23,7 +23,7 @@ Line = tuple[str, str]  # A name and its description
 def listed() -> Iterator[tuple[str, list[Line]]]:
     """Sections, and their names with a line each."""
     environments = [(name, _module_line(batch_class(environment))) for name, environment in ENVIRONMENTS.items()]
-    yield "environments (--env)", [*environments, ("NAME-twin", "the same environment without a need of memory")]
+    yield "environments (--env)", [*environments, ("NAME-twin", "the same environment, which then needs no memory")]
     yield "cores (--core)", [(name, _first_line(core_class(name))) for name in core_names()]
     yield "algorithms (--algorithm)", [(name, _first_line(algorithm_class(name))) for name in algorithm_names()]
     yield (
@@ -31,7 +31,7 @@ def listed() -> Iterator[tuple[str, list[Line]]]:
         [
             ("paper", f"the papers' settings: {', '.join(PAPER)}; with the core of the paper also its size"),
             ("easy", f"levels that are learned in minutes: {', '.join(EASY)}"),
-            ("curriculum", f"the papers' environments, learned by stages: {', '.join(CURRICULUM)}"),
+            ("curriculum", f"the papers' environments, learned in stages: {', '.join(CURRICULUM)}"),
         ],
     )
     yield (

@@ -83,7 +83,8 @@ class Mirror:
                 self._prune(path.parent)
             except Exception as problem:  # each store raises different exceptions
                 self._warn(
-                    f"checkpoint {path.name} is not at {self._url}: {_reason(problem, self._secret)}; training goes on"
+                    f"checkpoint {path.name} is not at {self._url}: {_reason(problem, self._secret)}; "
+                    "training continues"
                 )
 
     def _copy(self, path: Path) -> None:
@@ -115,7 +116,7 @@ class Mirror:
 def holds_run(url: str) -> bool:
     """Whether `url` already contains a run's checkpoints. Raises EngramError if it cannot be read."""
     files, root = _open(url)
-    with _store_errors(f"cannot look at {redacted(url)}", url):
+    with _store_errors(f"cannot access {redacted(url)}", url):
         return bool(files.exists(f"{root}/{CONFIG}"))
 
 
@@ -130,7 +131,7 @@ def fetch(url: str, target: str | None) -> Path:
         EngramError: `url` contains no run that can be resumed, or `target` is in use.
     """
     files, root = _open(url)
-    with _store_errors(f"{redacted(url)} holds no run", url):
+    with _store_errors(f"{redacted(url)}contains no run", url):
         _refuse_link(files, f"{root}/{CONFIG}")
         config = files.cat_file(f"{root}/{CONFIG}")
         names = _steps(files, root)

@@ -42,7 +42,7 @@ def resumed_config(
     """
     for name in no_effect:
         raise EngramError(
-            f"{name} has no effect with --resume: {directory.path} goes on in its place and with its own settings; "
+            f"{name} has no effect with --resume: {directory.path} continues in its directory with its own settings; "
             f"--resume can change: {', '.join(sorted(RESUMABLE - {'run_dir'}))}"
         )
     old = run_config(directory)
@@ -55,8 +55,8 @@ def resumed_config(
         )
     if new.checkpoint_url is not None and is_redacted(new.checkpoint_url):
         raise EngramError(
-            f"{directory.path} copied its checkpoints to {new.checkpoint_url}, whose secret part is not written down; "
-            "give --checkpoint-url again, or --checkpoint-url None to copy them no more"
+            f"{directory.path} copied its checkpoints to {new.checkpoint_url}, whose secret part is not stored; "
+            "give --checkpoint-url again, or --checkpoint-url None to stop copying"
         )
     return new
 
@@ -90,7 +90,7 @@ def refuse_unfit(
     reached = min(member["learner"]["steps"] for member in state["members"])
     refuse(
         config.total_steps != before and config.total_steps <= reached,
-        f"{directory.path} has learned from {reached:,} steps already; --total-steps is {config.total_steps:,}, "
+        f"{directory.path} has trained for {reached:,} steps already; --total-steps is {config.total_steps:,}, "
         "which counts from the beginning of the run: it must be larger",
     )
     for network, member in zip(networks, state["members"], strict=False):

@@ -68,7 +68,7 @@ def _keep_alive(arguments: Sequence[str], resume_arguments: Sequence[str], run: 
             in_a_row, reached = 1 if now_at > reached else in_a_row + 1, now_at
             how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             if in_a_row > restarts:
-                _show(f"the run was {how}; {restarts} restarts in a row came to no checkpoint, that is enough")
+                _show(f"the run was {how}; {restarts} restarts in a row without a new checkpoint, which is the limit")
                 return 1
             pause = min(FIRST_PAUSE * 2 ** (in_a_row - 1), LONGEST_PAUSE)
             _show(f"the run was {how}; restart {in_a_row} of {restarts} in a row follows in {pause:.0f} s")

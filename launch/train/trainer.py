@@ -175,7 +175,7 @@ class Trainer:
                 try:
                     look(member, before, self._at_step)
                 except StopRequestedError:
-                    member.notices.append(f"the evaluation at step {member.steps:,} was stopped and is left out")
+                    member.notices.append(f"the evaluation at step {member.steps:,} was stopped and is skipped")
 
     def _at_step(self) -> None:
         """Called after each step of an environment in an evaluation."""
@@ -249,7 +249,7 @@ class Trainer:
             try:
                 state["actors"] = self.pool.save()
             except ActorStateError as problem:
-                self._warn_once(f"checkpoints are without the actors' state ({problem}): resumed, they begin again")
+                self._warn_once(f"checkpoints lack the actors' state ({problem}): a resumed run starts new episodes")
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -268,7 +268,7 @@ class Trainer:
             if "actors" in state:
                 self.warn(
                     f"{self.pool.num_actors} actors instead of {len(state['actors'])}: environments start new "
-                    "episodes, so the numbers will not be those of the uninterrupted run"
+                    "episodes, so results will differ from those of the uninterrupted run"
                 )
         torch.set_rng_state(state["torch_rng"])  # last, since recreated actors have sampled initial weights
 

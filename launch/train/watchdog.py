@@ -119,7 +119,7 @@ class Watchdog:
         elif request and now - max(request[0], since) > OBEY_SECONDS:
             self._rescue(request[1], 0)
         elif self._stall_seconds and stalled:
-            self._rescue(f"no update for {stalled:.0f} s, nor a step of an environment", FAILED)
+            self._rescue(f"no update for {stalled:.0f} s, and no environment step", FAILED)
 
 
 def hanging_call(env: str) -> str:

@@ -107,7 +107,7 @@ def _show_end(folder: Path, plan: Plan, runs: Sequence[TrialRun], ended: str, co
     console.print(f"{METRIC}, mean over the last tenth of each run's steps", highlight=False, soft_wrap=True)
     console.print(summary(plan, runs))
     done, name = sum(run.finished for run in runs), shlex.quote(str(folder))
-    lines = [f"{ended}: {done} of {len(runs)} runs have all their steps; all of it is in {folder}"]
+    lines = [f"{ended}: {done} of {len(runs)} runs have all their steps; everything is in {folder}"]
     if done < len(runs):
         lines.append(f"  continue        {resume_command(folder)}")
     lines.append(f"  compare         {shell_command('rl-compare')} {name}")

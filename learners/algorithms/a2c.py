@@ -1,4 +1,4 @@
-"""A2C: one update per batch, made entirely with the newest weights.
+"""A2C: one update per batch, which is collected with the newest weights.
 
 Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning", the synchronous form; with lambda below 1 the
 advantages are those of Schulman et al. 2016 (generalized advantage estimation).

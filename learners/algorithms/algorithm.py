@@ -1,8 +1,8 @@
 """Interface of an algorithm, which the learner calls for every batch.
 
 An algorithm turns one pass of the network over a batch of unrolls into value targets, advantages and per-step loss
-terms. The learner implements resets, episode boundaries, masks, the entropy bonus, a core's own loss, the optimizer and
-the counters. Shapes: T steps, B environments.
+terms. The learner implements resets, episode boundaries, masks, the entropy bonus, a core's auxiliary loss, the
+optimizer and the counters. Shapes: T steps, B environments.
 """
 
 from collections.abc import Callable, Sequence

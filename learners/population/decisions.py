@@ -1,4 +1,4 @@
-"""Decisions which members copy which: pure, seeded functions of recorded scores.
+"""Decide which members copy which others: pure, seeded functions of recorded scores.
 
 A decision depends only on the arguments of `decide`, all of which are in one line of a run's population.jsonl, so
 every line can be checked separately.

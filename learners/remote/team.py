@@ -1,8 +1,8 @@
 """All learners of a run for the run's process: one pool of actors, one update.
 
 Every learner pulls unrolls from its own actors. This process, rank 0, versions the weights, keeps metrics and writes
-checkpoints. The others collect a batch on request, and all learn at once. The remaining learners, when one dies or
-hangs, continue from the state of rank 0, with the batch of the interrupted update; a replacement joins later.
+checkpoints. The others collect a batch on request, and all learn at once. If a learner dies or hangs, the remaining
+ones continue from the state of rank 0, with the batch of the interrupted update; a replacement joins later.
 """
 
 import os
@@ -159,7 +159,7 @@ class Team:
 
     def save(self) -> list[Any]:
         if self.gathering:
-            raise ActorStateError("unrolls are under way")
+            raise ActorStateError("unrolls are in progress")
         if self._replacements:
             raise ActorStateError(f"learner {self._replacements[0].rank} is lost and not replaced yet")
         saving = [worker.handle.save.remote() for worker in self._workers]
@@ -282,13 +282,13 @@ class Team:
                     answer_of(worker.ping, PATIENCE)
                 worker.ping, worker.heard = worker.handle.ping.remote(), now
             elif now - worker.heard > SILENT_SECONDS:
-                raise GroupLostError(f"learner {worker.rank} has not answered for {SILENT_SECONDS:.0f} s")
+                raise GroupLostError(f"learner {worker.rank} has not responded for {SILENT_SECONDS:.0f} s")
 
     def _rebuild(self, problem: GroupLostError) -> None:
         """Continue without lost learners, in a new group from this process's state; they are replaced."""
         learner = self._learner
         assert learner is not None, "connect() comes before the first batch"
-        self._report(f"{problem}: the group of learners begins again from step {learner.steps:,}")
+        self._report(f"{problem}: the group of learners restarts from step {learner.steps:,}")
         while True:
             self._losses += 1
             if self._losses > MOST_LOSSES:

@@ -65,7 +65,7 @@ class SupervisedLearner:
         metrics = {"loss/cross_entropy": entropy.item(), "loss/auxiliary": extra.item()}
         with torch.no_grad():
             result = score(logits, batch.targets, batch.scored)
-        if result.asked:
+        if result.answers:
             metrics |= {"probe/accuracy": result.accuracy, "probe/perfect": result.perfect_share}
         return entropy + extra, metrics | {"loss/total": (entropy + extra).item()}
 

@@ -13,7 +13,7 @@ class Score(NamedTuple):
     """Counts over answers; scores of several batches can be added."""
 
     right: int = 0  # Correct answers, counted for each of K groups
-    asked: int = 0
+    answers: int = 0
     perfect: int = 0  # Sequences without a mistake; of a stream, batches of one sequence.
     sequences: int = 0  # Sequences with at least one query
     nats: float = 0.0  # Sum of -log p(correct answer)
@@ -22,7 +22,7 @@ class Score(NamedTuple):
         """Return the sum of two scores."""
         return Score(
             self.right + other.right,
-            self.asked + other.asked,
+            self.answers + other.answers,
             self.perfect + other.perfect,
             self.sequences + other.sequences,
             self.nats + other.nats,
@@ -31,7 +31,7 @@ class Score(NamedTuple):
     @property
     def accuracy(self) -> float:
         """Share of correct answers; nan without queries."""
-        return self.right / self.asked if self.asked else math.nan
+        return self.right / self.answers if self.answers else math.nan
 
     @property
     def perfect_share(self) -> float:
@@ -41,17 +41,17 @@ class Score(NamedTuple):
     @property
     def mean_nats(self) -> float:
         """Mean -log p(correct answer): its exponential is the perplexity; divided by log 2 it is bits per answer."""
-        return self.nats / self.asked if self.asked else math.nan
+        return self.nats / self.answers if self.answers else math.nan
 
     @property
     def perplexity(self) -> float:
         """Exponential of the mean -log p(correct answer)."""
-        return math.exp(min(self.mean_nats, 700.0)) if self.asked else math.nan
+        return math.exp(min(self.mean_nats, 700.0)) if self.answers else math.nan
 
     def interval(self) -> tuple[float, float]:
         """Wilson's 95% interval of the accuracy. Answers of one sequence depend on each other, so the interval uses as
         many independent answers as there are sequences, which makes it conservative."""
-        return wilson(self.accuracy, min(self.asked, self.sequences))
+        return wilson(self.accuracy, min(self.answers, self.sequences))
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:

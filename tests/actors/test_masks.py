@@ -3,7 +3,6 @@
 import copy
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-import masked_envs
 from engram.actors.actor import Actor
 from engram.actors.factory import ActorFactory
 from engram.actors.pool import LocalPool
@@ -30,7 +28,6 @@ from engram.learners.learner import Learner
 from engram.learners.population.vectorized import learn_together
 from masked_envs import ENVIRONMENTS, Masked, MaskedChoices, MaskedDict
 
-SUPPORT = str(Path(masked_envs.__file__).parent)
 GRU = AgentConfig(core="gru", core_args={"hidden_size": 8}, previous_action=True)
 
 
@@ -225,9 +222,8 @@ def test_random_valid_actions_are_valid_and_all_of_them():
 @pytest.mark.integration
 @pytest.mark.parametrize("where", ["--local", "--num-actors=1"])
 def test_a_run_ends_at_once_with_one_line_that_names_the_environment(
-    where: str, tmp_path: Any, capsys: Any, monkeypatch: Any
+    where: str, tmp_path: Any, capsys: Any, shared_ray: None
 ):
-    monkeypatch.setenv("PYTHONPATH", SUPPORT)  # of Ray's workers
     words = f"--env masked_envs:EmptyLater --core gru --core-args hidden_size=4 --total-steps 10_000 {where}".split()
     assert command.main([*words, "--run-dir", str(tmp_path / "run")]) == 1
     said = capsys.readouterr()
@@ -236,11 +232,10 @@ def test_a_run_ends_at_once_with_one_line_that_names_the_environment(
 
 
 @pytest.mark.integration
-def test_a_population_on_ray_and_its_evaluation_take_valid_actions_only(tmp_path: Any, monkeypatch: Any):
+def test_a_population_on_ray_and_its_evaluation_take_valid_actions_only(tmp_path: Any, shared_ray: None):
     """The environments raise an error at an invalid action."""
-    monkeypatch.setenv("PYTHONPATH", SUPPORT)
     run = str(tmp_path / "run")
-    words = f"--env {ENVIRONMENTS[2]} --core gru --core-args hidden_size=4 --total-steps 6000 --num-actors 1".split()
+    words = f"--env {ENVIRONMENTS[2]} --core gru --core-args hidden_size=4 --total-steps 2000 --num-actors 1".split()
     assert command.main([*words, "--population", "2", "--max-actor-failures", "0", "--run-dir", run]) == 0
     for greedy in ([], ["--greedy"]):
         assert evaluate.main([run, "--episodes", "20", *greedy]) == 0

@@ -104,10 +104,10 @@ def test_several_unrolls_at_once_are_those_that_follow_each_other() -> None:
 def test_weights_that_did_not_arrive_are_not_taken_for_others() -> None:
     place = actors()
     for known in (WeightsVersion(0, 1), WeightsVersion(1, 1)):
-        with pytest.raises(RuntimeError, match="was lost on its way"):
+        with pytest.raises(RuntimeError, match="was lost in transfer"):
             place.unrolls(known, 1)
     place.unrolls(of(0, version=2), 1)
     for known in (WeightsVersion(0, 1), WeightsVersion(1, 2)):
-        with pytest.raises(RuntimeError, match="was lost on its way"):
+        with pytest.raises(RuntimeError, match="was lost in transfer"):
             place.unrolls(known, 1)
     assert place.unrolls(WeightsVersion(0, 2), 1).weights_version.tolist() == [2] * 4

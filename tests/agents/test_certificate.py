@@ -36,22 +36,22 @@ def test_a_right_core_passes_every_line():
 CASES = [
     ("NoNamedTuple", "shapes and types", "not tuple"),
     ("OtherUnroll", "step equals unroll", "outputs differ by"),
-    ("ZeroAtStart", "the given state counts", "the same from another state"),
+    ("ZeroAtStart", "the given state is used", "do not depend on the initial state"),
     ("ZeroAtStart", "chunks do not matter", "differ by"),
-    ("MultipliedReset", "a reset starts afresh", "in the long sequence and alone"),
-    ("MultipliedResetFromZero", "nan stays where it is", "behind the reset of an environment of nan"),
-    ("LeakyReset", "nothing passes a reset", "after another past"),
-    ("SecretState", "nothing passes a reset", "after another past"),
-    ("LeakingRows", "environments are independent", "environment 0 among others"),
+    ("MultipliedReset", "a reset clears the state", "in the long sequence and alone"),
+    ("MultipliedResetFromZero", "nan does not spread", "after the reset of an environment of nan"),
+    ("LeakyReset", "nothing leaks past a reset", "after another past"),
+    ("SecretState", "nothing leaks past a reset", "after another past"),
+    ("LeakingRows", "environments are independent", "environment 0 in a different batch"),
     ("RowsByGradient", "environments are independent", "gradient passes from one environment to another"),
-    ("LeakingRows", "nan stays where it is", "next to an environment of nan"),
-    ("IgnoresState", "the given state counts", "the same from another state"),
+    ("LeakingRows", "nan does not spread", "next to an environment of nan"),
+    ("IgnoresState", "the given state is used", "do not depend on the initial state"),
     ("Detached", "gradient reaches back", "no gradient"),
     ("NeverCut", "gradient cut at bptt_length", "bptt_length 1"),
     ("CutTooOften", "gradient cut at bptt_length", "bptt_length 3"),
     ("IdleParameter", "every parameter learns", "no gradient for unused"),
     ("SharedLayers", "every parameter learns", r"layers.0.weight = layers.1.weight"),
-    ("HiddenConstant", "weights are the whole core", "a copy made from the state_dict"),
+    ("HiddenConstant", "state_dict is complete", "a copy made from the state_dict"),
     ("Unpicklable", "state survives pickling", "Can't"),
     ("OtherWhenActing", "actor and learner agree", "outputs of learner and actor"),
     ("HalfPrecision", "state in float32 under autocast", "bfloat16"),
@@ -74,8 +74,8 @@ def test_every_line_has_a_core_that_fails_it():
 
 @pytest.mark.parametrize("cls", ["Detached", "IdleParameter", "HiddenConstant", "Forgets", "LeakyReset"])
 def test_a_mistake_spares_the_lines_it_has_nothing_to_do_with(cls):
-    others = {"shapes and types", "environments are independent", "state survives pickling", "nan stays where it is"}
-    spared = others - ({"nan stays where it is"} if cls == "LeakyReset" else set())
+    others = {"shapes and types", "environments are independent", "state survives pickling", "nan does not spread"}
+    spared = others - ({"nan does not spread"} if cls == "LeakyReset" else set())
     assert failures(getattr(broken_cores, cls), spared) == {}
 
 

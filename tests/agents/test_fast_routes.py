@@ -146,7 +146,10 @@ def test_a_library_that_multiplies_wrongly_is_not_used(monkeypatch):
     finally:
         blas.gemm.cache_clear()
     (record,) = said
-    assert record.getMessage() == "compiled cores are off, no product of torch.float32: division by zero"
+    assert (
+        record.getMessage()
+        == "compiled cores are disabled, no matrix multiplication of torch.float32: division by zero"
+    )
 
 
 def test_a_routine_for_other_numbers_is_found_out(monkeypatch):

@@ -35,8 +35,17 @@ def changed(learner: Learner, before: dict[str, torch.Tensor]) -> set[str]:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("fixed", [True, False])
-@pytest.mark.parametrize("algorithm", ["ppo", "vtrace", "a2c"])
-@pytest.mark.parametrize("core", ["concrete", "lstm", "conv-lstm", "mnm-p"])
+@pytest.mark.parametrize(
+    ("core", "algorithm"),
+    [
+        ("lstm", "ppo"),
+        ("lstm", "vtrace"),
+        ("lstm", "a2c"),
+        ("concrete", "ppo"),
+        ("conv-lstm", "vtrace"),
+        ("mnm-p", "a2c"),
+    ],
+)
 @pytest.mark.parametrize("env", ENVIRONMENTS)
 def test_all_learns_but_a_fixed_torso(env: str, core: str, algorithm: str, fixed: bool) -> None:
     if env == "CartPole-v1" and core == "conv-lstm":

@@ -122,7 +122,7 @@ def test_shares_of_writes_rebuild_what_fwm_reads() -> None:
     assert isinstance(core, FWM)
     with torch.no_grad():
         share, added, norm = attribution(core, trace)
-        new, asked = core.written(trace.after.controller.h), core.asked(trace.after.controller.h)
+        new, query = core.compute_write(trace.after.controller.h), core.compute_read(trace.after.controller.h)
     # By hand: follow every write through all rescalings.
     memory, parts = torch.zeros(T, 4, 4, 4), []
     for t in range(T):
@@ -130,7 +130,7 @@ def test_shares_of_writes_rebuild_what_fwm_reads() -> None:
         memory[t] = torch.einsum("a,b,v->abv", new.key1[t], new.key2[t], new.rate[t] * (new.value[t] - old))
         memory /= memory.sum(0).norm().clamp(min=1)
         torch.testing.assert_close(memory.sum(0), trace.after.memory[t], rtol=1e-4, atol=1e-5)
-        sizes = torch.einsum("jabv,a,b->jv", memory, asked.query[t], asked.hops[t, 0]).norm(dim=1)
+        sizes = torch.einsum("jabv,a,b->jv", memory, query.query[t], query.hops[t, 0]).norm(dim=1)
         parts.append(sizes / sizes.sum())
     torch.testing.assert_close(share, torch.stack(parts), rtol=1e-3, atol=1e-5)
     assert (added > 0).all()

@@ -46,8 +46,13 @@ def detached(state):
     return [part.detach() if isinstance(part, torch.Tensor) else type(part)(*detached(part)) for part in state]
 
 
-@pytest.mark.parametrize("bptt_length", [None, 5])
-@pytest.mark.parametrize("name", CORES)
+@pytest.mark.parametrize(
+    ("name", "bptt_length"),
+    [
+        *((name, 5) for name in CORES),
+        *(pytest.param(name, None, marks=[pytest.mark.integration] * (name != "rmc")) for name in CORES),
+    ],
+)
 def test_an_unroll_equals_the_statement(name, bptt_length):
     core = learned_core(name)
     inputs, reset = torch.randn(T, B, INPUTS, dtype=torch.float64), torch.rand(T, B) < 0.2
@@ -89,7 +94,10 @@ def test_it_begins_as_the_core_without(name):
     assert isinstance(learned, type(plain))
 
 
-@pytest.mark.parametrize("name", ["gru", "lstm", "rmc", "mnm-p", "agalite", "shm", "rtu", "slstm", "mlstm", "s5"])
+OTHERS = ["lstm", "rmc", "mnm-p", "agalite", "shm", "rtu", "slstm", "mlstm", "s5"]
+
+
+@pytest.mark.parametrize("name", ["gru", *(pytest.param(name, marks=pytest.mark.integration) for name in OTHERS)])
 @pytest.mark.parametrize(
     ("line", "check"),
     [(line, check) for line, check in CHECKS if line not in ("recalls a cue", "gradient cut at bptt_length")],

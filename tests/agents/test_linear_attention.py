@@ -168,8 +168,7 @@ def test_shm_takes_every_row_about_equally_often():
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("bptt_length", [None, 1, 7, 40])
-@pytest.mark.parametrize("density", [0.0, 0.05, 0.6])
+@pytest.mark.parametrize(("bptt_length", "density"), [(None, 0.05), (1, 0.0), (7, 0.6), (40, 0.05), (7, 0.0)])
 @pytest.mark.parametrize(
     "core",
     [

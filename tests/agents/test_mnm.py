@@ -190,7 +190,7 @@ def test_a_step_without_momentum_and_decay_is_mnm_g_itself():
 
 
 @BOTH
-@SCALES
+@pytest.mark.parametrize("paper_scale", [False, pytest.param(True, marks=pytest.mark.integration)])
 @NORMS
 def test_gradients_are_those_of_finite_differences(name, paper_scale, layer_norm):
     """Through the writes, MNM-g's gradient step included, and of the meta error."""

@@ -47,8 +47,12 @@ def outputs_and_gradients(way, decay, inputs, start, reset, bptt_length):
 @WAYS
 @KINDS
 @pytest.mark.parametrize("steps", [1, 2, 7, 25, 40, 130])
-@pytest.mark.parametrize("bptt_length", [None, 1, 4, 30, 200])
-def test_scan_is_the_loop_with_its_gradients(way, kind, steps, bptt_length):
+def test_scan_is_the_loop_with_its_gradients(way, kind, steps):
+    for bptt_length in (None, 1, 4, 30, 200):
+        compare_with_the_loop(way, kind, steps, bptt_length)
+
+
+def compare_with_the_loop(way, kind, steps, bptt_length):
     decay, inputs, start, reset = problem(kind, steps)
     seen = outputs_and_gradients(way, decay, inputs, start, reset, bptt_length)
     wanted = outputs_and_gradients(by_steps, decay, inputs, start, reset, bptt_length)

@@ -8,7 +8,7 @@ from engram.agents import unique_observations
 from engram.agents.agent import AgentConfig
 from engram.agents.specs import ArraySpec
 from engram.agents.torsos import TorsoConfig, make_torso
-from engram.agents.unique_observations import Seen, once_each
+from engram.agents.unique_observations import TorsoCache, once_each
 from engram.agents.values import Weights, flatten
 
 
@@ -60,7 +60,7 @@ def test_observations_with_the_same_hash_are_told_apart(monkeypatch):
     monkeypatch.setattr(unique_observations, "_factors", lambda size: torch.zeros(size, dtype=torch.uint32).numpy())
     torso, observation = counted(), pictures(100, 7)
     torch.testing.assert_close(once_each(torso, observation), torso.torso(observation))
-    torch.testing.assert_close(Seen(torso)(observation), torso.torso(observation))
+    torch.testing.assert_close(TorsoCache(torso)(observation), torso.torso(observation))
     assert torso.requested == [7, 7]
 
 
@@ -88,32 +88,32 @@ def test_the_torso_gets_everything_where_that_is_asked_or_better(change):
 
 def test_while_acting_only_what_is_new_is_computed():
     torso, observation = counted(), pictures(40, 5)
-    seen = Seen(torso)
+    cache = TorsoCache(torso)
     for part in observation.split(4):
-        torch.testing.assert_close(seen(part), torso.torso(part))
+        torch.testing.assert_close(cache(part), torso.torso(part))
     assert sum(torso.requested) == 5
     with torch.no_grad():
         torso.torso.linear.weight.neg_()
-    seen.forget()
-    torch.testing.assert_close(seen(observation), torso.torso(observation))
+    cache.forget()
+    torch.testing.assert_close(cache(observation), torso.torso(observation))
     assert sum(torso.requested) == 10
 
 
 def test_room_for_few_observations_is_enough(monkeypatch):
     monkeypatch.setattr(unique_observations, "MOST_KEPT", 8)
     torso, observation = counted(), pictures(60, 20)
-    seen = Seen(torso)
+    cache = TorsoCache(torso)
     for part in (*observation.split(6), observation[:9]):
-        torch.testing.assert_close(seen(part), torso.torso(part))
+        torch.testing.assert_close(cache(part), torso.torso(part))
     assert torso.requested[-1] == 9
 
 
 def test_where_all_is_new_nothing_is_kept():
     torso = counted()
-    seen = Seen(torso)
+    cache = TorsoCache(torso)
     for part in pictures(40 * unique_observations.FEW, 40 * unique_observations.FEW).split(unique_observations.FEW):
-        seen(part)
-    requested = seen._requested
+        cache(part)
+    requested = cache._requested
     assert requested < 12 * unique_observations.FEW
     assert sum(torso.requested) == 40 * unique_observations.FEW
 

@@ -200,6 +200,7 @@ def test_members_of_a_population_may_be_one_vmap(name):
         torch.testing.assert_close(outputs, expected, atol=1e-9, rtol=1e-9)
 
 
+@pytest.mark.integration  # the tracer takes seconds for some
 @every_core
 def test_a_core_is_pickled_and_copied_after_use(name, capsys):
     core = small_core(name)

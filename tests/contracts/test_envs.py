@@ -375,7 +375,7 @@ def test_levels_and_options_are_known_by_name(name):
         with pytest.raises(ValueError, match=message):
             alone.reset(seed=0, options={"level": given})
     for options, message in (
-        ({"level": level}, "level is a dict; expected a list of 2, with None for drawn ones"),
+        ({"level": level}, "level is a dict; expected a list of 2, with None for random ones"),
         ({"level": [level]}, "level is 1 levels; expected a list of 2"),
         ({"level": [None, wrong]}, "level of environment 1 has no key"),
         ({"level": [None, 3]}, "level of environment 1 is 3; expected a dict"),

@@ -33,8 +33,6 @@ ALGORITHMS = {
     "ppo": replace(VTRACE, algorithm="ppo", algorithm_args={"epochs": 2, "minibatches": 2}, max_grad_norm=0.1),
 }
 FLOAT32 = 1e-5
-BY_DEFAULT = [pytest.param(name, marks=[pytest.mark.integration] * (name != "vtrace")) for name in ALGORITHMS]
-"""All algorithms; those whose updates take long belong to the integration set."""
 ILL_CONDITIONED = {"agalite": 1e-3, "delta-net": 5e-5, "mlstm": 5e-5}
 """Cores that divide by small sums (agalite, mlstm) or lengths: rounding grows; in float64 they are held to the same."""
 
@@ -68,7 +66,7 @@ def test_every_core(core: str, algorithm: str) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("torso", TORSOS)
-@pytest.mark.parametrize("core", ["gru", "lstm"])
+@pytest.mark.parametrize("core", ["gru", pytest.param("lstm", marks=pytest.mark.nightly)])
 def test_every_torso(core: str, torso: str, algorithm: str) -> None:
     compare([case(core, torso, algorithm)])
 
@@ -103,7 +101,8 @@ def test_every_core_in_float32(core: str) -> None:
     ) < ILL_CONDITIONED.get(core, FLOAT32)
 
 
-@pytest.mark.parametrize("algorithm", BY_DEFAULT)
+@pytest.mark.integration
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("told", [{"critic": "privileged"}, {"predict": "map", "prediction_size": 6}], ids=repr)
 def test_privileged_critics_and_maps(told: dict[str, object], algorithm: str) -> None:
     """Alone and as members of a population."""
@@ -123,8 +122,9 @@ def test_novelty_bonuses(algorithm: str) -> None:
     compare([given._replace(learner=replace(learner, value_cost=cost)) for cost in (0.5, 0.25)])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("action", [ChoiceSpec((3,)), ChoiceSpec((2, 3))])
-@pytest.mark.parametrize("algorithm", BY_DEFAULT)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_imitation(algorithm: str, action: object) -> None:
     """The cross entropy with a player's actions, in the minibatches of every algorithm."""
     given = case("mnm-p", "none", algorithm, prediction_size=6)

@@ -36,7 +36,7 @@ def test_a_lost_learner_is_replaced_and_nothing_learned_is_lost(
     wait_for(lambda: last_step(run) > joined + 5_000)
     code, output = stop(process)
     assert code == 0, output
-    assert "the group of learners begins again from step" in output
+    assert "the group of learners restarts from step" in output
     steps = [row["step"] for row in rows(run)]
     assert steps == sorted(steps)
     assert not lost.is_running() or lost.status() == "zombie"
@@ -62,5 +62,5 @@ def test_a_learner_that_hangs_while_the_group_forms_or_begins_is_noticed(
     words = map(str, (*WORDS, "--total-steps", 2_000, "--run-dir", tmp_path / "run"))
     assert train.main(list(words)) == 0
     output = " ".join(capsys.readouterr().out.split())
-    assert "learner 1 has not answered for 5 s: the group of learners begins again" in output
+    assert "learner 1 has not responded for 5 s: the group of learners restarts" in output
     assert seconds[0] < REBUILT_SECONDS, seconds

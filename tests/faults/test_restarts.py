@@ -98,7 +98,7 @@ def test_the_users_mistake_is_not_repeated(tmp_path: Path) -> None:
     for words, said in (
         (["--restarts", "0"], "--restarts is '0'; allowed: whole numbers, at least 1"),
         (["--restarts", "3", "--env", "boxwrld"], "boxwrld"),
-        (["--restarts", "3", "--resume", str(tmp_path)], "holds no run"),
+        (["--restarts", "3", "--resume", str(tmp_path)], "contains no run"),
     ):
         process = start(*words)
         output, _ = process.communicate(timeout=180)

@@ -85,7 +85,7 @@ def test_training_goes_on_while_the_disk_is_full(disk: Path, how: str) -> None:
     code, output = stop(process)
     assert code == 0, output
     said = "No space left on device" if how == "full" else "Read-only file system"
-    assert f"{said}; earlier checkpoints are untouched" in output
+    assert f"{said}; earlier checkpoints remain intact" in output
     assert checkpoints.load(run / "checkpoints" / f"step-{steps_saved(run)[-1]:012d}")
 
 
@@ -171,7 +171,7 @@ def test_an_environment_that_cannot_be_saved_is_a_warning(tmp_path: Path, capfd:
     words += ("--envs-per-actor", "2", "--unroll-length", "5", "--checkpoint-every", "0.01", "--run-dir", str(run))
     assert run_train(*words, "--total-steps", 200) == 0
     output = capfd.readouterr().out
-    assert output.count("checkpoints are without the actors' state") == 1
+    assert output.count("checkpoints lack the actors' state") == 1
     assert "Secretive" in output
     newest = checkpoints.latest(run / "checkpoints")
     assert newest is not None

@@ -135,4 +135,4 @@ def test_an_actor_that_falls_silent_within_an_unroll_is_replaced(tmp_path: Path,
     process, _ = begin(run, *words, step_seconds=0.3, hang_at=12)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 1, output
-    assert "actor 0 has not answered, nor its environments stepped, for 2 s" in output
+    assert "actor 0 has not responded or stepped its environments for 2 s" in output

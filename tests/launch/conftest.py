@@ -1,10 +1,12 @@
 """Training runs that tests of several commands share. They are for reading: copy one to change it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from engram.launch.train import command as train
+from runs import TINY
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +30,18 @@ def population_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words += ["0.6", "--pbt.explore", "learner.lr=loguniform(1e-4,1e-2)", "--total-steps", "1500"]
     assert train.main([*words, "--run-dir", str(path)]) == 0
     return path
+
+
+@pytest.fixture(scope="session")
+def sync_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A synchronous run of 60 steps with the settings of TINY."""
+    path = tmp_path_factory.mktemp("sync") / "run"
+    words = [*TINY, "--local", "--sync", "--lr-schedule", "constant", "--total-steps", "60", "--run-dir", str(path)]
+    assert train.main(words) == 0
+    return path
+
+
+@pytest.fixture
+def run(sync_run: Path, tmp_path: Path) -> Path:
+    """A copy of `sync_run` to resume."""
+    return Path(shutil.copytree(sync_run, tmp_path / "run"))

@@ -82,7 +82,7 @@ def test_a_stage_that_is_not_learned_is_left_after_its_steps_where_that_was_aske
     assert not levels.add(episodes(0, 0), 1099), "the steps of the stage before do not count"
     assert levels.add(episodes(), 1100)
     assert levels.is_last
-    assert not levels.add(episodes(0), 10_000), "the environment as asked for is not left"
+    assert not levels.add(episodes(0), 10_000), "the target environment is not left"
     assert not patient.add(episodes(0, 0), 10_000_000)
 
 

@@ -68,7 +68,7 @@ def cases():
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", COMPARED)
 def test_an_update_waits_for_nothing_and_is_that_of_the_cpu(cases, case):
     """One copy in for each batch, none out before metrics are read; metrics and weights differ by rounding."""
@@ -81,7 +81,7 @@ def test_an_update_waits_for_nothing_and_is_that_of_the_cpu(cases, case):
     assert found["skipped"] == ([2, 2] if case.startswith("broken") else [0, 0])
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("case", "why"),
     [("peeking", "_local_scalar_dense"), ("masking", "index by a mask"), ("mixing", "on the host")],
@@ -90,24 +90,24 @@ def test_a_core_that_makes_the_processor_wait_is_found(cases, case, why):
     assert why in cases[case].get("refused", "")
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", ["population", "population together"])
 def test_members_learn_copy_and_resume_on_the_device(cases, case):
     assert cases[case] == {"same": True, "updates": [6, 6]}
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_a_replayed_update_reads_everything_from_where_it_was_recorded(cases):
     assert cases["recorded"] == {"replays": 3, "same": True}
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_a_recording_of_nothing_is_found_and_leaves_the_update_as_it_is(cases):
     """A graph of another device's stream is empty: the first replay, which is compared with an update, is the last."""
     assert cases["recorded nothing"] == {"replays": 1, "same": True}
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 @pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="torch below 2.9 has other flags")
 def test_forward_and_backward_pass_have_the_precision_that_is_configured(cases):
     """Also where the process has set another one, which it has again after the update."""
@@ -117,14 +117,14 @@ def test_forward_and_backward_pass_have_the_precision_that_is_configured(cases):
     }
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 @pytest.mark.parametrize("core", core_names())
 def test_an_update_starts_no_more_operations_than_its_budget(cases, core):
     """Starting an operation takes a GPU longer than computing a small one; an update of 12 steps."""
     assert cases[f"core {core}"]["operations"] <= 1.05 * OPERATIONS[core]
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", ["acting", "acting together"])
 def test_a_thread_acts_on_a_stream_of_its_own(cases, case):
     """Nothing is read before it is written or used again too early; weights are those of a run that acts on the CPU.

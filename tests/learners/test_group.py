@@ -33,9 +33,9 @@ ALGORITHMS = {
     "ppo": replace(ADAM, algorithm="ppo", algorithm_args={"epochs": 2, "minibatches": 2}, max_grad_norm=0.1),
 }
 TOLERANCES = {True: 1e-12, False: 1e-6}
-QUICK = ("lstm", "rmc")
+SETS = {"lstm": "integration", "rmc": "integration"}
 EVERY = [
-    pytest.param(core, algorithm, marks=[pytest.mark.integration] * (core not in QUICK))
+    pytest.param(core, algorithm, marks=getattr(pytest.mark, SETS.get(core, "nightly")))
     for core in core_names()
     for algorithm in ALGORITHMS
 ]
@@ -77,6 +77,7 @@ def test_several_learners_equal_one(processes: Processes, core: str, algorithm: 
         compare(processes, given, double)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_running_statistics_are_those_of_all_shares(processes: Processes, algorithm: str) -> None:
     given = {"normalize_returns": True, "prediction_size": 6, "previous_reward": True, "critic": "privileged"}
@@ -84,6 +85,7 @@ def test_running_statistics_are_those_of_all_shares(processes: Processes, algori
     compare(processes, case("gru", "symbols", algorithm, normalize_returns=True))
 
 
+@pytest.mark.integration
 def test_a_minibatch_without_environments_of_a_share(processes: Processes) -> None:
     """Eight minibatches of one environment each, which is one learner's."""
     given = case("gru", "none", "ppo", normalize_returns=True)
@@ -158,6 +160,7 @@ def _join_and_total(file: str) -> None:
         group.close()
 
 
+@pytest.mark.integration
 def test_a_learner_that_stops_while_it_joins_is_noticed(tmp_path: Path) -> None:
     file = str(tmp_path / "store")
     process = multiprocessing.get_context("spawn").Process(target=_join_and_stop, args=(file,))

@@ -28,6 +28,7 @@ def test_there_are_agents_and_they_are_small() -> None:
     assert sum(sizes) <= 25 * MIB
 
 
+@pytest.mark.nightly
 @agents
 def test_an_agent_plays_as_well_as_its_file_says(name: str, tmp_path: Path) -> None:
     """Two independent estimates of one mean differ by at most three of their joint standard errors."""

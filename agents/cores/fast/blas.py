@@ -37,7 +37,8 @@ def gemm(dtype: torch.dtype) -> int:
         address = _address(NAMES[dtype])
         _compare(address, dtype)
     except Exception as problem:  # another library or build; there is another route for any failure
-        logging.getLogger(__name__).warning("compiled cores are off, no product of %s: %s", dtype, problem)
+        message = "compiled cores are disabled, no matrix multiplication of %s: %s"
+        logging.getLogger(__name__).warning(message, dtype, problem)
         return 0
     return address
 
@@ -69,7 +70,7 @@ def _compare(address: int, dtype: torch.dtype) -> None:
         out = _with_room(np.full(12, np.nan, number), (3, 4))
         _product(address, x, weight if turned else turned_weight, turned, out)
         if not np.array_equal(out, x @ weight.T):
-            raise ArithmeticError("a small product is not NumPy's")
+            raise ArithmeticError("a small matrix multiplication differs from NumPy's")
 
 
 def _with_room(values: Array, shape: tuple[int, int]) -> Array:

@@ -17,9 +17,10 @@ _filters = compiled()
 
 @_filters
 def see(rows: Array, start: Array, reset: Array, gains: Array, decays: Array, in_a_row: bool, bias: Array) -> None:
-    """relu(group m of z^m_t + bias) in the place of the inputs; z^n_t = gain_n z^{n-1}_t + decay_n z^n_{t-1}. rows [T,
-    B, C] holds the inputs z^{-1}_t; start z_{-1} [B, k, C], reset bool [T, B]: z_{t-1} = 0 there, gains and decays [k],
-    bias [C]."""
+    """Overwrite inputs with relu(group m of z^m_t + bias); z^n_t = gain_n z^{n-1}_t + decay_n z^n_{t-1}.
+
+    rows [T, B, C] contains the inputs z^{-1}_t; start z_{-1} [B, k, C], reset bool [T, B]: z_{t-1} = 0 there, gains and
+    decays [k], bias [C]."""
     steps, batch, channels = rows.shape
     group = channels // len(gains)
     zero = rows.dtype.type(0)  # a plain 0 would make all of it float64
@@ -99,7 +100,7 @@ def smooth_backward(grad: Array, views: Array, cut: Array, decays: Array, out: A
 
 @_filters
 def hold(inputs: Array, reset: Array, gains: Array, decays: Array, in_a_row: bool, pools: Array) -> None:
-    """Write each filter's value after inputs [T, B, P] into `pools` [B, k, P], which hold its value before them. Pools
+    """Update `pools` [B, k, P], the filters' values before the inputs [T, B, P], to their values afterwards. Pools
     before an environment's last reset are irrelevant and not read."""
     steps, batch, _ = inputs.shape
     for b in range(batch):

@@ -87,7 +87,7 @@ class _Path:
         self.embedding: Tensor | None = None
 
     def add_seen(self, path: Tensor, path_start: Tensor, viewport: Tensor) -> None:
-        """Gradient of the first viewport's share of the product [T, B, V], and of its initial view [B, V]."""
+        """Add the gradients of the first viewport's views [T, B, V] and of its initial view [B, V]."""
         matrix = viewport.t() if self.weight is None else viewport.t() @ self.weight
         self.inputs = linear(path, matrix.t())
         if self.weight is not None:
@@ -95,7 +95,7 @@ class _Path:
         self.start[:, 0] += path_start @ viewport.t()
 
     def add_last(self, grad: Tensor, decay: float, cut: Tensor) -> None:
-        """Gradient of the first pool [B, P] after the last step, of which decay^j remains j steps before."""
+        """Add the gradient of the last step's first pool [B, P]; it is decay^j times as large j steps earlier."""
         steps = len(cut)
         age = torch.arange(steps - 1, -1, -1, dtype=grad.dtype).unsqueeze(1)
         cuts = cut.flip(0).cumsum(0).flip(0)  # at this step and later
@@ -109,8 +109,8 @@ class _Path:
 
 
 def _adjoint(grad: Tensor, views: Tensor, viewports: Tensor, ctx: Any) -> tuple[Tensor, ...]:
-    """d views -> d of the product [T, B, C], of the initial views [B, k, C], the parts of both that the first
-    viewport's path continues, [T, B, V] and [B, V], and d bias [k, V]."""
+    """Gradient of the views -> gradients of the product [T, B, C] and of the initial views [B, k, C], their parts
+    that pass through the first pool, [T, B, V] and [B, V], and the gradient of the bias [k, V]."""
     filters: Filters = ctx.filters
     count, width = len(viewports), viewports.shape[2]
     on_inputs, bias = torch.empty_like(views), torch.zeros(count * width, dtype=views.dtype)

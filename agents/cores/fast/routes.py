@@ -1,10 +1,9 @@
 """Parts of every compiled route: conditions of its use, groups of environments, matrix gradients.
 
-Small operations of a memory core cost more for launching them, and for loading their values from memory, than for
-computing. Compiled loops do many of them in one pass. Where they do not apply, the equations run in torch: on a GPU,
-in half precision, under torch.compile and torch.func, for a core whose parts have hooks or parametrizations or were
-replaced.
-`ENGRAM_COMPILED=0` in the environment switches all of them off.
+For the small operations of a memory core, launching them and loading their values takes longer than the arithmetic.
+Compiled loops do many of them in one pass. The equations run in torch instead on a GPU, in half precision, under
+torch.compile and torch.func, and for a core whose parts have hooks or parametrizations or were replaced.
+`ENGRAM_COMPILED=0` disables all compiled routes.
 """
 
 import os

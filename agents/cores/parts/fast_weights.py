@@ -60,7 +60,7 @@ def read(memory: Tensor, queries: Read) -> Tensor:
 
 
 class Block:
-    """L steps of writing and reading, rows of `new` and `asked` [N, L, ...], from memory [N, d, d, d]. None is a memory
+    """L steps of writing and reading, with writes and reads [N, L, ...], from memory [N, d, d, d]. None is a memory
     of zeros, of which nothing is computed. Where `fresh` (bool [N, L]) is set the memory is emptied before the step's
     write; the shapes do not depend on it."""
 

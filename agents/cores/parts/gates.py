@@ -2,12 +2,12 @@
 
 Source: Tallec & Ollivier 2018, "Can recurrent neural networks warp time?" (chrono initialization).
 
-A unit that retains the share sigmoid(b) per step forgets over about 1 + e^b steps. Torch's biases near zero
-make that two, so observations of fifty steps ago have no influence and a policy cannot begin to use them. Biases
-spread as here give each unit a different span.
+A unit that retains the share sigmoid(b) per step forgets within about 1 + e^b steps. With torch's biases near zero
+this is two steps, so observations from fifty steps ago have no influence and a policy cannot begin to use them. These
+biases give each unit a different span.
 
-The source also closes an LSTM's input gate, b_i = -b_f. Not done here: it scales the writes of a few steps down as the
-span grows. In a T-maze with 60 steps of limbo a cue then moves the outputs at the choice by 0.03, else by 0.14.
+The source also closes an LSTM's input gate, b_i = -b_f. This module does not: it would scale writes down as the span
+grows. In a T-maze with 60 steps of limbo, a cue would change the outputs at the choice by 0.03 instead of 0.14.
 """
 
 import torch

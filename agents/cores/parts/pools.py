@@ -1,4 +1,4 @@
-"""Linear filters: the pools of one hold p_t = F p_{t-1} + g x_t (F [k, k], g [k], one filter per feature)."""
+"""Linear filters p_t = F p_{t-1} + g x_t with k pools (F [k, k], g [k]), one filter per feature."""
 
 import math
 from typing import NamedTuple

@@ -51,7 +51,7 @@ _EASY_T_MAZE: Preset = {
 # trains the memory to store the graph's edges: the return reaches 82 after 3 M steps, from rewards alone (A2C) after
 # 12 M.
 _EASY_GRAPH: Preset = {
-    "env_args": {"variant": "released", "assignment": "drawn"},
+    "env_args": {"variant": "released", "assignment": "random"},
     "envs_per_actor": 64,
     "agent": {"policy_scale": 0.01, "normalize_returns": True, "prediction_size": 128},
     "learner": PPO

@@ -1,4 +1,4 @@
-"""The papers' settings, per environment and core, and those of environments that are in no paper.
+"""The papers' settings, per environment and core, and settings of environments that are not in a paper.
 
 Sources: the four papers and their released code, named per entry; unspecified values have the default.
 """

@@ -10,6 +10,8 @@ RENAMED = {
     "normalise_returns": "normalize_returns",
     "summariser_size": "summarizer_size",
 }
+FORMER_FLAGS = {"picture": "plot"}
+"""Flags of commands by the names that earlier versions gave them."""
 MOVED = {"clip_rho": "vtrace", "clip_pg_rho": "vtrace", "gae_lambda": "a2c"}
 """Former settings of every learner, and the algorithms to which they now belong."""
 
@@ -22,6 +24,8 @@ def upgraded(settings: dict[str, Any], default_algorithm: str) -> dict[str, Any]
         own = {key: learner[key] for key, reader in MOVED.items() if key in learner and reader == algorithm}
         learner = {key: value for key, value in learner.items() if key not in MOVED}
         settings["learner"] = learner | ({"algorithm_args": own | learner.get("algorithm_args", {})} if own else {})
+    if isinstance(parameters := settings.get("env_args"), dict) and parameters.get("assignment") == "drawn":
+        settings["env_args"] = parameters | {"assignment": "random"}
     agent = settings.get("agent")
     if isinstance(agent, dict) and agent.get("previous_reward") and "time_horizon" in agent:
         settings["agent"] = {"previous_reward_clip": 1.0} | agent  # all settings but this one were saved

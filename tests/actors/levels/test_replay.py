@@ -175,7 +175,7 @@ def test_environments_that_cannot_be_told_their_level_are_refused(env: str, para
     if env == "boxworld":
         factory.check_levels(environment)
     else:
-        with pytest.raises(ValueError, match=rf"level_replay is 0.6, and {env} cannot be told its next level"):
+        with pytest.raises(ValueError, match=rf"level_replay is 0.6, and {env} does not accept levels"):
             factory.check_levels(environment)
 
 

@@ -52,7 +52,7 @@ def test_an_unroll_is_of_one_stage_and_the_next_stage_begins_at_its_step_0() -> 
     onward = actors.unroll(of(1, 4))
     assert torch.equal(onward.env.observation[0], third.env.observation[-1]), "only a new stage begins again"
     last = actors.unroll(of(2, 5))
-    assert not any(ends(last)), "the environment as asked for"
+    assert not any(ends(last)), "the target environment"
 
 
 def test_the_last_stage_is_the_environment_as_asked_for() -> None:

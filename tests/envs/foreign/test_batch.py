@@ -417,11 +417,11 @@ def test_a_step_needs_a_reset():
         ("maze-twim", "did you mean: maze-twin"),
         ("nowhere:Nothing", "needs the module nowhere, but: No module named 'nowhere'"),
         ("engram.envs.maze:Mase", "engram.envs.maze: no 'Mase'; expected a subclass of gymnasium.Env, .*there: Maze"),
-        ("fractions:Fraction", "fractions: 'Fraction' is a class that is no gymnasium.Env; expected .*there is none"),
+        ("fractions:Fraction", "fractions: 'Fraction' is a class that is not a gymnasium.Env; .*there is none"),
         ("subprocess:getoutput", "subprocess: 'getoutput' is a function; expected .* @engram.envs.foreign.environment"),
         ("math:pi", "math: 'pi' is a float; expected"),
         ("my_environments:", "environment 'my_environments:' is incomplete; expected module:Class"),
-        ("gymnasium:Env", "gymnasium: 'Env' is a class that is no gymnasium.Env"),
+        ("gymnasium:Env", "gymnasium: 'Env' is a class that is not a gymnasium.Env"),
     ],
 )
 def test_unknown_environments_are_answered_with_known_ones(name, message):
@@ -478,7 +478,7 @@ def test_environments_that_can_draw_are_asked_to():
     assert picture.dtype == np.uint8
     assert picture.shape[2] == 3
     silent, _ = started(Echo(spaces.Discrete(2), spaces.Discrete(2)))
-    with pytest.raises(ValueError, match="echo draws no pictures"):
+    with pytest.raises(ValueError, match="echo renders no images"):
         silent.draw(0)
 
 

@@ -126,8 +126,8 @@ class Unmakeable(Right):
         (OldReset, "mine.reset returned array.*; expected .observation, info."),
         (OldStep, "mine.step returned 4 values .*; expected .observation, reward, terminated.*Gym's old form"),
         (TextReward, "mine.step returned the reward 'good'; expected a finite number"),
-        (WrongShape, "mine.step returned an observation of shape .3,.; observation_space says .2,."),
-        (WrongType, "mine.reset returned an observation of float32; observation_space says uint8"),
+        (WrongShape, "mine.step returned an observation of shape .3,.; observation_space is .2,."),
+        (WrongType, "mine.reset returned an observation of float32; observation_space is uint8"),
         (WrongEntry, "mine.reset returned an observation of float64 in entry 'deep.image'; .* says uint8"),
         (Flags, "mine.step returned terminated = 0; expected True or False"),
         (Leaves, r"mine\.step raised SystemExit: 0"),
@@ -181,7 +181,7 @@ def test_what_breaks_its_declaration_later_ends_the_run_at_once_without_a_retry(
     code = command.main([*words, "--total-steps", "10_000", "--run-dir", str(tmp_path / "run")])
     said = capsys.readouterr()
     assert code == 1
-    line = f"{__name__}:WrongAtTheEnd.step returned an observation of float32; observation_space says uint8"
+    line = f"{__name__}:WrongAtTheEnd.step returned an observation of float32; observation_space is uint8"
     assert f"rl-train: {line}" in said.err
     assert "Traceback" not in said.err + said.out
     assert "replaced" not in said.err + said.out

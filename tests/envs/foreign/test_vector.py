@@ -153,7 +153,9 @@ def test_an_episode_can_be_cut_in_all_modes(mode: AutoresetMode) -> None:
 @pytest.mark.parametrize("mode", ["SameStep", "Disabled"])
 def test_a_vector_environment_that_ignores_the_mask_is_refused_unless_all_episodes_end_together(mode: str) -> None:
     batch = make_batch(f"{__name__}:deaf", NUM_ENVS, mode=mode)
-    with pytest.raises(ValueError, match=r":deaf resets all environments where options\['reset_mask'\] names some"):
+    with pytest.raises(
+        ValueError, match=r":deaf resets all environments although options\['reset_mask'\] selects some"
+    ):
         played(batch)
     together = make_batch(f"{__name__}:countdowns", 3, mode=mode, equal=True)
     together.vector = Deaf(together.vector)

@@ -93,7 +93,7 @@ def assert_equal(one: list[np.ndarray], other: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.nightly), 4])
 def test_any_number_of_workers_gives_the_same_results_also_after_a_restore(make: Make, workers: int) -> None:
     plain, split = make(0), make(workers)
     assert type(plain) is not type(split)

@@ -245,7 +245,7 @@ def test_levels_that_make_no_sense(change, message):
     [
         ({"variant": "text"}, "variant is 'text'; allowed: 'paper', 'released'"),
         ({"split": "all"}, "split is 'all'; allowed: 'train', 'test'"),
-        ({"assignment": 3}, "assignment is 3; allowed: 'drawn', 'fixed'"),
+        ({"assignment": 3}, "assignment is 3; allowed: 'random', 'fixed'"),
         ({"num_graphs": 0}, "num_graphs is 0"),
         ({"graph_seed": -1}, "graph_seed is -1"),
         ({"num_states": 2}, r"num_states is 2; allowed: 3\.\.16"),

@@ -8,7 +8,7 @@ import pytest
 from engram.envs.pycolab_games import GAMES, make_game, planes
 from engram.envs.registration import make_batch
 
-STEPS = 40_000
+STEPS = 20_000
 """Steps compared for each game, shared by its cases."""
 
 

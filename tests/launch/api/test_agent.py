@@ -122,7 +122,7 @@ def test_a_reward_that_the_core_sees_must_be_given():
 def test_mistakes():
     agent = new_agent()
     seen, _ = observations(CONFIG, 1, 4)
-    with pytest.raises(ValueError, match="nothing was asked yet"):
+    with pytest.raises(ValueError, match="no action was sampled yet"):
         _ = agent.value
     with pytest.raises(ValueError, match=r"observation has shape \[2, 2, 2, 2\]; expected \["):
         agent.act(np.zeros((2, 2, 2, 2)))
@@ -131,7 +131,7 @@ def test_mistakes():
         agent.act(seen[0, :2])
     with pytest.raises(ValueError, match="began has 3 values; expected 4"):
         agent.act(seen[0], began=[True, False, False])
-    with pytest.raises(ValueError, match="holds no run"):
+    with pytest.raises(ValueError, match="contains no run"):
         engram.load_agent("/nowhere")
     with pytest.raises(ValueError, match="there is no agent zoo:graph-fwn; did you mean: graph-fwm"):
         engram.load_agent("zoo:graph-fwn")

@@ -54,15 +54,14 @@ def test_callbacks_stop_a_run_and_add_a_metric(tmp_path, local):
     assert steps_saved(run.path) == [last_step(run.path)]
 
 
-@pytest.mark.parametrize("local", [True, False])
-def test_an_exception_is_raised_after_a_checkpoint(tmp_path, local):
+def test_an_exception_is_raised_after_a_checkpoint(tmp_path):
     saved = []
 
     def on_row(row):
         raise LookupError(f"pruned at {row['step']}")
 
     with pytest.raises(LookupError, match="pruned at"):
-        engram.train(**SMALL, local=local, run_dir=str(tmp_path / "a"), on_row=on_row, on_checkpoint=saved.append)
+        engram.train(**SMALL, run_dir=str(tmp_path / "a"), on_row=on_row, on_checkpoint=saved.append)
     run = engram.Run(tmp_path / "a")
     assert saved == run.checkpoints
     assert len(saved) == 1

@@ -8,7 +8,7 @@ from broken_cores import Toy
 from engram.agents.certificate.certificate import CHECKS
 from engram.launch.check_core.command import run
 
-LINES = [*(name for name, _ in CHECKS), "state travels in an unroll", "gradients in memory order"]
+LINES = [*(name for name, _ in CHECKS), "state can be serialized", "gradient memory layout"]
 SHORT = ["--long-run", "100"]
 
 
@@ -35,7 +35,7 @@ def verdicts(out: str) -> dict[str, str]:
 def test_a_registered_core(check):
     code, out, err = check("gru", "--core-args", "hidden_size=12", "--input-size", "4", *SHORT)
     assert verdicts(out) == dict.fromkeys(LINES, "pass")
-    assert out.startswith("gru: 648 parameters, 48 bytes of state per row, 4 inputs -> 12 outputs\n")
+    assert out.startswith("gru: 648 parameters, 48 bytes of state per environment, 4 inputs -> 12 outputs\n")
     assert re.search(rf"^{len(LINES)} of {len(LINES)} passed in \d+ s$", out, re.MULTILINE)
     assert (code, err) == (0, "")
 
@@ -44,7 +44,7 @@ def test_a_core_of_a_third_party(check):
     """Named by module and class; its own option is set."""
     code, out, _ = check("broken_cores:Toy", "--core-args", "hidden_size=20", "--input-size", "6", *SHORT)
     parameters = sum(p.numel() for p in Toy(6, 20).parameters())
-    assert out.startswith(f"broken_cores:Toy: {parameters} parameters, 80 bytes of state per row, 6 inputs -> 20")
+    assert out.startswith(f"broken_cores:Toy: {parameters} parameters, 80 bytes of state per environment, 6 inputs")
     assert verdicts(out) == dict.fromkeys(LINES, "pass")
     assert code == 0
 
@@ -61,10 +61,8 @@ def test_a_broken_core_fails_on_its_line_and_by_its_exit_code(check):
 def test_a_parameter_whose_gradient_has_another_layout(check):
     """Named by its place in the core."""
     code, out, _ = check("broken_cores:ParameterWithGaps", "--input-size", "6", *SHORT)
-    assert "gradients in memory order" in {name for name, word in verdicts(out).items() if word == "FAIL"}
-    assert re.search(
-        r"FAIL  gradients in memory order +layer.weight has strides \(36, 2\), its gradient \(18, 1\)", out
-    )
+    assert "gradient memory layout" in {name for name, word in verdicts(out).items() if word == "FAIL"}
+    assert re.search(r"FAIL  gradient memory layout +layer.weight has strides \(36, 2\), its gradient \(18, 1\)", out)
     assert code == 1
 
 
@@ -79,7 +77,7 @@ def test_an_optimizer_that_ignores_layouts_fails(check, monkeypatch):
     monkeypatch.setattr("engram.launch.check_core.command.same_layout", lambda parameter, gradient: True)
     monkeypatch.setattr("engram.learners.optimizers.same_layout", lambda parameter, other: True)
     code, out, _ = check("gru", "--core-args", "hidden_size=12", "--input-size", "4", *SHORT)
-    assert {name for name, word in verdicts(out).items() if word == "FAIL"} == {"gradients in memory order"}
+    assert {name for name, word in verdicts(out).items() if word == "FAIL"} == {"gradient memory layout"}
     assert re.search(r"cell.weight_.h after a fused step differ by", out)
     assert code == 1
 

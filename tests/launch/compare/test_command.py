@@ -152,7 +152,7 @@ def test_members_of_a_population_are_averaged_where_the_run_has_no_such_metric(t
         (("nowhere",), "nowhere cannot be read: FileNotFoundError"),
         (("empty",), "empty contains no run"),
         (("runs", "--metric", "episode/retrun"), r"metric is 'episode/retrun', which no run has; did you mean.*return"),
-        (("runs", "--by", "croe"), r"by names 'croe', which is no setting.*did you mean: core"),
+        (("runs", "--by", "croe"), r"by names 'croe', which is not a setting.*did you mean: core"),
         (("runs", "--out", "empty"), "out is 'empty', which is a directory"),
         (("ftp-of-nobody://x/y",), "ftp-of-nobody://x/y cannot be read"),
     ],

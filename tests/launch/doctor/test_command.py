@@ -80,6 +80,7 @@ def test_a_machine_in_a_bad_way_is_told_what_to_change() -> None:
     assert "--num-actors" in found["memory"]["advice"]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="mounts a /dev/shm: needs root, unshare")
 def test_a_container_with_little_shared_memory_is_found_out() -> None:
     command = [
@@ -114,7 +115,7 @@ def test_actors_that_a_cluster_has_no_room_for_are_a_problem() -> None:
     nodes = [HERE, HERE._replace(name="worker")]
     assert processors(joined, HERE, nodes, 16).verdict == "ok"
     found = processors(joined, HERE, nodes, 17)
-    assert (found.verdict, found.advice) == ("problem", "--num-actors 16: the others wait for ever")
+    assert (found.verdict, found.advice) == ("problem", "--num-actors 16: the others wait forever")
     assert processors(RunConfig(), HERE, [HERE], 17).verdict == "warning", "a private Ray lets them take turns"
 
 
@@ -128,7 +129,7 @@ def test_learners_that_a_cluster_has_no_room_for_are_a_problem() -> None:
     assert learners(RunConfig(), nodes, SMALL) == []
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_nodes_of_a_cluster_report_their_cores_and_learners() -> None:
     # A separate cluster in namespaces, so that no other Ray on this machine is touched.
     if why := hosts.why_not(ssh=False):
@@ -201,6 +202,7 @@ def test_estimated_bytes_are_those_of_real_unrolls(core: str) -> None:
     assert found.parameters == weights.size
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_estimated_memory_is_within_a_factor_of_two_of_a_real_runs(tmp_path: Path) -> None:
     """A run on Ray with two actors, watched until its first updates are done."""

@@ -42,7 +42,7 @@ def said(rows: list[Row], config: RunConfig = CONFIG) -> dict[str, str]:
 
 def test_a_run_that_learns_has_no_symptom() -> None:
     assert said(healthy()) == {}
-    assert "nothing looks wrong" in symptoms(healthy(), CONFIG)[0].found
+    assert "no problems found" in symptoms(healthy(), CONFIG)[0].found
     assert "at least 8 are needed" in symptoms(healthy(5), CONFIG)[0].found
 
 
@@ -143,7 +143,7 @@ def test_a_real_run_with_silly_settings(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["/no/such"], "holds no run"),
+        (["/no/such"], "contains no run"),
         (["x", "--seed", "3"], "'--seed' cannot be combined with the run directory 'x'"),
     ],
 )

@@ -105,7 +105,7 @@ def test_mean_interval_covers_the_true_mean_as_often_as_it_says() -> None:
 def test_levels_that_are_played_for_ever_are_all_played_and_counted_once() -> None:
     """Copy i of the graph's fixed assignment has graph i mod 150, so 150 copies are one each."""
     agent = AgentConfig(core="lstm", core_args={"hidden_size": 8})
-    for assignment, expected in (("fixed", 150), ("drawn", 128)):
+    for assignment, expected in (("fixed", 150), ("random", 128)):
         environment = {"assignment": assignment, "num_graphs": 150}
         factory = ActorFactory(
             env="pomdp-graph", env_args=environment, agent=agent, num_envs=7, unroll_length=5, seed=3
@@ -232,7 +232,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere"], "nowhere holds no run"),
+        (["nowhere"], "nowherecontains no run"),
         (["{run}", "--checkpoint", "bset"], "allowed: latest, best, or a step: step-"),
         (["{run}", "--checkpoint", "12345"], "no checkpoint of step 12345; there are: step-"),
         (["{run}", "--episode", "5"], "did you mean: --episodes"),
@@ -307,7 +307,7 @@ def test_gif_of_an_environment_without_pictures_is_refused(tmp_path: Path) -> No
     factory = ActorFactory(
         env="examples.masked_cartpole:MaskedCartPole", agent=agent, num_envs=1, unroll_length=1, seed=0
     )
-    with pytest.raises(ValueError, match="draws no pictures"):
+    with pytest.raises(ValueError, match="renders no images"):
         film(factory.make_actor(0), 1)
 
 
@@ -344,5 +344,5 @@ def test_an_environment_that_draws_nothing_is_evaluated_all_the_same(
     assert "--gif" not in capsys.readouterr().out, "the farewell proposes what works"
     assert evaluate(path, "--episodes", 4, "--gif", tmp_path / "x.gif") == 0
     printed = capsys.readouterr().out
-    assert "secretive:Secretive draws no pictures" in printed
+    assert "secretive:Secretive renders no images" in printed
     assert "return" in printed

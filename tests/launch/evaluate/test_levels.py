@@ -22,7 +22,7 @@ def test_graphs_are_evaluated_on_the_test_split_which_training_has_not_seen() ->
 
 
 def test_levels_of_sequence_recall_occur_in_training() -> None:
-    assert "; 256 of its 256 levels occur in training, too" in line("sequence-recall", {}, {})
+    assert "; 256 of its 256 levels also occur in training" in line("sequence-recall", {}, {})
     assert "none of its 16 levels" in line("sequence-recall", {}, {"sequence_length": 2})
 
 

@@ -102,6 +102,6 @@ def test_an_incomplete_card_is_one_line(
     capsys.readouterr()
     assert evaluate(f"file://{copy}") == 2
     error = capsys.readouterr().err
-    assert "holds no agent that can be read (FileNotFoundError" in error
+    assert "contains no readable agent (FileNotFoundError" in error
     assert error.count("\n") == 1
     shutil.rmtree(copy)

@@ -273,7 +273,7 @@ def test_a_sweep_is_shown_written_and_drawn(
 ) -> None:
     file, picture = tmp_path / "sweep.json", tmp_path / "sweep.png"
     words = ["--intervene", "wipe@0:unit=1-4", "--sweep", "--every", 8, "--episodes", 8]
-    assert evaluate(finished_run, *words, "--json", file, "--picture", picture) == 0
+    assert evaluate(finished_run, *words, "--json", file, "--plot", picture) == 0
     found = json.loads(file.read_text())
     assert [point["step"] for point in found["points"]] == [0, 8, 16]
     assert found["points"][0]["return"]["difference"]["mean"] == 0.0
@@ -297,7 +297,7 @@ def test_decoding_is_shown_and_written(finished_run: Path, tmp_path: Path, capsy
         (["--intervene", "wipe@3:slot=1"], "no part 'slot'"),
         (["--intervene", "swop@3"], "did you mean: swap"),
         (["--intervene", "wipe@9999"], "no episode reaches step 9999; the longest has "),
-        (["--decode", "gaol"], "this environment tells: goal"),
+        (["--decode", "gaol"], "available facts: goal"),
         (["--decode", "goal", "--episodes", "5"], "needed: at least 40"),
         (["--decode", "goal:pool=2", "--episodes", "40"], "no part 'pool'"),
     ],

@@ -83,7 +83,7 @@ def scores_by_hand(name: str, seed: int, actions: list[int]) -> float:
 def test_a_person_plays_and_the_game_is_recorded(tmp_path):
     file = tmp_path / "game.json"
     terminal = Terminal("maze", "--seed", "3", "--record", str(file), "--env-args", "num_steps=6", "size=9")
-    terminal.wait_for("what an agent sees")
+    terminal.wait_for("the agent's observation")
     terminal.wait_for("arrows move")
     # x means nothing, v changes the view, and after the end only n goes on
     terminal.press(UP, RIGHT, b"s", b"a", b"x", b"v", LEFT, LEFT, UP, b"n", DOWN, b"q")
@@ -96,6 +96,7 @@ def test_a_person_plays_and_the_game_is_recorded(tmp_path):
     assert len(saved["scores"]) == 1
 
 
+@pytest.mark.nightly
 def test_real_time_the_rules_and_few_colors(tmp_path):
     file = tmp_path / "game.json"
     words = ("mini-pacman", "--record", str(file), "--fps", "100", "--env-args", "frame_cap=40")
@@ -150,6 +151,7 @@ def test_an_agent_plays_pauses_changes_speed_and_hands_over(tmp_path):
     assert len(saved["actions"]) >= 30
 
 
+@pytest.mark.nightly
 def test_the_agent_of_a_run_that_is_none_is_refused(tmp_path):
     terminal = Terminal(str(tmp_path))
     terminal.wait_for("rl-play: ")
@@ -199,7 +201,7 @@ def test_scores_are_sums_of_rewards(name):
         (["boxwurld"], "unknown environment 'boxwurld'; did you mean: boxworld"),
         (["CartPole-v1"], "unknown environment 'CartPole-v1'"),
         (["maze", "--env-args", "sise=9"], "maze has no parameter 'sise'; did you mean: size"),
-        (["maze"], "are no terminal"),
+        (["maze"], "playing needs a terminal"),
         (["maze", "--fps", "5"], "fps is 5.0, but maze has no action that stays; allowed: 0"),
         (["maze", "--ful"], "unknown flag '--ful'; did you mean: --full"),
     ],

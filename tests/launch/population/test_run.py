@@ -264,7 +264,7 @@ def test_events_after_the_checkpoint_are_set_aside(tmp_path: Path) -> None:
 def test_a_member_that_cannot_be_saved_is_replaced_by_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """One member's weights are spoilt in mid-run; it goes on as a copy of another one."""
+    """One member's weights are spoilt in mid-run; it continues as a copy of another one."""
     note = Member.note_update
 
     def spoil(self: Member, *arguments: Any) -> None:
@@ -315,7 +315,10 @@ def test_the_first_member_begins_as_a_run_without_a_population(tmp_path: Path) -
         (["--pbt.scheme", "truncation"], "pbt.scheme is set, but population is 0; allowed: with --population"),
         (["--population", "1", "--pbt.interval", "9"], "population is 1"),
         (["--population", "2", "--pbt.explore", "learner.lrr=uniform(1,2)"], "did you mean: learner.lr"),
-        (["--population", "2", "--pbt.explore", "learner.lr=uniform(2,1)"], "upside down; allowed: LOW below HIGH"),
+        (
+            ["--population", "2", "--pbt.explore", "learner.lr=uniform(2,1)"],
+            "has LOW above HIGH; allowed: LOW below HIGH",
+        ),
         (["--population", "2", "--pbt.explore", "learner.optimizer=choice(1,2)"], "not a number; numeric settings:"),
         (["--population", "2", "--pbt.window", "1"], "pbt.window is 1; allowed: at least 2"),
     ],
@@ -341,6 +344,7 @@ def test_a_run_keeps_its_population(tmp_path: Path) -> None:
         run_train(*GRAPH, *POPULATION, "--pbt.intervall", 7)
 
 
+@pytest.mark.nightly
 def test_a_population_on_ray_goes_on_after_kill_9_of_the_whole_tree(tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = [*GRAPH, *POPULATION, *EXPLORE, "--no-local", *TWO_ACTORS, "--pbt.p-value", 0.6, "--log-every", 100]

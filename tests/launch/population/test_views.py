@@ -21,7 +21,7 @@ from engram.launch.metrics.writer import MetricsWriter
 from engram.launch.population import command as population_view
 from engram.launch.population.events import PICTURE_SECONDS, PopulationWriter, charts, spread
 from engram.launch.population.lineage import Lineage, descent, families
-from engram.launch.population.lineage_picture import MARGIN, ROW_HEIGHT, WIDTH, picture
+from engram.launch.population.lineage_plot import MARGIN, ROW_HEIGHT, WIDTH, plot
 from engram.launch.population.panel import MemberRow, PopulationPanel
 from engram.launch.run.config import RunConfig
 from engram.launch.run.settings.plain import from_dict
@@ -126,9 +126,9 @@ def test_a_member_replaced_because_its_loss_was_not_finite_is_a_descendant() -> 
 
 
 def drawn(scores: list[float]) -> np.ndarray:
-    """The picture of a population judged once in the middle of its life: [height, width, 3]."""
+    """The plot of a population judged once in the middle of its life: [height, width, 3]."""
     events = [start(), evaluation(1000, 1, scores), {"event": "resume", "step": 2000, "from_step": 2000}]
-    return np.asarray(Image.open(io.BytesIO(picture(Lineage(events)))).convert("RGB"))
+    return np.asarray(Image.open(io.BytesIO(plot(Lineage(events)))).convert("RGB"))
 
 
 def color_of_row(image: np.ndarray, member: int) -> tuple[int, ...]:
@@ -463,7 +463,7 @@ def test_the_command_shows_members_schedules_and_lineage(
     truncation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "lineage.png"
-    assert command(population_view.run, truncation, "--picture", file) == 0
+    assert command(population_view.run, truncation, "--plot", file) == 0
     said = capsys.readouterr().out
     last = log(truncation)[line_of(truncation, "copy")]
     assert f"{last['member']} <- {last['from']}" in said
@@ -552,7 +552,7 @@ def test_rl_eval_takes_the_best_member_another_or_all(
     ("command_line", "words", "said"),
     [
         (population_view.run, ["{plain}"], "rl-population: {plain} is a run without a population"),
-        (population_view.run, ["nowhere"], "nowhere holds no run"),
+        (population_view.run, ["nowhere"], "nowherecontains no run"),
         (population_view.run, ["{broken}"], "population.jsonl line 2 is damaged"),
         (population_view.run, ["{plain}", "--reply"], "did you mean: --replay"),
         (evaluate.run, ["{population}", "--member", "3"], "member is 3; allowed: 0..2, or -1 for the best"),

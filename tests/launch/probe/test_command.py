@@ -55,7 +55,7 @@ def test_a_probe_begins_with_the_weights_of_another(probe, tmp_path):
     assert then["updates"] == 1
     code, _, error = probe("copy", *tiny, "--updates", 1, "--start-from", easy, "--run-dir", none)
     assert code == 2
-    assert "its network is another one" in error
+    assert "its network is different" in error
     code, _, error = probe(*words, "--start-from", tmp_path / "nowhere", "--run-dir", none)
     assert code == 2
     assert "nowhere" in error
@@ -107,7 +107,7 @@ def flat(value):
         (("recall", "--device", "gpu"), "device is 'gpu'; allowed: auto, cpu, cuda, cuda:N"),
         (("babi",), "task 'babi' needs folder="),
         (("babi", "--task-args", "folder=none"), "folder 'none' does not exist"),
-        (("--resume", "nowhere"), "nowhere holds no run"),
+        (("--resume", "nowhere"), "nowhere contains no run"),
         (("recall", "--head-layers", "100000"), "head_layers is 100000; allowed: 0..1000"),
         (("recall", "--head-layers", "2", "--head-size", "1000000"), "out of memory: "),
     ],

@@ -39,7 +39,8 @@ def run(command: str, *words: str) -> int:
 MISTAKES = [
     ("rl-train --enw boxworld", "unknown flag '--enw'; did you mean: --env"),
     ("rl-train -lr 3", "unknown flag '-lr'; did you mean: --lr"),
-    ("rl-train lr=3", "unexpected word 'lr=3'; did you mean: --lr"),
+    ("rl-population RUN --picture a.png", "unknown flag '--picture'; did you mean: --plot"),
+    ("rl-train lr=3", "unexpected argument 'lr=3'; did you mean: --lr"),
     ("rl-train --lr abc", "--lr: 'abc' is not a number"),
     ("rl-train --lr inf", "--lr: 'inf' is not a number"),
     ("rl-train --lr", "--lr needs a value"),

@@ -146,7 +146,9 @@ def test_explanations_name_settings_that_exist() -> None:
 def test_settings_that_older_runs_saved_under_another_name_are_read() -> None:
     learner = {"optimiser": "rmsprop_tf", "algorithm": "ppo", "algorithm_args": {"normalise_advantages": False}}
     agent = {"normalise_returns": True, "core": "concrete", "core_args": {"summariser_size": 7}}
-    config = from_dict(RunConfig, {"batch_size": 8, "learner": learner, "agent": agent})
+    data = {"batch_size": 8, "learner": learner, "agent": agent, "env_args": {"assignment": "drawn"}}
+    config = from_dict(RunConfig, data)
+    assert config.env_args == {"assignment": "random"}
     assert (config.envs_per_update, config.learner.optimizer, config.agent.normalize_returns) == (8, "rmsprop_tf", True)
     assert config.learner.algorithm_args == {"normalize_advantages": False}
     assert config.agent.core_args == {"summarizer_size": 7}

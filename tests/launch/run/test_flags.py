@@ -55,7 +55,7 @@ def test_the_file_of_a_run_does_not_carry_its_directory(tmp_path: Path) -> None:
 def test_what_differs_from_the_preset_is_said() -> None:
     words = ["--env", "pomdp-graph", "--core", "fwm", "--core-args", "num_reads=1", "--lr", "0.5", "--seed", "9"]
     said = changed_from_preset(parse_run(words), words)
-    assert said == "other than in preset paper: agent.core_args.num_reads 1 (3), learner.lr 0.5 (0.001)"
+    assert said == "differs from preset paper: agent.core_args.num_reads 1 (3), learner.lr 0.5 (0.001)"
     assert changed_from_preset(parse_run(words[:4]), words[:4]) == ""
 
 
@@ -119,7 +119,7 @@ def test_a_run_with_a_secret_url_asks_for_it_again(tmp_path: Path) -> None:
     with RunDirectory.create(tmp_path / "run", to_dict(config), name="x") as run:
         assert "TOKEN" not in (run.path / "config.toml").read_text()
         assert from_dict(RunConfig, run.config()).checkpoint_url == "https://***@host.invalid/run"
-    with pytest.raises(EngramError, match="whose secret part is not written down; give --checkpoint-url again"):
+    with pytest.raises(EngramError, match="whose secret part is not stored; give --checkpoint-url again"):
         run_train("--resume", tmp_path / "run")
 
 

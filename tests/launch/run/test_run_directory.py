@@ -93,7 +93,7 @@ def test_another_configuration_is_named(tmp_path: Path) -> None:
 def test_the_same_configuration_says_resume(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path, CONFIG, name="x").close()
     message = error_of(tmp_path, {**CONFIG, "run_dir": "elsewhere"})
-    assert message == f"{tmp_path} contains this very run; to continue it: {resume_command(tmp_path)}"
+    assert message == f"{tmp_path} contains this run; to continue it: {resume_command(tmp_path)}"
 
 
 def test_settings_that_are_gone_count_as_different() -> None:
@@ -204,6 +204,7 @@ def test_an_appended_file_comes_back_with_its_beginning(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.integration
 def test_the_command_to_continue_works_without_activation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     RunDirectory.create(tmp_path, CONFIG, name="x").close()
     monkeypatch.setenv("PATH", "/usr/bin:/bin")

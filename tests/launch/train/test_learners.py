@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from engram.base.errors import EngramError
-from engram.launch.cluster import ray_session
 from engram.launch.run import saved
 from engram.launch.run.run_flags import parse_run
 from engram.launch.train import command as train
@@ -52,20 +50,7 @@ def assert_equal(run: Path, other: Path) -> None:
     assert ours["accumulator"]["window"] == theirs["accumulator"]["window"]
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[None]:
-    """One Ray for all runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(SUPPORT))
-        ray_session.start_ray(3, num_learners=3)
-        stop = ray_session.stop_ray
-        patch.setattr(ray_session, "stop_ray", lambda: True)
-        yield
-    stop()
-
-
-@pytest.mark.integration
-def test_two_learners_equal_one_also_when_a_run_changes_their_number(tmp_path: Path, session: None) -> None:
+def test_two_learners_equal_one_also_when_a_run_changes_their_number(tmp_path: Path, shared_ray: None) -> None:
     """In synchronous mode, without a stop, and from two learners to one and back again."""
     assert run_train(*SYNC, "--local", "--total-steps", 600, "--run-dir", tmp_path / "one") == 0
     two = ("--no-local", "--num-learners", 2)
@@ -75,8 +60,7 @@ def test_two_learners_equal_one_also_when_a_run_changes_their_number(tmp_path: P
     assert_equal(tmp_path / "run", tmp_path / "one")
 
 
-@pytest.mark.integration
-def test_three_learners_at_full_speed(tmp_path: Path, session: None) -> None:
+def test_three_learners_at_full_speed(tmp_path: Path, shared_ray: None) -> None:
     """The lag of all shares is bounded and measured, actors are dealt to learners, every step is counted."""
     words = ("--num-actors", 3, "--num-learners", 3, "--envs-per-update", 13, "--total-steps", 3000)
     assert run_train(*TINY, *words, "--run-dir", tmp_path / "run") == 0
@@ -90,9 +74,9 @@ def test_three_learners_at_full_speed(tmp_path: Path, session: None) -> None:
     assert ended == set(range(12)), "environments of every share"
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_learners_with_different_weights_end_the_run(
-    tmp_path: Path, session: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, shared_ray: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(SUPPORT)
     words = ("--torso", "drifting:Drifting", "--num-learners", 2, "--total-steps", 10_000)
@@ -100,8 +84,8 @@ def test_learners_with_different_weights_end_the_run(
     assert "learner 1 has other weights than learner 0 after 100 updates" in capsys.readouterr().err
 
 
-@pytest.mark.integration
-def test_a_population_dealt_to_two_learners(tmp_path: Path, session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.nightly
+def test_a_population_dealt_to_two_learners(tmp_path: Path, shared_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same weights, decisions and settings bit for bit as in one process, also resumed with another number."""
     words = (*POPULATION, "--sync", "--lr-schedule", "constant", "--total-steps", 800)
     assert run_train(*words, "--local", "--run-dir", tmp_path / "one") == 0

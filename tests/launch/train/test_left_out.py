@@ -45,6 +45,6 @@ def test_the_warning_names_the_environment_and_so_does_rl_doctor(
     assert (printed.out + printed.err).count(warning) == 1
     doctor.main([run])
     advice = " ".join(capsys.readouterr().out.split())
-    assert "left out because" in advice
+    assert "skipped because" in advice
     assert f"{what} that is nan or inf" in advice
-    assert "--lr" not in advice[advice.index("left out because") :].split("mend")[0]
+    assert "--lr" not in advice[advice.index("skipped because") :].split("fix")[0]

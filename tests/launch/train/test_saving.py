@@ -90,9 +90,8 @@ def test_a_mean_that_is_no_number_is_never_the_best(tmp_path: Path, returns: lis
     assert saved.Best(math.nan, 7, 0, 1000, 0.1).gives_way_to(-5.0, 0.1), "as older runs have it"
 
 
-def test_after_a_foreign_checkpoint_was_passed_over_a_runs_own_are_kept(tmp_path: Path) -> None:
-    run, other = tmp_path / "run", tmp_path / "other"
-    run_train(*LOCAL, "--total-steps", 60, "--run-dir", run)
+def test_after_a_foreign_checkpoint_was_passed_over_a_runs_own_are_kept(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
     run_train(*LOCAL, "--total-steps", 1000, "--checkpoint-every", 0, "--run-dir", other, "--lr", 0.003)
     foreign = steps_saved(other)[-3:]
     assert len(foreign) == 3
@@ -177,10 +176,8 @@ def test_an_actor_that_fails_between_updates_costs_nothing(tmp_path: Path, monke
 
 
 def test_what_could_not_be_saved_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tmp_path / "run"
-    assert run_train(*LOCAL, "--total-steps", 60, "--run-dir", run) == 0
     before = steps_saved(run)[-1]
 
     def full(*_: Any) -> Path:
@@ -192,7 +189,7 @@ def test_what_could_not_be_saved_is_said(
     reached = rows(run)[-1]["step"]
     said = capsys.readouterr().out
     assert f"the last {reached - before:,} of them are in no checkpoint of {run}" in said
-    assert "all of it is in" not in said
+    assert "everything is in" not in said
     assert f"rl-train --resume {run}" in said
 
 
@@ -203,9 +200,7 @@ def files_of(run: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
-def test_a_resume_that_cannot_be_changes_nothing(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run_train(*LOCAL, "--total-steps", 60, "--run-dir", run)
+def test_a_resume_that_cannot_be_changes_nothing(run: Path) -> None:
     for path in (run / "checkpoints").iterdir():
         (path / "tensors.pt").write_bytes(b"")
     before = files_of(run)
@@ -225,7 +220,7 @@ def test_a_time_limit_is_of_one_command(tmp_path: Path, capsys: pytest.CaptureFi
     assert rows(run), "it counts from the first update, so there is one"
     reached = rows(run)[-1]["step"]
     assert run_train("--resume", run, "--total-steps", reached + 500) == 0
-    assert f"goes on from step {reached:,}" in capsys.readouterr().out
+    assert f"continues from step {reached:,}" in capsys.readouterr().out
     assert rows(run)[-1]["step"] >= reached + 500
 
 
@@ -243,16 +238,25 @@ def test_a_time_limit_is_of_one_command(tmp_path: Path, capsys: pytest.CaptureFi
     ids=["null", "no members", "members null", "members missing", "no learner", "best", "config"],
 )
 def test_a_sealed_checkpoint_with_foreign_content_is_passed_over(
-    tmp_path: Path, content: Any, caplog: pytest.LogCaptureFixture
+    three: Path, tmp_path: Path, content: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = tmp_path / "run"
-    run_train(*LOCAL, "--total-steps", 60, "--run-dir", run)
-    run_train("--resume", run, "--total-steps", 120)
+    run = Path(shutil.copytree(three, tmp_path / "run"))
     first, last = steps_saved(run)[-2:]
     seal(run / "checkpoints" / f"step-{last:012d}", content)
-    assert run_train("--resume", run, "--total-steps", 180) == 0
+    found, _ = train_checkpoint(run, "latest")
+    assert checkpoints.step_of(found) == first
     assert f"step-{last:012d}" in caplog.text
-    assert any(row["step"] > first for row in rows(run))
+
+
+def test_a_run_goes_on_from_the_newest_checkpoint_that_can_be_read(
+    three: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Path(shutil.copytree(three, tmp_path / "run"))
+    last = steps_saved(run)[-1]
+    seal(run / "checkpoints" / f"step-{last:012d}", lambda state: {**state, "members": []})
+    assert run_train("--resume", run, "--total-steps", 240) == 0
+    assert f"step-{last:012d}" in caplog.text
+    assert rows(run)[-1]["step"] >= 240
 
 
 @pytest.fixture(scope="module")
@@ -305,9 +309,7 @@ def test_none_among_the_cores_options_comes_back(tmp_path: Path) -> None:
         assert from_dict(RunConfig, run.config()) == config
 
 
-def test_a_torn_line_in_the_middle_of_the_metrics_is_set_aside(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run_train(*LOCAL, "--total-steps", 60, "--run-dir", run)
+def test_a_torn_line_in_the_middle_of_the_metrics_is_set_aside(run: Path) -> None:
     before = (run / "metrics.jsonl").read_bytes()
     first, rest = before.split(b"\n", 1)
     torn = b'{"step": 12, "ti' + first

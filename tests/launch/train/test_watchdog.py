@@ -48,7 +48,7 @@ def watch(loop: Loop, stall: float, seconds: float, died: str = "", signaled: bo
 
 
 def test_no_update_for_too_long_is_the_end() -> None:
-    assert watch(Loop(), stall=0.2, seconds=60) == [("no update for 0 s, nor a step of an environment", FAILED)]
+    assert watch(Loop(), stall=0.2, seconds=60) == [("no update for 0 s, and no environment step", FAILED)]
 
 
 def test_a_loop_without_a_limit_or_within_it_goes_on() -> None:

@@ -35,6 +35,7 @@ def step_of(run: Path) -> int:
     return checkpoints.step_of(newest) if newest else 0
 
 
+@pytest.mark.nightly
 def test_seeds_stop_together_and_are_resumed(tmp_path: Path) -> None:
     folder = tmp_path / "three"
     words = [*SMALL, *FOREVER, "--checkpoint-every", "0.5", "--seeds", "1,2,3", "--jobs", "2", "--run-dir", folder]

@@ -131,7 +131,7 @@ def test_scores_count_what_is_scored():
     logits[0, 0, 0] = logits[0, 1, 1] = logits[1, 0, 0] = logits[2, 0, 1] = logits[2, 1, 0] = math.log(3)
     every = torch.ones(3, 2, dtype=torch.bool)
     found = score(logits, targets, every)
-    assert (found.right, found.asked, found.perfect, found.sequences) == (4, 5, 1, 2)
+    assert (found.right, found.answers, found.perfect, found.sequences) == (4, 5, 1, 2)
     assert found.nats == pytest.approx(-4 * math.log(0.75) - math.log(0.25))
     assert found.perplexity == pytest.approx(math.exp(found.nats / 5))
     some = every.clone()
@@ -147,14 +147,14 @@ def test_wilsons_interval():
         assert abs(0.9 - end) == pytest.approx(1.959964 * math.sqrt(end * (1 - end) / 50))
     assert wilson(1.0, 20)[1] == 1
     assert wilson(0.5, 0) == (0, 1)
-    assert Score(right=90, asked=1000, sequences=10).interval() == wilson(0.09, 10)
+    assert Score(right=90, answers=1000, sequences=10).interval() == wilson(0.09, 10)
 
 
 def test_examining_knows_no_training():
     _, learner = made("recall", "lstm")
     before = copy.deepcopy(learner.model.state_dict())
     found = examine(learner.model, make_task("recall", 32, part="test"), 3)
-    assert found.asked == found.sequences == 96
+    assert found.answers == found.sequences == 96
     assert all(torch.equal(a, b) for a, b in zip(learner.model.state_dict().values(), before.values(), strict=True))
 
 

@@ -23,8 +23,8 @@ def forward(
 ) -> None:
     """All steps of environments `first` to `last`: their h [T, B, H] in `out`; there are no cells.
 
-    The weight is [3 H, H], with `turned` [H, 3 H]. A record of one step and of a group's environments is reused
-    for acting.
+    The weight is [3 H, H], with `turned` [H, 3 H]. For acting, the record has one step and the environments of
+    one group, and is reused.
     """
     start = first % record.h.shape[1]
     shift, end = first - start, start + last - first

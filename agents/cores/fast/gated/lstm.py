@@ -24,8 +24,8 @@ def forward(
 ) -> None:
     """All steps of environments `first` to `last`: their h [T, B, H] in `out`, their last c [B, H] in `cells`.
 
-    The weight is [4 H, H], with `turned` [H, 4 H]. A record of one step and of a group's environments is reused
-    for acting.
+    The weight is [4 H, H], with `turned` [H, 4 H]. For acting, the record has one step and the
+    environments of one group, and is reused.
     """
     start = first % record.h.shape[1]
     shift, end = first - start, start + last - first

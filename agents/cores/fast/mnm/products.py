@@ -1,6 +1,6 @@
 """Multiplications of one environment's memory with a few keys: too small for a BLAS routine.
 
-M [d, d] is passed over once for three keys; x and y are [R, d].
+One pass over M [d, d] serves three keys; x and y are [R, d].
 """
 
 from ..elementwise import Array, add_scaled, dot, part

@@ -24,7 +24,7 @@ from .forward import forward
 
 
 class Tensors(NamedTuple):
-    """Everything that the unroll depends on and that gradients are computed for; shapes as in arrays.py."""
+    """Differentiable inputs of the unroll; shapes as in arrays.py."""
 
     gates: Tensor
     h: Tensor
@@ -86,7 +86,7 @@ class _Plan(NamedTuple):
     heads: int
     cut: int
     recording: bool
-    routine: int  # Of the multiplications
+    routine: int  # Address of the multiplication routine
 
 
 class _Unroll(torch.autograd.Function):

@@ -3,8 +3,8 @@
 Parts of the compiled loop in `kernels.py`, each for one batch element or one row, so that its values stay in
 the CPU's cache from the first operation to the last and do not depend on the rest of the batch.
 
-Shapes: N + 1 rows of F values, of the last of which only keys and values matter; H heads of width V = F / H; keys of
-size K; D = H (2 K + V), per head query, key and value. P places of an image have keys and values alone, E = H (K + V).
+Shapes: N + 1 rows of F values (the last row, the input, has no query); H heads of width V = F / H; keys of size K;
+D = H (2 K + V), per head query, key and value; P places of an image, which have only keys and values, E = H (K + V).
 """
 
 import numpy as np

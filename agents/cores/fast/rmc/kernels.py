@@ -52,8 +52,8 @@ def forward(
 ) -> None:
     """All steps of environments `first` to `last`; writes their part of the record and of the memories [T, B, N, F].
 
-    With `turned` the matrices are [inputs, outputs]: multiplications of few rows are faster this way. A record of one
-    step and of a group's environments is reused for acting.
+    With `turned` the matrices are [inputs, outputs]: multiplications of few rows are faster this way. For acting,
+    the record has one step and the environments of one group, and is reused.
     """
     qkv = np.empty((len(resets.memory) + 1, len(w.qkv_gain)), out.dtype)
     for t in range(len(out)):
@@ -151,8 +151,8 @@ def backward(
 ) -> None:
     """The adjoint of `forward` for gradients of the memories [T, B, N, F].
 
-    `grads.memory` is at first the gradient of the last memory and at last that of the first. Sums go to row `group` of
-    their arrays. Gradients are truncated before every `cut`-th step; 0 truncates none.
+    `grads.memory` initially contains the gradient of the last memory, and finally that of the first one. Sums are
+    written to row `group` of their arrays. Gradients are truncated before every `cut`-th step; 0 truncates none.
     """
     memory_grad = grads.memory
     through = np.empty((last - first, *resets.memory.shape), grad_out.dtype)
@@ -190,7 +190,7 @@ def _gates_backward(
     old: Array,
     grads: Leaves,
 ) -> None:
-    """Gradient `grad` [B, N, F] of the new memory -> in its place that of the candidate, in `old` of the memory."""
+    """Overwrite `grad` [B, N, F], of the new memory, with that of the candidate; `old` receives that of the memory."""
     t, first = own.t, own.first
     memory, gates, to_gates = record.rows[t], record.gates[t], grads.gates[t]
     row = np.empty_like(grad[0, 0])

@@ -54,7 +54,7 @@ class _Plan(NamedTuple):
     recording: bool
     """Whether a backward pass may follow."""
     routine: int
-    """Of the multiplications."""
+    """Address of the multiplication routine."""
     matrices: tuple[list[Tensor], list[Tensor], list[Tensor]]
     """The weights behind `qkv`, `mlp` and `gates`."""
 

@@ -1,7 +1,7 @@
 """Linear recurrences step by step in compiled code, and their adjoint, for a CPU.
 
-A step is one multiplication and one addition per value: every number is read and written once. Real and complex
-numbers alike; conj is nothing to a real one.
+A step is one multiplication and one addition per value, and every value is read and written once. Values are real or
+complex; conj does not change real ones.
 
 Shapes: T steps, B environments, C channels.
 """

@@ -1,6 +1,6 @@
 """The soak in one image: what was learned, what was done to it, and the memory of all its processes.
 
-python benchmarks/soak/picture.py [benchmarks/results/soak.json]
+python benchmarks/soak/plot.py [benchmarks/results/soak.json]
 """
 
 import json

@@ -31,7 +31,7 @@ def size(lineage: Lineage) -> tuple[int, int]:
     return WIDTH, ROW_HEIGHT * lineage.members + MARGIN
 
 
-def picture(lineage: Lineage) -> bytes:
+def plot(lineage: Lineage) -> bytes:
     """The plot as a PNG of `size`. Thick lines are weights from which current ones descend, thin ones were replaced
     later; arrows are copies. The black line is the descent of the currently best member."""
     width, height = size(lineage)

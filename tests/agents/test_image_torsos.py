@@ -32,7 +32,7 @@ def test_the_layout_of_a_picture_is_recognized(shape: tuple[int, ...], first: bo
 
 @pytest.mark.parametrize("shape", [(3, 5, 20), (64, 8, 8), (4, 12, 14)])
 def test_a_layout_that_the_shape_does_not_show_is_asked_for(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"\[rows, columns, channels\] or .* --image-layout says which"):
+    with pytest.raises(ValueError, match=r"\[rows, columns, channels\] or .* set --image-layout"):
         make_torso(ArraySpec(shape), TorsoConfig())
     make_torso(ArraySpec(shape), TorsoConfig(conv_channels=()))  # a plain vector has no layout
 
@@ -75,7 +75,7 @@ def test_a_residual_block_adds_to_what_it_is_given() -> None:
 
 
 def test_a_picture_too_small_for_strides_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"torso is 'atari'; allowed for pictures of at least 36 x 36, .* 35 x 84"):
+    with pytest.raises(ValueError, match=r"torso is 'atari'; allowed for images of at least 36 x 36, .* 35 x 84"):
         make_torso(ArraySpec((35, 84, 3)), TorsoConfig(torso="atari"))
     make_torso(ArraySpec((36, 36, 3)), TorsoConfig(torso="atari"))(torch.rand(1, 36, 36, 3))
 
@@ -114,6 +114,6 @@ def test_a_torso_for_pictures_without_a_picture_is_refused() -> None:
         (ArraySpec((2, 3, 40, 40, 3)), r"shape \[2, 3, 40, 40, 3\]"),
         ({"b": ArraySpec((4,)), "a": ArraySpec((2,))}, "entries a, b"),
     ):
-        expected = f"torso is 'atari', and the observation of {shown} is no picture; allowed: torso 'grid'"
+        expected = f"torso is 'atari', and the observation of {shown} is not an image; allowed: torso 'grid'"
         with pytest.raises(ValueError, match=expected):
             make_torso(spec, TorsoConfig(torso="atari"))  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """Plot the images of docs/reference/environments.md: each environment's whole board alongside the observation.
 
-python docs/make_pictures.py [ENVIRONMENT ...]
+python docs/make_images.py [ENVIRONMENT ...]
 """
 
 import sys
@@ -34,7 +34,7 @@ MOMENTS = {
     "maze": Moment(seed=6, steps=30),
     "popgym-concentration": Moment(seed=1, steps=40),
 }
-"""Environments without a moment have no picture."""
+"""Environments without a moment have no image."""
 
 
 def draw(name: str) -> Image.Image:

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from .kernels import Linear
 from .normalization import Moments
-from .specs import picture_size, scaled, with_channels_last
+from .specs import image_size, scaled, with_channels_last
 
 
 class PictureTorso(nn.Module):
@@ -24,7 +24,7 @@ class PictureTorso(nn.Module):
     def __init__(self, shape: tuple[int, ...], scale: float, first: bool, moments: Moments | None) -> None:
         super().__init__()
         self.scale, self.first, self.moments = scale, first, moments
-        channels, rows, cols = picture_size(shape, first)
+        channels, rows, cols = image_size(shape, first)
         self.layers, size = self._layers(channels, rows, cols)
         self.linear = Linear(size, self.width)
         self.output_size = self.width
@@ -66,8 +66,8 @@ class NatureTorso(PictureTorso):
     def _layers(self, channels: int, rows: int, cols: int) -> tuple[nn.Sequential, int]:
         if min(rows, cols) < self.LEAST:
             raise ValueError(
-                f"torso is 'atari'; allowed for pictures of at least {self.LEAST} x {self.LEAST}, these have "
-                f"{rows} x {cols}; 'atari-resnet' and 'grid' take any"
+                f"torso is 'atari'; allowed for images of at least {self.LEAST} x {self.LEAST}, these have "
+                f"{rows} x {cols}; 'atari-resnet' and 'grid' accept any"
             )
         layers: list[nn.Module] = []
         for kernels, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
@@ -107,5 +107,5 @@ class ResNetTorso(PictureTorso):
         return nn.Sequential(*layers, nn.ReLU()), channels * rows * cols
 
 
-PICTURE_TORSOS: dict[str, type[PictureTorso]] = {"atari": NatureTorso, "atari-resnet": ResNetTorso}
+IMAGE_TORSOS: dict[str, type[PictureTorso]] = {"atari": NatureTorso, "atari-resnet": ResNetTorso}
 """Networks by their name in --torso."""

@@ -86,7 +86,7 @@ def _draw_caption(canvas: Canvas, state: State, params: Params, index: int, full
         canvas.text(side, col + 0.9, text, INK, 0.6)
     canvas.text(side, 7.4, f"last action: {'none' if last == ACTION_NONE else last}", INK, 0.6)
     if full or params.show_graph:
-        canvas.text(side + 1.8, 5.6, "black arrows: the agent's ways", INK, 0.6)
+        canvas.text(side + 1.8, 5.6, "black arrows: edges from the agent's state", INK, 0.6)
     steps = (
         f"step {state.steps[index]} of {params.num_steps}, {state.timer[index]} of {params.patience} without success"
     )
