@@ -82,7 +82,7 @@ class RunDirectory:
         run = cls(Path(path))
         if CONFIG not in _names(run.path):
             state = f"has no {CONFIG}" if run.path.exists() else "does not exist"
-            raise EngramError(f"{run.path}contains no run: it {state}")
+            raise EngramError(f"{run.path} contains no run: it {state}")
         if lock:
             with _writing(run.path):
                 run._acquire()

@@ -232,7 +232,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere"], "nowherecontains no run"),
+        (["nowhere"], "nowhere contains no run"),
         (["{run}", "--checkpoint", "bset"], "allowed: latest, best, or a step: step-"),
         (["{run}", "--checkpoint", "12345"], "no checkpoint of step 12345; there are: step-"),
         (["{run}", "--episode", "5"], "did you mean: --episodes"),

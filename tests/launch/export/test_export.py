@@ -197,7 +197,7 @@ def test_the_command_writes_both_files_and_lists_inputs_and_outputs(
     ("words", "said"),
     [
         (["{run}"], "no file is given; expected: "),
-        (["nowhere", "--onnx", "x.onnx"], "nowherecontains no run"),
+        (["nowhere", "--onnx", "x.onnx"], "nowhere contains no run"),
         (["{run}", "--onnx", "nowhere/x.onnx"], "there is no directory 'nowhere'"),
         (["{run}", "--onx", "x.onnx"], "did you mean: --onnx"),
     ],

@@ -43,7 +43,7 @@ def test_nothing_is_recorded_after_an_episode_that_was_cut_off(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere"], "nowherecontains no run"),
+        (["nowhere"], "nowhere contains no run"),
         (["{run}", "--checkpoint", "bset"], "allowed: latest, best, or a step: step-"),
         (["{run}", "--level", "gaol=left"], "unknown fact 'gaol'; did you mean: goal"),
         (["{run}", "--level", "goal=up"], "goal is 'up'; allowed: left, right"),

@@ -552,7 +552,7 @@ def test_rl_eval_takes_the_best_member_another_or_all(
     ("command_line", "words", "said"),
     [
         (population_view.run, ["{plain}"], "rl-population: {plain} is a run without a population"),
-        (population_view.run, ["nowhere"], "nowherecontains no run"),
+        (population_view.run, ["nowhere"], "nowhere contains no run"),
         (population_view.run, ["{broken}"], "population.jsonl line 2 is damaged"),
         (population_view.run, ["{plain}", "--reply"], "did you mean: --replay"),
         (evaluate.run, ["{population}", "--member", "3"], "member is 3; allowed: 0..2, or -1 for the best"),
