@@ -109,7 +109,7 @@ def test_a_setting_cannot_be_named_twice() -> None:
         ("factors", (1.2, 0.8), "the smaller one first"),
         ("resample", -0.1, r"0\.\.1"),
         ("patience", 0, "at least 1"),
-        ("scheme", "best", "lp-rnn, truncation"),
+        ("scheme", "best", "'lp-rnn', 'truncation'"),
     ],
 )
 def test_ranges_of_the_schemes_numbers(name: str, value: object, allowed: str) -> None:
