@@ -95,6 +95,7 @@ def test_probabilities_are_those_of_the_paper() -> None:
     assert replayed.probabilities() == pytest.approx(expected)
 
 
+@pytest.mark.integration
 def test_learnability_is_p_times_1_minus_p_of_a_levels_episodes() -> None:
     """Against counts of all episodes of each level, of agents that solve some."""
     levels = LevelsConfig(level_replay=0.6, level_replay_size=6, level_replay_score="learnability")
