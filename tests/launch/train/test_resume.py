@@ -206,7 +206,7 @@ def test_a_constant_learning_rate_stands_where_it_stood(run: Path, capsys: pytes
 def test_a_resume_to_where_the_run_has_been_already_is_refused_and_changes_nothing(run: Path, total: int) -> None:
     before = (run / "config.toml").read_bytes()
     with pytest.raises(
-        EngramError, match=rf"learned from \d+ steps already; --total-steps is {total}, which counts from"
+        EngramError, match=rf"trained for \d+ steps already; --total-steps is {total}, which counts from"
     ):
         run_train("--resume", run, "--total-steps", total)
     assert (run / "config.toml").read_bytes() == before
