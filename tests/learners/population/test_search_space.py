@@ -74,7 +74,7 @@ def test_values_reach_the_learners_configuration() -> None:
             "learner.lr=unifrom(1,2)",
             "'unifrom'; allowed: loguniform, uniform, choice",
         ),
-        ("learner.lr=uniform(2,1)", r"learner.lr: uniform\(2,1\) has LOW above HIGH; allowed: LOW below HIGH"),
+        ("learner.lr=uniform(2,1)", r"learner.lr: uniform\(2,1\) is empty; allowed: LOW below HIGH"),
         ("learner.lr=uniform(1,1)", "is empty; allowed: LOW below HIGH"),
         ("learner.lr=uniform(1)", r"has 1 numbers; allowed: uniform\(LOW,HIGH\)"),
         ("learner.lr=uniform(a,2)", "learner.lr: 'a' is not a number"),
