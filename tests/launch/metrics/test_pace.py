@@ -42,6 +42,7 @@ def test_an_environment_that_computes_gains_from_free_cores_only() -> None:
     assert slow_environment(of(), Pace(1e-5, 1e-3, 1.0), cores=1) is None
 
 
+@pytest.mark.integration
 def test_training_names_a_slow_environment_before_it_begins() -> None:
     notes: list[str] = []
     config = of(env_args={"step_seconds": 0.02, "reset_seconds": 0.03})
