@@ -260,6 +260,7 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.integration
 @BOTH
 def test_an_unroll_has_no_loop_over_time(name):
     """Nor has its gradient. How much faster that is, `benchmarks/speed/cores.py` measures."""

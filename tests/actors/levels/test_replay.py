@@ -67,6 +67,7 @@ def test_scores_are_the_mean_absolute_value_errors(clip: float) -> None:
     assert sorted(stored) == pytest.approx(sorted(expected), rel=1e-4)
 
 
+@pytest.mark.integration
 def test_a_level_is_played_again_and_new_ones_are_those_without_replay() -> None:
     _, plain = stepped(SHORT, 200)
     _, given = stepped(AGAIN, 200)
