@@ -91,6 +91,8 @@ class MemberSchedule:
 
     def __init__(self) -> None:
         self._dealt: dict[int, int] = {}
+        self.homes: dict[int, str] = {}
+        """Machine of each member's learner, if that matters."""
 
     def join(self, member: int) -> None:
         """Add `member`, starting at the others' current count; no effect if it is already scheduled."""
@@ -108,6 +110,17 @@ class MemberSchedule:
         member = min(among, key=lambda each: (self._dealt[each], each))
         self._dealt[member] += 1
         return member
+
+    def next_at(self, machine: str, may: Callable[[int], bool], idle: bool) -> int | None:
+        """Return the member of an actor's next request: one with a learner on its machine, if there are any.
+
+        An idle actor also acts for other members, and one on a machine without learners for all.
+        """
+        if machine in self.homes.values():
+            member = self.next(lambda each: self.homes.get(each) == machine and may(each))
+            if member is not None or not idle:
+                return member
+        return self.next(may)
 
     @property
     def members(self) -> list[int]:

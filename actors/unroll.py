@@ -12,7 +12,7 @@ flag, the action there is ignored, and the next step is the first of a new episo
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,15 @@ from ..agents.values import AgentOutput, EnvOutput, map_leaves
 
 EPISODE_COLUMNS = ("env_index", "return", "length")
 """First fields of `Unroll.episodes`; the environment's own episode fields follow."""
+
+
+class Stored(NamedTuple):
+    """Environments `first` to `end` of a packed unroll in Ray's store."""
+
+    parcel: Any
+    """Ray's reference."""
+    first: int
+    end: int
 
 
 class Unroll(NamedTuple):
@@ -36,6 +45,8 @@ class Unroll(NamedTuple):
     episodes: Tensor
     """float32 [K, 3 + F]: the K episodes that ended here, with EPISODE_COLUMNS and the environment's own fields."""
     seconds: float  # Wall time of acting in seconds
+    stored: tuple[Stored, ...] = ()
+    """Where state and steps are, if this process does not receive them; then they are None here."""
 
 
 def _map(function: Callable[..., Tensor], *unrolls: Unroll) -> Unroll:
@@ -54,8 +65,26 @@ def some_environments(unroll: Unroll, chosen: slice | Tensor) -> Unroll:
     """Select environments of an unroll by a slice or by indices (int64 [K]); indices copy. The result contains the
     finished episodes only for a slice that begins at environment 0."""
     selected = _map(lambda axis, x: x[chosen] if axis == 0 else x[:, chosen], unroll)
+    if unroll.stored:
+        assert isinstance(chosen, slice), "only whole unrolls are shuffled"
+        selected = selected._replace(stored=_some_stored(unroll.stored, *chosen.indices(len(unroll.weights_version))))
     first = isinstance(chosen, slice) and not chosen.start
     return selected if first else selected._replace(episodes=unroll.episodes[:0])
+
+
+def _some_stored(stored: Iterable[Stored], first: int, end: int, _: int) -> tuple[Stored, ...]:
+    """Environments `first` to `end`, counted over all parts."""
+    chosen: list[Stored] = []
+    for part in stored:
+        own = part._replace(first=part.first + max(first, 0), end=min(part.first + end, part.end))
+        chosen += [own] if own.first < own.end else []
+        first, end = first - (part.end - part.first), end - (part.end - part.first)
+    return tuple(chosen)
+
+
+def header(unroll: Unroll) -> Unroll:
+    """Return an unroll without its state and steps: versions and finished episodes."""
+    return unroll._replace(initial_state=None, env=None, agent=None)  # pyright: ignore[reportArgumentType]
 
 
 def join(parts: list[Unroll]) -> Unroll:
@@ -63,7 +92,8 @@ def join(parts: list[Unroll]) -> Unroll:
     if len(parts) == 1:
         return parts[0]
     whole = _map(lambda axis, *x: torch.cat(x, axis), *parts)
-    return whole._replace(episodes=torch.cat([part.episodes for part in parts]))
+    stored = tuple(each for part in parts for each in part.stored)
+    return whole._replace(episodes=torch.cat([part.episodes for part in parts]), stored=stored)
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], unroll: Unroll) -> Unroll:

@@ -70,8 +70,8 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         observation_space: spaces.Box,
         state: Any,
         params: NamedTuple,
-        first_index: int,
-        render_mode: str | None,
+        first_index: int = 0,
+        render_mode: str | None = None,
     ) -> None:
         form = ArrayForm(observation_space.shape, observation_space.dtype)
         super().__init__(num_envs, form, len(self.action_names), state, params, first_index)
@@ -222,4 +222,4 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
 
 def parameter_names(batch_class: type[BatchedEnv]) -> list[str]:
     """The parameters of an environment, without those that every batch has."""
-    return [name for name in inspect.signature(batch_class).parameters if name not in HIDDEN]
+    return [name for name in inspect.signature(batch_class).parameters if name not in (*HIDDEN, "batch")]

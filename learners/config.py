@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
 
-from ..base.messages import above, below, check_fields
+from ..base.messages import above, below, check_choice, check_fields
 from ..base.settings import setting
 from .algorithms.algorithm import Algorithm
 from .algorithms.imitation import Imitation
@@ -84,36 +84,19 @@ class LearnerConfig:
     else float32. Weights, states, sums and losses stay float32."""
 
     def __post_init__(self) -> None:
+        not_negative = "entropy_cost value_cost auxiliary_cost prediction_cost reward_clip novelty_bonus replay_ratio"
+        not_negative += " replay_burn_in bptt_length lr_warmup max_grad_norm"
         check_fields(
             self,
-            discount=(0, 1),
-            entropy_cost=(0, None),
-            value_cost=(0, None),
-            auxiliary_cost=(0, None),
-            prediction_cost=(0, None),
-            reward_clip=(0, None),
-            novelty_bonus=(0, None),
-            replay_ratio=(0, None),
-            replay_size=(1, None),
-            replay_burn_in=(0, None),
-            bptt_length=(0, None),
-            lr_warmup=(0, None),
-            adam_beta1=below(1),
-            rmsprop_decay=below(1),
-            rmsprop_momentum=below(1),
-            max_grad_norm=(0, None),
-            lr=above(0),
-            eps=above(0),
+            "",
+            **dict.fromkeys(not_negative.split(), (0, None)),
+            **dict.fromkeys(("adam_beta1", "rmsprop_decay", "rmsprop_momentum"), below(1)),
+            **{"discount": (0, 1), "replay_size": (1, None), "lr": above(0), "eps": above(0)},
         )
-        for name, allowed in (
-            ("reduction", get_args(Reduction)),
-            ("optimizer", get_args(OptimizerName)),
-            ("lr_schedule", get_args(Schedule)),
-            ("entropy_schedule", get_args(Schedule)),
-            ("precision", get_args(Precision)),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+        for name, kind in (("reduction", Reduction), ("optimizer", OptimizerName), ("lr_schedule", Schedule)):
+            check_choice(name, getattr(self, name), get_args(kind))
+        check_choice("entropy_schedule", self.entropy_schedule, get_args(Schedule))
+        check_choice("precision", self.precision, get_args(Precision))
         if self.imitate and not all(self.imitate.partition(":")):
             raise ValueError(f"imitate is {self.imitate!r}; allowed: module:Class, a player")
         if self.method.on_policy and self.replay_ratio:

@@ -10,26 +10,25 @@ successive failures. A lost response is not replaced: no update has used it and 
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import ray
 import torch
 from ray import ObjectRef
-from ray.exceptions import ObjectLostError, RayError, RayTaskError
+from ray.exceptions import ObjectLostError, RayError
 
 from ...agents.values import Weights
 from ..failures import Failures, TransportDiedError
 from ..members import MakeActor, MemberSchedule, WeightsVersion
 from ..pool import ActorStateError
-from ..unroll import Unroll
+from ..unroll import Stored, Unroll
 from .slot import ActorSlot, ActorSlots, Request
 from .window import RequestWindow
-from .wire import share_tensors, stored_bytes, unpack
+from .wire import ObjectStores, fetch, message_of, share_tensors, unpack
 
 PATIENCE = 2.0  # Seconds without any unroll after which the pool returns None to the learner
-STORE_PAUSE_SECONDS = 60.0  # Pause after Ray did not answer for the size of the stores: it asks every machine
 # An actor is passed over if others' responses have waited so long for it, and SLOWER times one of their unrolls
 PASS_OVER_SECONDS, SLOWER = 2.0, 4.0
 
@@ -68,6 +67,7 @@ class RayPool:
         niceness: int = 0,
         timeout: float = 120.0,
         died: Callable[[], str] = str,
+        near: bool = False,
     ) -> None:
         share_tensors()
         self._timeout, self._report, self._died = timeout, report, died
@@ -87,9 +87,10 @@ class RayPool:
         self._weights: dict[int, Weights] = {}
         self._stored: dict[int, ObjectRef[Any]] = {}
         """Newest weights of a member in the object store, once a request has contained them."""
-        self._silent_store_until = 0.0
-        """Monotonic time before which Ray is not asked again for the size of its object stores."""
+        self._stores = ObjectStores()
         self._schedule = MemberSchedule()
+        self._apart: frozenset[int] = frozenset()
+        """Members whose unrolls stay in Ray's store for a learner in another process."""
         self._slots = ActorSlots(
             make_actor,
             num_actors,
@@ -99,6 +100,7 @@ class RayPool:
             timeout=timeout,
             options=(threads, niceness),
             first=first,
+            near=near,
         )
 
     # -- the interface (see ActorPool) -------------------------------------------------------------------------------
@@ -121,12 +123,11 @@ class RayPool:
         return not self._streaming and bool(self._gathered or self._open)
 
     def stored_bytes(self) -> int | None:
-        if time.monotonic() < self._silent_store_until:
-            return None
-        stored = stored_bytes()
-        if stored is None:
-            self._silent_store_until = time.monotonic() + STORE_PAUSE_SECONDS
-        return stored
+        return self._stores.bytes()
+
+    def deal(self, homes: Mapping[int, str], apart: Iterable[int]) -> None:
+        """Prefer actors on the machine of a member's learner, by member; leave unrolls of `apart` in Ray's store."""
+        self._schedule.homes, self._apart = dict(homes), frozenset(apart)
 
     def publish(self, weights: Weights, learned: int = 0) -> None:
         """Set the newest weights; they are stored once, when the next request is sent."""
@@ -163,7 +164,7 @@ class RayPool:
         try:
             return ray.get([slot.handle.save.remote() for slot in self._slots], timeout=self._timeout)
         except RayError as problem:
-            raise ActorStateError(_message(problem)) from problem
+            raise ActorStateError(message_of(problem)) from problem
 
     def restore(self, saved: list[Any]) -> None:
         if len(saved) != len(self._slots):
@@ -192,10 +193,11 @@ class RayPool:
         for depth in range(limit):
             slots = [slot for slot in self._slots if slot.at_work and len(slot.requests) == depth]
             for slot in sorted(slots, key=lambda each: each.last_request):
-                member = self._schedule.next(self._window.has_room)
-                if member is None:
+                member = self._schedule.next_at(slot.machine, self._window.has_room, idle=not slot.requests)
+                if member is not None:
+                    self._window.sent(self._request(slot, member, self._window.unrolls))
+                elif not self._schedule.homes:
                     return
-                self._window.sent(self._request(slot, member, self._window.unrolls))
 
     def _request_one_each(self, member: int) -> None:
         """Send a request to every slot without an open one whose unroll is missing."""
@@ -213,7 +215,11 @@ class RayPool:
             weights, slot.versions[member] = self._stored[member], version
         if not slot.requests:
             slot.since = time.monotonic()
-        request = Request(slot, member, unrolls, self._sent, slot.handle.answer.remote(weights, unrolls))
+        if self._streaming and member in self._apart:
+            refs = slot.handle.answer.options(num_returns=2).remote(weights, unrolls, True)
+        else:
+            refs = slot.handle.answer.remote(weights, unrolls), None
+        request = Request(slot, member, unrolls, self._sent, *refs)
         slot.last_request, self._sent = self._sent, self._sent + 1
         slot.requests.append(request)
         self._open[request.ref] = request
@@ -284,7 +290,7 @@ class RayPool:
         ready, _ = ray.wait(list(refs), num_returns=1, timeout=wait)
         if ready and len(refs) > 1:
             ready, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0)
-        for ref, result in zip(ready, self._fetch(ready), strict=True):
+        for ref, result in zip(ready, fetch(ready, PATIENCE, self._timeout), strict=True):
             self._take(refs[ref], ref, result)
 
     def _awaited(self) -> "dict[ObjectRef[Any], ActorSlot]":
@@ -292,27 +298,14 @@ class RayPool:
         starting = {slot.starting: slot for slot in self._slots if slot.starting is not None}
         return starting | {slot.requests[0].ref: slot for slot in self._slots if slot.requests}
 
-    def _fetch(self, refs: "list[ObjectRef[Any]]") -> list[Any]:
-        """Return the value of each of `refs`, or the RayError of a lost one."""
-        try:
-            return ray.get(refs, timeout=PATIENCE)
-        except RayError:  # fetched one by one, to attribute the error
-            return [self._fetch_one(ref) for ref in refs]
-
-    def _fetch_one(self, ref: "ObjectRef[Any]") -> Any:
-        try:
-            return ray.get(ref, timeout=self._timeout)
-        except RayError as problem:
-            return problem
-
     def _take(self, slot: ActorSlot, ref: "ObjectRef[Any]", result: Any) -> None:
         """Process the response of `slot` to `ref`: an unroll, the ready notification, or an error."""
         if isinstance(result, ObjectLostError) and ref in self._open:
             self._drop(self._open[ref])
             slot.versions.clear()  # the lost object may have been the weights
-            self._failures.add(slot.number, _message(result))  # if the process is dead, the next response fails
+            self._failures.add(slot.number, message_of(result))  # if the process is dead, the next response fails
         elif isinstance(result, RayError):
-            self._lose(slot, _message(result), getattr(result, "cause", None))
+            self._lose(slot, message_of(result), getattr(result, "cause", None))
         elif ref == slot.starting:
             slot.starting, slot.place, slot.since = None, result, time.monotonic()
         else:
@@ -321,6 +314,9 @@ class RayPool:
             slot.requests.popleft()
             slot.since, slot.stepped = time.monotonic(), True
             request.answer = unpack(result)
+            if request.parcel is not None:
+                stored = Stored(request.parcel, 0, len(request.answer.weights_version))
+                request.answer = request.answer._replace(stored=(stored,))
             if not self._streaming:
                 self._gathered[slot.number] = request.answer
             self._unroll_seconds += (request.answer.seconds - self._unroll_seconds) / 2
@@ -343,8 +339,3 @@ class RayPool:
     def _leave_out(self, request: Request) -> None:
         self._window.lost(request)
         self._schedule.give_back(request.member)
-
-
-def _message(problem: RayError) -> str:
-    """Text of a Ray exception, with the traceback in the other process if there is one."""
-    return str(problem.cause) if isinstance(problem, RayTaskError) and not str(problem) else str(problem)

@@ -14,15 +14,16 @@ from typing import Any
 
 import ray
 from ray import ObjectRef
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...agents.process import prepare_process
 from ...agents.values import Weights
 from ..failures import Failures
 from ..members import MakeActor, MemberActors, WeightsVersion
-from ..unroll import Unroll
+from ..unroll import Unroll, header
 from .heartbeat import Heart, forget, interval, key_of, last_beat
 from .stuck import ProcessPlace, StuckProcesses, place_of_this_process
-from .wire import Parcel, pack, share_tensors
+from .wire import pack, share_tensors
 
 LOOK_SECONDS = 1.0  # Interval in seconds between checks for processes that do not respond
 CLOSE_SECONDS = 3.0  # Seconds for actors to close their environments at the end, before their processes are ended
@@ -50,6 +51,11 @@ class ActorSlot:
     """Latest version of each member's weights sent to the process."""
 
     @property
+    def machine(self) -> str:
+        """Address of the active process's machine."""
+        return self.place.machine if self.place else ""
+
+    @property
     def at_work(self) -> bool:
         """Whether it accepts requests for unrolls."""
         return self.handle is not None and self.starting is None
@@ -64,7 +70,14 @@ class Request:
     unrolls: int
     index: int  # Number of requests sent before
     ref: Any  # Ray's reference to the response
+    parcel: Any = None  # Ray's reference to the packed unroll, if the response is without its state and steps
     answer: Unroll | None = None
+
+
+def near_this_process() -> NodeAffinitySchedulingStrategy:
+    """Place on this process's machine, or on another one if it has no room."""
+    node = ray.get_runtime_context().get_node_id()
+    return NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
 
 
 class ActorSlots:
@@ -78,6 +91,7 @@ class ActorSlots:
         timeout: seconds within which an active process must respond or step its environments.
         options: threads and niceness of each process.
         first: index of the first slot.
+        near: prefer this process's machine as long as it has room.
     """
 
     def __init__(
@@ -91,11 +105,13 @@ class ActorSlots:
         timeout: float,
         options: tuple[int, int],
         first: int = 0,
+        near: bool = False,
     ) -> None:
         self.elastic = num_actors is None
         self._make_ref, self._options = ray.put(make_actor), options
         claims: dict[str, Any] = {"num_cpus": cpus_per_actor, "num_gpus": gpus_per_actor}
-        self._remote = ray.remote(**claims, max_restarts=0, scheduling_strategy="SPREAD")(ActorProcess)
+        place: Any = near_this_process() if near else "SPREAD"
+        self._remote = ray.remote(**claims, max_restarts=0, scheduling_strategy=place)(ActorProcess)
         self._failures, self._timeout = failures, timeout
         self._interval = interval(timeout)
         self.beats = 0  # Number of heartbeats read
@@ -225,11 +241,15 @@ class ActorProcess(MemberActors):
         self.prepare()
         return place_of_this_process(ray.util.get_node_ip_address())
 
-    def answer(self, weights: Weights | WeightsVersion, count: int) -> Parcel | bytes:
-        """Make `count` unrolls with these weights and pack them for transfer (MemberActors.unrolls)."""
+    def answer(self, weights: Weights | WeightsVersion, count: int, apart: bool = False) -> Any:
+        """Make `count` unrolls with these weights and pack them for transfer (MemberActors.unrolls).
+
+        With `apart`, returns two parcels: without state and steps, and whole.
+        """
         self._heart.busy_since = time.monotonic()
         try:
-            return pack(self.unrolls(weights, count))
+            unrolls = self.unrolls(weights, count)
+            return (pack(header(unrolls)), pack(unrolls)) if apart else pack(unrolls)
         except BaseException:
             self.close()  # afterwards the pool replaces this process
             raise

@@ -8,13 +8,16 @@ sender does not copy the buffers of a large one, and the receiver uses views of 
 """
 
 import pickle
+import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import ray
 import torch
+from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
 from ...agents.values import map_leaves
@@ -22,6 +25,7 @@ from ..unroll import Unroll
 
 SMALL_BYTES = 1 << 16
 """Size in bytes below which an unroll is one string: copying takes microseconds, a dozen separate buffers a hundred."""
+STORE_PAUSE_SECONDS = 60.0  # Pause after Ray did not answer for the size of the stores: it asks every machine
 
 
 @dataclass
@@ -46,17 +50,49 @@ def share_tensors() -> None:
     ray.util.register_serializer(torch.Tensor, serializer=lambda x: x.detach().numpy(), deserializer=torch.from_numpy)
 
 
-def stored_bytes() -> int | None:
-    """Bytes in the object stores of all machines, as reported by Ray; None without a response within a second."""
-    try:
-        from ray._private import state
-        from ray._private.internal_api import get_memory_info_reply
+class ObjectStores:
+    """Size of the object stores of all machines, not requested again for a while after one did not respond."""
 
-        # Use this connection's address: automatic discovery may return that of another Ray cluster that has ended.
-        reply = get_memory_info_reply(state.state, timeout_seconds=1.0)
-        return int(reply.store_stats.object_store_bytes_used)
-    except Exception:  # not a public function: if a later Ray changes it, training continues without this metric
-        return None
+    def __init__(self) -> None:
+        self._silent_until = 0.0
+
+    def bytes(self) -> int | None:
+        """Bytes in use, as reported by Ray; None without a response within a second."""
+        if time.monotonic() < self._silent_until:
+            return None
+        try:
+            from ray._private import state
+            from ray._private.internal_api import get_memory_info_reply
+
+            # Use this connection's address: automatic discovery may return that of another Ray cluster that has ended.
+            reply = get_memory_info_reply(state.state, timeout_seconds=1.0)
+            return int(reply.store_stats.object_store_bytes_used)
+        except Exception:  # not a public function: if a later Ray changes it, training continues without this metric
+            self._silent_until = time.monotonic() + STORE_PAUSE_SECONDS
+            return None
+
+
+def fetch(refs: "Sequence[ray.ObjectRef[Any]]", patience: float, timeout: float) -> list[Any]:
+    """Return the value of each of `refs`, or the RayError of a lost one.
+
+    They are fetched within `patience` seconds or, to attribute an error, one by one within `timeout` seconds each.
+    """
+    try:
+        return ray.get(list(refs), timeout=patience)
+    except RayError:
+        return [_fetch_one(ref, timeout) for ref in refs]
+
+
+def _fetch_one(ref: "ray.ObjectRef[Any]", timeout: float) -> Any:
+    try:
+        return ray.get(ref, timeout=timeout)
+    except RayError as problem:
+        return problem
+
+
+def message_of(problem: RayError) -> str:
+    """Text of a Ray exception, with the traceback in the other process if there is one."""
+    return str(problem.cause) if isinstance(problem, RayTaskError) and not str(problem) else str(problem)
 
 
 def pack(unroll: Unroll) -> Parcel | bytes:

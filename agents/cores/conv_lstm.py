@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .contract.conditions import under_torch_func
-from .core import Core, unroll_step_by_step
+from .core import Axis, Core, unroll_step_by_step
 from .parts.images import image_size
 
 FORGET_BIAS = 1.0  # Added to the forget gate, as in the released Conv2DLSTM
@@ -68,6 +68,9 @@ class ConvLSTM(Core):
     def initial_state(self, batch_size: int) -> ConvLSTMState:
         zeros = self.state_conv.weight.new_zeros(batch_size, self.height * self.width, self.hidden_channels)
         return ConvLSTMState(zeros, zeros.clone())
+
+    def parts_of_state(self) -> dict[str, list[Axis]]:
+        return {"channel": [Axis(leaf, 2, self.hidden_channels) for leaf in ("h", "c")]}
 
     def forward(self, inputs: Tensor, state: ConvLSTMState) -> tuple[Tensor, ConvLSTMState]:
         return self._step(self._from_input(inputs), state)

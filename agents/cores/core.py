@@ -8,7 +8,7 @@ tensors [B, ...].
 """
 
 from collections.abc import Callable
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .contract.conditions import in_full_precision, overridden, readable
 
 __all__ = [
+    "Axis",
     "Core",
     "CoreState",
     "Route",
@@ -30,6 +31,15 @@ __all__ = [
 CoreState: TypeAlias = Any  # A NamedTuple of tensors [B, ...]; each core has its own.
 Route: TypeAlias = Callable[[Tensor, Tensor, CoreState, int | None], tuple[Tensor, CoreState, Tensor | None]]
 """A form of `Core.unroll`, with its arguments and results."""
+
+
+class Axis(NamedTuple):
+    """Layout of `parts` parts in a leaf [B, ...]: `width` places each, along dimension `dim`."""
+
+    leaf: str
+    dim: int
+    parts: int
+    width: int = 1
 
 
 class Core(nn.Module):
@@ -99,6 +109,10 @@ class Core(nn.Module):
     def describe(self, state: CoreState) -> dict[str, Tensor]:
         """State as arrays [B, K] by name, for figures and decoders; by default every leaf, flattened."""
         return named_leaves(state)
+
+    def parts_of_state(self) -> dict[str, list[Axis]]:
+        """Parts of the state by name, for interventions; leaves can be named in every core."""
+        return {}
 
     def fast_route(self, inputs: Tensor) -> Route | None:
         """Return a faster form of `loop` for these inputs, `unroll_at_once` if the core has it, or None."""

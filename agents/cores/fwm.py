@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear
-from ..unrolling.blocks import Blocks, cut_into_blocks
 from .contract.conditions import under_torch_func
-from .core import Core, Route, readable
+from .core import Core, Route
 from .lstm import LSTM, LSTMState
 from .parts import fast_weights
 from .parts.fast_weights import Block, Read, Write
@@ -89,25 +88,12 @@ class FWM(Core):
     def fast_route(self, inputs: Tensor) -> Route | None:
         if under_torch_func():  # vmap cannot pass through the gradient of a block, which is implemented explicitly
             return None
-        return self.unroll_blocks if readable(inputs) else self.unroll_pieces
-
-    def unroll_blocks(
-        self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, FWMState, None]:
-        """Run `unroll` in blocks that end where an episode ends."""
-        hidden, controller, _ = self.controller.unroll(inputs, reset, state.controller, bptt_length)
-        length = -(-reset.shape[0] // -(-reset.shape[0] // BLOCK))  # equal blocks where no episode ends
-        blocks = cut_into_blocks(reset, length if bptt_length is None else min(length, bptt_length), bptt_length)
-        memory = None  # zeros, e.g. when all episodes begin at once: A2C with unrolls as long as episodes
-        if not bool(reset[0].all()):
-            memory = torch.where(reset[0].reshape(-1, 1, 1, 1), 0.0, state.memory)
-        reads, memory = self._over_blocks(hidden, memory, blocks, bptt_length)
-        return self._output(hidden, reads), FWMState(controller, memory), None
+        return self.unroll_pieces
 
     def unroll_pieces(
         self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None = None
     ) -> tuple[Tensor, FWMState, None]:
-        """Run `unroll` on other devices in blocks that are the same for every batch and may contain resets."""
+        """Run `unroll` in blocks that are the same for every batch and may contain resets."""
         hidden, controller, _ = self.controller.unroll(inputs, reset, state.controller, bptt_length)
         memory, reads = state.memory, list[Tensor]()
         for piece in range(0, len(reset), bptt_length or len(reset)):
@@ -119,40 +105,8 @@ class FWM(Core):
                 steps, fresh = hidden[part].transpose(0, 1), reset[part].t()
                 block = Block(memory, self.compute_write(steps), fresh)
                 reads.append(block.read(self.compute_read(steps)).transpose(0, 1))
-                memory = block.end
+                memory = block.end()
         return self._output(hidden, torch.cat(reads)), FWMState(controller, memory), None
-
-    def _over_blocks(
-        self, hidden: Tensor, memory: Tensor | None, blocks: Blocks, bptt_length: int | None
-    ) -> tuple[Tensor, Tensor]:
-        """hidden [T, B, hidden_size], memory at t = 0 (None: zeros) -> reads [T, B, d], memory after step T."""
-        rows = hidden.shape[1]
-        depths = blocks.depths()
-        # Depth 0: the B blocks from t = 0 on, then those after a reset, whose memory is empty.
-        groups = [slice(0, rows), *([slice(rows, depths[0].stop)] if depths[0].stop > rows else []), *depths[1:]]
-        before = [*[None] * (len(groups) - len(blocks.previous)), *blocks.previous]
-        done: list[Block] = []
-        reads: list[Tensor] = []
-        first, count = torch.empty_like(blocks.steps[0]), 0
-        for group, previous in zip(groups, before, strict=True):
-            start = memory if group.start == 0 else None
-            if previous is not None:
-                start = _pick(done, groups, previous)
-                if bptt_length is not None:
-                    continued = (blocks.steps[0, group] // rows) % bptt_length != 0
-                    start = torch.where(continued.reshape(-1, 1, 1, 1), start, start.detach())
-            used = blocks.used[:, group].T
-            used = used[:, : int(used.sum(1).max())]  # no longer than the longest block of the group
-            index = blocks.steps[: used.shape[1], group].T
-            steps = hidden.flatten(0, 1).index_select(0, index.flatten()).unflatten(0, index.shape)
-            new = self.compute_write(steps)
-            # Unused slots write nothing.
-            done.append(Block(start, new._replace(rate=torch.where(used.unsqueeze(-1), new.rate, 0.0))))
-            reads.append(done[-1].read(self.compute_read(steps)).flatten(0, 1))
-            first[group] = count + used.shape[1] * torch.arange(len(used), device=first.device)
-            count += used.numel()
-        read = torch.cat(reads).index_select(0, first[blocks.block] + blocks.slot).unflatten(0, hidden.shape[:2])
-        return read, _pick(done, groups, blocks.block[-rows:])
 
     def compute_write(self, hidden: Tensor) -> Write:
         """Return the write of a step from the controller's output h [..., hidden_size]."""
@@ -171,14 +125,3 @@ class FWM(Core):
 
     def _output(self, hidden: Tensor, read: Tensor) -> Tensor:
         return hidden + self.out(read) if self.residual else self.out(read)
-
-
-def _pick(done: list[Block], groups: list[slice], indices: Tensor) -> Tensor:
-    """Memories after the blocks `indices` (int64 [B]), without joining those of all groups."""
-    order = indices.argsort()
-    picked: list[Tensor] = []
-    for block, group in zip(done, groups, strict=False):
-        part = indices[order[(indices[order] >= group.start) & (indices[order] < group.stop)]] - group.start
-        if len(part):
-            picked.append(block.end.index_select(0, part))
-    return torch.cat(picked).index_select(0, order.argsort())

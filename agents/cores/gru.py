@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from .. import bf16
 from ..kernels import linear
 from .contract.conditions import under_torch_func
-from .core import Core, Route, unroll_step_by_step
+from .core import Axis, Core, Route, unroll_step_by_step
 from .fast.blas import gemm
 from .fast.gated import unroll as fast
 from .fast.routes import stands_for
@@ -41,6 +41,9 @@ class GRU(Core):
 
     def initial_state(self, batch_size: int) -> GRUState:
         return GRUState(self.cell.weight_hh.new_zeros(batch_size, self.output_size))
+
+    def parts_of_state(self) -> dict[str, list[Axis]]:
+        return {"unit": [Axis("h", 1, self.output_size)]}
 
     def forward(self, inputs: Tensor, state: GRUState) -> tuple[Tensor, GRUState]:
         if under_torch_func() or bf16.active():  # GRUCell has no vmap rule and no rounded factors

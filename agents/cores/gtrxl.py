@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .core import Core, map_state, readable, unroll_step_by_step
+from .core import Axis, Core, map_state, readable, unroll_step_by_step
 
 PIECE = 64  # Steps that one pass attends for at once, at most: the table of attention is this by window + this
 
@@ -89,6 +89,10 @@ class GTrXL(Core):
             weights, _ = layer.attention(x, keys, visible, lag.unsqueeze(0), self._sinusoids.to(x))
             weights_by_layer.append(weights.squeeze(2))
         return weights_by_layer
+
+    def parts_of_state(self) -> dict[str, list[Axis]]:
+        """A place is a step of the window, the last one the newest."""
+        return {"layer": [Axis("past", 1, len(self.layers))], "place": [Axis("past", 2, self.memory_length)]}
 
     def forward(self, inputs: Tensor, state: GTrXLState) -> tuple[Tensor, GTrXLState]:
         no_reset = torch.zeros(1, inputs.shape[0], dtype=torch.bool, device=inputs.device)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import linear
-from .core import Core, Route, unroll_step_by_step
+from .core import Axis, Core, Route, unroll_step_by_step
 from .fast.blas import gemm
 from .fast.gated import unroll as fast
 from .fast.routes import stands_for
@@ -52,6 +52,9 @@ class LSTM(Core):
     def initial_state(self, batch_size: int) -> LSTMState:
         zeros = self.cell.weight_hh.new_zeros(batch_size, self.output_size)
         return LSTMState(zeros, zeros.clone())
+
+    def parts_of_state(self) -> dict[str, list[Axis]]:
+        return {"unit": [Axis(leaf, 1, self.output_size) for leaf in ("h", "c")]}
 
     def forward(self, inputs: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         state = self.cell(inputs, state)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear
-from .core import Core, unroll_step_by_step
+from .core import Axis, Core, unroll_step_by_step
 from .fast.blas import gemm
 from .fast.elementwise import EPS
 from .fast.rmc import unroll as fast
@@ -136,6 +136,10 @@ class RMC(Core):
         weight = self.input_projection.weight
         identity = torch.eye(self.num_slots, self.width, dtype=weight.dtype, device=weight.device)
         return RMCState(identity.repeat(batch_size, 1, 1))
+
+    def parts_of_state(self) -> dict[str, list[Axis]]:
+        slots, heads = self.num_slots, self.num_heads
+        return {"slot": [Axis("memory", 1, slots)], "head": [Axis("memory", 2, heads, self.width // heads)]}
 
     def forward(self, inputs: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
         outputs, state, _ = self.unroll_at_once(inputs.unsqueeze(0), None, state, None)

@@ -7,7 +7,8 @@ needs two cores. Each host has a learner, an actor, one core, and a limit of one
 
 `alone` is one run with the other core idle. `one` is the mean of two separate runs at once, each on a host and cluster
 of its own, which excludes what the two cores share (caches, memory, power). `two` has an update of the same size as
-`one`, `wide` one of twice the size. Ratios: two / one, wide / one, two / alone.
+`one`; so has `actors`, with as many environments per actor as `one`, and therefore a policy lag of up to 2; `wide` has
+an update of twice the size. Ratios: each of them / one, two / alone.
 """
 
 import argparse
@@ -31,10 +32,12 @@ CASES: dict[str, tuple[str, ...]] = {
 }
 CORES = 1.0
 SETTLE = 5.0
-START = {"alone": (1, 1), "one": (2, 1), "two": (1, 2), "wide": (1, 2)}
+START = {"alone": (1, 1), "one": (2, 1), "two": (1, 2), "actors": (1, 2), "wide": (1, 2)}
 """Clusters at once, and hosts of each."""
-WIDE = {"boxworld-rmc": ("--envs-per-update", "64")}
-"""Flags of `wide`: each learner has an update as large as that of one alone."""
+MORE: dict[str, dict[str, tuple[str, ...]]] = {
+    "boxworld-rmc": {"actors": ("--envs-per-actor", "32"), "wide": ("--envs-per-update", "64")}
+}
+"""Additional flags of the kinds other than `two`, for the cases that have them."""
 
 
 def speed(flags: tuple[str, ...], clusters: int, hosts: int, seconds: float) -> list[dict[str, Any]]:
@@ -75,12 +78,15 @@ def main() -> None:
         rows = defaultdict[str, list[dict[str, Any]]](list)
         for turn in range(arguments.turns):
             for kind, (clusters, hosts) in START.items():
-                if (turn == 0 or kind in ("one", "two")) and (kind != "wide" or case in WIDE):
-                    flags = CASES[case] + (WIDE[case] if kind == "wide" else ())
+                more = MORE.get(case, {}).get(kind, ())
+                if (turn == 0 or kind != "alone") and (more or kind not in ("actors", "wide")):
+                    flags = CASES[case] + more
                     rows[kind] += speed(flags, clusters, hosts, arguments.seconds)
                     print(case, kind, rows[kind][-clusters:], flush=True)
         means = {kind: statistics.mean(row["steps_per_second"] for row in each) for kind, each in rows.items()}
-        ratios = {f"{kind} / one": round(means[kind] / means["one"], 3) for kind in ("two", "wide") if kind in means}
+        ratios = {
+            f"{kind} / one": round(means[kind] / means["one"], 3) for kind in ("two", "actors", "wide") if kind in means
+        }
         ratios["two / alone"] = round(means["two"] / means["alone"], 3)
         print(case, means, ratios, flush=True)
         result["cases"][case] = {"flags": CASES[case], "steps_per_second": means, "ratios": ratios, "runs": rows}

@@ -54,20 +54,20 @@ PEERS = (
 
 
 class Score:
-    """The solved rate of the last 500 episodes, and a curve of it."""
+    """The mean score (solved, or a return) of the last 500 episodes, and a curve of it."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
         """Seconds of CPU time."""
-        self.window: deque[bool] = deque(maxlen=EPISODES)
+        self.window: deque[float] = deque(maxlen=EPISODES)
         self.curve: list[tuple[int, float, float]] = []
-        """(steps, seconds, solved rate), every 10,000 steps."""
+        """(steps, seconds, mean score), every 10,000 steps."""
         self.reached: tuple[int, float] | None = None
         self.steps = 0
 
-    def ended(self, step: int, solved: bool) -> None:
+    def ended(self, step: int, score: float) -> None:
         """Note the end of an episode."""
-        self.window.append(solved)
+        self.window.append(score)
         self.steps = step
         rate = sum(self.window) / len(self.window)
         if step - (self.curve[-1][0] if self.curve else 0) >= 10_000:
@@ -91,18 +91,20 @@ def run_engram(seed: int, folder: Path) -> dict[str, Any]:
         while process.poll() is None:
             used = watched.cpu_times()
             clock.append((time.time(), used.user + used.system))
-            curve, reached = _curve(folder / "metrics.jsonl", clock)
+            curve, reached = curve_of(folder / "metrics.jsonl", clock)
             if reached:
                 process.send_signal(signal.SIGTERM)
                 process.wait(120)
                 break
             time.sleep(0.5)
-    curve, reached = _curve(folder / "metrics.jsonl", clock)
+    curve, reached = curve_of(folder / "metrics.jsonl", clock)
     return {"curve": curve, "reached": reached}
 
 
-def _curve(file: Path, clock: list[tuple[float, float]]) -> tuple[list[Any], tuple[int, float] | None]:
-    """The rate over the newest rows that hold 500 episodes; a row's episodes are its steps by their mean length."""
+def curve_of(
+    file: Path, clock: list[tuple[float, float]], measure: str = "episode/solved"
+) -> tuple[list[Any], tuple[int, float] | None]:
+    """The mean of `measure` over the newest rows that have 500 episodes; a row's episodes: steps by mean length."""
     lines = file.read_text().splitlines() if file.exists() else []
     rows = [json.loads(line) for line in lines if line.endswith("}")]
     curve: list[Any] = []
@@ -110,8 +112,8 @@ def _curve(file: Path, clock: list[tuple[float, float]]) -> tuple[list[Any], tup
     before = 0
     for row in rows:
         metrics = row["metrics"]
-        if "episode/solved" in metrics:
-            window.append(((row["step"] - before) / (metrics["episode/length"] + 1), metrics["episode/solved"]))
+        if measure in metrics:
+            window.append(((row["step"] - before) / (metrics["episode/length"] + 1), metrics[measure]))
         before = row["step"]
         while len(window) > 1 and sum(count for count, _ in list(window)[1:]) >= EPISODES:
             window.popleft()

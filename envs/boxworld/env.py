@@ -72,7 +72,7 @@ class BoxWorldBatch(BatchedEnv):
         grid_size: rows and columns of the room inside the border.
         view: "viewport" or "full".
         max_steps: the game is truncated at the action after this many.
-        first_index, render_mode: see BatchedEnv.
+        batch: `first_index` and `render_mode`, see BatchedEnv.
 
     Differences from the original: no action does nothing; the key in hand never shows inside the window.
 
@@ -111,8 +111,7 @@ class BoxWorldBatch(BatchedEnv):
         grid_size: int = 12,
         view: str = "viewport",
         max_steps: int = 120,
-        first_index: int = 0,
-        render_mode: str | None = None,
+        **batch: Any,
     ) -> None:
         paths = low_high("path_lengths", path_lengths, 1, NUM_COLORS)
         branches = low_high("num_distractors", num_distractors, 0, None)
@@ -129,8 +128,7 @@ class BoxWorldBatch(BatchedEnv):
             observation_space=spaces.Box(0, 255, shape, np.uint8),
             state=new_state(num_envs, grid_size),
             params=Params(*paths, *branches, branch_length, max_steps, full),
-            first_index=first_index,
-            render_mode=render_mode,
+            **batch,
         )
 
     def level(self, index: int) -> dict[str, Any]:

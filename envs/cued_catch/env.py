@@ -58,7 +58,7 @@ class CuedCatchBatch(BatchedEnv):
             be remembered before remembering pays.
         always_show_ball_symbol: show the ball symbol with every cue: the memory-free twin.
         reward_sigma: standard deviation of normal noise on the reward of every rewarded trial.
-        first_index, render_mode: see BatchedEnv.
+        batch: `first_index` and `render_mode`, see BatchedEnv.
 
     Differences from the original: no action quits the game.
 
@@ -95,8 +95,7 @@ class CuedCatchBatch(BatchedEnv):
         reward_free_trials: int = 40,
         always_show_ball_symbol: bool = False,
         reward_sigma: float = 0.0,
-        first_index: int = 0,
-        render_mode: str | None = None,
+        **batch: Any,
     ) -> None:
         check_flag("always_show_ball_symbol", always_show_ball_symbol)
         check_integer("num_trials", num_trials, 1, None)
@@ -118,8 +117,7 @@ class CuedCatchBatch(BatchedEnv):
                 always_show_ball_symbol,
                 float(reward_sigma),
             ),
-            first_index=first_index,
-            render_mode=render_mode,
+            **batch,
         )
 
     def level(self, index: int) -> dict[str, Any]:

@@ -75,7 +75,8 @@ class VectorBatch(ForeignBatch):
         if seed is not None:
             indices = range(self.first_index, self.first_index + self.num_envs)
             seeds = [int(state >> np.uint64(32)) for state in streams(seed, indices)]
-            if not isinstance(self.vector.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+            inner = self.vector.unwrapped
+            if not getattr(inner, "own_seeds", isinstance(inner, SyncVectorEnv | AsyncVectorEnv)):
                 seeds = seeds[0]
         values, self._info = self._staying(lambda: self.vector.reset(seed=seeds))
         self._write("reset", values, observation)

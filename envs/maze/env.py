@@ -53,7 +53,7 @@ class MazeBatch(BatchedEnv):
         wall_penalty: price of a step into a wall.
         previous_action: observe the previous action.
         show_goal: observe where the goal is.
-        first_index, render_mode: see BatchedEnv.
+        batch: `first_index` and `render_mode`, see BatchedEnv.
 
     Differences from the original: the step count is observed as a fraction; no constant inputs.
 
@@ -86,8 +86,7 @@ class MazeBatch(BatchedEnv):
         wall_penalty: float = 0.1,
         previous_action: bool = False,
         show_goal: bool = False,
-        first_index: int = 0,
-        render_mode: str | None = None,
+        **batch: Any,
     ) -> None:
         check_flag("previous_action", previous_action)
         check_flag("show_goal", show_goal)
@@ -114,8 +113,7 @@ class MazeBatch(BatchedEnv):
                 previous_action=previous_action,
                 show_goal=show_goal,
             ),
-            first_index=first_index,
-            render_mode=render_mode,
+            **batch,
         )
 
     def level(self, index: int) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class MiniPacmanBatch(BatchedEnv):
         ghost_acceleration: what every further level adds to the speed.
         ghost_randomness: probability that a ghost turns anywhere at a crossing.
         frame_cap: steps after which the game is truncated.
-        first_index, render_mode: see BatchedEnv.
+        batch: `first_index` and `render_mode`, see BatchedEnv.
 
     Differences from the released code: the window; there are never more than 32 ghosts.
 
@@ -130,8 +130,7 @@ class MiniPacmanBatch(BatchedEnv):
         ghost_acceleration: float = 0.1,
         ghost_randomness: float = 0.05,
         frame_cap: int = 3000,
-        first_index: int = 0,
-        render_mode: str | None = None,
+        **batch: Any,
     ) -> None:
         check_choice("task", task, tuple(TASKS))
         check_choice("view", view, ("viewport", "full"))
@@ -163,8 +162,7 @@ class MiniPacmanBatch(BatchedEnv):
                 centered=centered,
                 reflect=reflect,
             ),
-            first_index=first_index,
-            render_mode=render_mode,
+            **batch,
         )
         self._reflect = reflect
 

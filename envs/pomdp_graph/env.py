@@ -63,7 +63,7 @@ class PomdpGraphBatch(BatchedEnv):
         num_steps: length of an episode.
         patience: steps without success after which goal and agent are placed again.
         show_graph: observe the adjacency.
-        first_index, render_mode: see BatchedEnv.
+        batch: `first_index` and `render_mode`, see BatchedEnv.
 
     Differences from the original: none known in "released". The text leaves open what "paper" settles as the code does:
         the previous action is kept after a success.
@@ -96,8 +96,7 @@ class PomdpGraphBatch(BatchedEnv):
         num_steps: int = 30,
         patience: int = 6,
         show_graph: bool = False,
-        first_index: int = 0,
-        render_mode: str | None = None,
+        **batch: Any,
     ) -> None:
         check_flag("show_graph", show_graph)
         check_choice("variant", variant, ("paper", "released"))
@@ -128,15 +127,14 @@ class PomdpGraphBatch(BatchedEnv):
             state=rules.new_state(num_envs, num_states, num_actions, num_steps),
             params=rules.Params(
                 graphs=graph_sets(graph_seed, num_graphs, num_states, num_actions)[split],
-                first_index=first_index,
+                first_index=batch.get("first_index", 0),
                 random_graph=assignment == "random",
                 num_steps=num_steps,
                 patience=patience,
                 paper=variant == "paper",
                 show_graph=show_graph,
             ),
-            first_index=first_index,
-            render_mode=render_mode,
+            **batch,
         )
         self.replayable = assignment == "random"
         self.fixed_levels = num_graphs if assignment == "fixed" else 0

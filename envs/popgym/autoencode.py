@@ -49,14 +49,6 @@ class PopgymAutoencodeBatch(SuitBatch):
     Rewards: 1 / (52 D) for the right suit and minus as much for a wrong one, with D decks. At best 1, random play -0.5.
 
     Episode end: terminated by the last answer, after 104 D - 1 steps.
-
-    Args:
-        num_envs: how many games.
-        difficulty: "easy", "medium" or "hard".
-        first_index, render_mode: see BatchedEnv.
-
-    References: Morad et al. 2023, "POPGym: Benchmarking partially observable reinforcement learning", appendix A; the
-        package popgym 1.0.7, with which observations and rewards agree step by step.
     """
 
     tasks = {"easy": _task(1), "medium": _task(2), "hard": _task(3)}  # noqa: RUF012

@@ -78,15 +78,8 @@ class PopgymBattleshipBatch(BoardBatch):
 
     Episode end: terminated when all ships are sunk; truncated after as many shots as there are cells.
 
-    Args:
-        num_envs: how many games.
-        difficulty: "easy", "medium" or "hard".
-        first_index, render_mode: see BatchedEnv.
-
-    References: Morad et al. 2023, "POPGym: Benchmarking partially observable reinforcement learning", appendix A; the
-        package popgym 1.0.7, with which observations and rewards agree step by step;
-        actions there are (row, column), and an episode that ends both ways in its last step is terminated here, not
-        truncated as well.
+    Differences from popgym: actions there are (row, column); an episode that ends both ways in its last step is
+        terminated here, not truncated as well.
     """
 
     symbols = symbols_of((CLASS, "miss"), (CLASS + 1, "hit; with v a ship"), (CLASS + 2, "with v: a ship that was hit"))

@@ -90,14 +90,7 @@ class PopgymConcentrationBatch(CardBatch):
 
     Episode end: terminated when all cards are face up; truncated after T = 104 (easy, hard) or 208 (medium) steps.
 
-    Args:
-        num_envs: how many games.
-        difficulty: "easy", "medium" or "hard".
-        first_index, render_mode: see BatchedEnv.
-
-    References: Morad et al. 2023, "POPGym: Benchmarking partially observable reinforcement learning", appendix A; the
-        package popgym 1.0.7, with which observations and rewards agree step by step,
-        except that an episode that ends both ways in its last step is terminated here, not truncated as well.
+    Differences from popgym: an episode that ends both ways in its last step is terminated here, not truncated as well.
     """
 
     symbols = symbols_of((BACK, "a card face down"), (CLASS, "a card of the first class"))

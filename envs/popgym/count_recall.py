@@ -67,14 +67,6 @@ class PopgymCountRecallBatch(PopgymBatch):
         -0.93 (easy, medium) or -0.88.
 
     Episode end: terminated when no card is left, after 52 D - 1 steps.
-
-    Args:
-        num_envs: how many games.
-        difficulty: "easy", "medium" or "hard".
-        first_index, render_mode: see BatchedEnv.
-
-    References: Morad et al. 2023, "POPGym: Benchmarking partially observable reinforcement learning", appendix A; the
-        package popgym 1.0.7, with which observations and rewards agree step by step.
     """
 
     symbols = symbols_of((CLASS, "the first class"), (CLASS + 1, "the second class"))

@@ -29,22 +29,25 @@ def symbols_of(*symbols: tuple[int, str]) -> tuple[tuple[Color, str], ...]:
     return tuple((PALETTE[color], text) for color, text in symbols)
 
 
-class PopgymBatch(BatchedEnv):
-    """N games of one task. A subclass defines `loops`, `tasks` and the layout of observations.
-
+_COMMON = """
     Args:
         num_envs: how many games.
         difficulty: "easy", "medium" or "hard".
-        first_index, render_mode: see BatchedEnv.
+        batch: `first_index` and `render_mode`, see BatchedEnv.
+
+    References: Morad et al. 2023, "POPGym: Benchmarking partially observable reinforcement learning", appendix A; the
+        package popgym 1.0.7, with which observations and rewards agree step by step.
     """
+
+
+class PopgymBatch(BatchedEnv):
+    """N games of one task. A subclass defines `loops`, `tasks` and the layout of observations."""
 
     tasks: ClassVar[Mapping[str, Params]]  # By difficulty
     state: State
     params: Params
 
-    def __init__(
-        self, num_envs: int, *, difficulty: str = "easy", first_index: int = 0, render_mode: str | None = None
-    ) -> None:
+    def __init__(self, num_envs: int, *, difficulty: str = "easy", **batch: Any) -> None:
         check_choice("difficulty", difficulty, DIFFICULTIES)
         params = self.tasks[difficulty]
         self.action_names = self.actions(params)
@@ -53,9 +56,12 @@ class PopgymBatch(BatchedEnv):
             observation_space=spaces.Box(0, 1, (sum(self.groups(params)),), np.uint8),
             state=new_state(num_envs, params.size, self.num_marks(params)),
             params=params,
-            first_index=first_index,
-            render_mode=render_mode,
+            **batch,
         )
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__doc__ = (cls.__doc__ or "").rstrip(" ") + _COMMON
 
     # -- what a task adds --------------------------------------------------------------------------------------------
 

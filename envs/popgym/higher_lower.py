@@ -41,14 +41,6 @@ class PopgymHigherLowerBatch(CardBatch):
         Random play 0; guessing by the card visible alone about 0.5.
 
     Episode end: terminated when no card is left, after 52 D - 1 steps.
-
-    Args:
-        num_envs: how many games.
-        difficulty: "easy", "medium" or "hard".
-        first_index, render_mode: see BatchedEnv.
-
-    References: Morad et al. 2023, "POPGym: Benchmarking partially observable reinforcement learning", appendix A; the
-        package popgym 1.0.7, with which observations and rewards agree step by step.
     """
 
     symbols = symbols_of((CLASS, "ace, the lowest"), (CLASS + RANKS.classes - 1, "king, the highest"))

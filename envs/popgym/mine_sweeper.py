@@ -79,14 +79,7 @@ class PopgymMineSweeperBatch(BoardBatch):
 
     Episode end: terminated by a mine or when all free cells are open; truncated after F steps.
 
-    Args:
-        num_envs: how many games.
-        difficulty: "easy", "medium" or "hard".
-        first_index, render_mode: see BatchedEnv.
-
-    References: Morad et al. 2023, "POPGym: Benchmarking partially observable reinforcement learning", appendix A; the
-        package popgym 1.0.7, with which observations and rewards agree step by step;
-        actions there are (row, column).
+    Differences from popgym: actions there are (row, column).
     """
 
     symbols = symbols_of(

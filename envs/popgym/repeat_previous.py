@@ -41,14 +41,6 @@ class PopgymRepeatPreviousBatch(SuitBatch):
         were dealt. At best 1, random play -0.5.
 
     Episode end: terminated when the last but one card was answered, after 52 D - 1 steps.
-
-    Args:
-        num_envs: how many games.
-        difficulty: "easy", "medium" or "hard".
-        first_index, render_mode: see BatchedEnv.
-
-    References: Morad et al. 2023, "POPGym: Benchmarking partially observable reinforcement learning", appendix A; the
-        package popgym 1.0.7, with which observations and rewards agree step by step.
     """
 
     tasks = {"easy": _task(1, 4), "medium": _task(2, 32), "hard": _task(3, 64)}  # noqa: RUF012

@@ -65,7 +65,7 @@ class SequenceRecallBatch(BatchedEnv):
         pause_frames: frames between the demonstration and the opening of the pen.
         timeout_frames: frame in which the episode ends at the latest; -1 for no time-out.
         show_sequence: show what remains of the sequence all the time: the memory-free twin.
-        first_index, render_mode: see BatchedEnv.
+        batch: `first_index` and `render_mode`, see BatchedEnv.
 
     Differences from the original: no action quits the game.
 
@@ -98,8 +98,7 @@ class SequenceRecallBatch(BatchedEnv):
         pause_frames: int = 1,
         timeout_frames: int = 1000,
         show_sequence: bool = False,
-        first_index: int = 0,
-        render_mode: str | None = None,
+        **batch: Any,
     ) -> None:
         check_flag("show_sequence", show_sequence)
         check_integer("sequence_length", sequence_length, 1, SLOTS if show_sequence else None)
@@ -125,8 +124,7 @@ class SequenceRecallBatch(BatchedEnv):
                 timeout_frames=last,
                 show_sequence=show_sequence,
             ),
-            first_index=first_index,
-            render_mode=render_mode,
+            **batch,
         )
 
         lights = ("left", "top", "right", "bottom")

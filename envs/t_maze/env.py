@@ -72,7 +72,7 @@ class TMazeBatch(BatchedEnv):
         half_width: columns from the middle of the maze to its outer walls, 4 to 92; None: as the difficulty says. The
             fewest moves to a pad are half_width + 2; from difficulty 4 on, one less to the left, one more to the right.
             Short settings to learn quickly: difficulty 0, half_width 5, limbo_time 40, teleport_delay 1.
-        first_index, render_mode: see BatchedEnv.
+        batch: `first_index` and `render_mode`, see BatchedEnv.
 
     Differences from the original: no action quits the game; a "down" right after stepping on a pad is blocked by the
         wall below it, where the original walks into that wall in the last two observations; limbo_time 1 is refused,
@@ -114,8 +114,7 @@ class TMazeBatch(BatchedEnv):
         cue_after_teleport: bool = False,
         half_width: int | None = None,
         endless: bool = False,
-        first_index: int = 0,
-        render_mode: str | None = None,
+        **batch: Any,
     ) -> None:
         check_flag("cue_after_teleport", cue_after_teleport)
         check_integer("difficulty", difficulty, 0, len(HALF_WIDTHS) - 1)
@@ -149,8 +148,7 @@ class TMazeBatch(BatchedEnv):
             observation_space=spaces.Box(0, 1, (VIEW_ROWS, VIEW_COLS, len(CHARACTERS)), np.uint8),
             state=new_state(num_envs),
             params=Params(numbers, pack(walls), pack(speckle)),
-            first_index=first_index,
-            render_mode=render_mode,
+            **batch,
         )
 
     def level(self, index: int) -> dict[str, Any]:

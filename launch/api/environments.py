@@ -6,8 +6,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ...base.messages import check_keys
-from ...envs.engine import BatchedEnv
-from ...envs.foreign.names import find_foreign
+from ...envs.foreign.names import find_foreign, is_vector
 from ...envs.registration import environment_parameters, find_environment, is_environment
 
 
@@ -40,10 +39,10 @@ def make_env(env: str, num_envs: int | None = None, *, render_mode: str | None =
     check_keys(env, "parameter", parameters, parameters if allowed is None else allowed)
     if render_mode is not None:
         parameters["render_mode"] = render_mode
-    if isinstance(make, type) and issubclass(make, BatchedEnv):
+    if is_vector(make):
         if num_envs is None:
-            raise ValueError(f"num_envs is None; {env} is a batched environment, allowed: at least 1")
-        return make(num_envs, **parameters)
+            raise ValueError(f"num_envs is None; {env} is a vector environment, allowed: at least 1")
+        return make(num_envs=num_envs, **parameters)
     if num_envs is None:
         return make(**parameters)
     return SyncVectorEnv([lambda: make(**parameters)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)

@@ -93,7 +93,7 @@ def _open_card(place: str) -> Trained:
         raise
     except Exception as problem:  # each store raises different exceptions
         reason = first_line(problem, place)
-        raise EngramError(f"{redacted(place)}contains no readable agent ({reason})") from problem
+        raise EngramError(f"{redacted(place)} contains no readable agent ({reason})") from problem
 
 
 def imitated(path: str) -> str:

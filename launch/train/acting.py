@@ -216,6 +216,7 @@ def ray_pool(
         niceness=ACTOR_NICENESS,
         timeout=config.actor_timeout,
         died=died,
+        near=len(config.shares) > 1,
     )
 
 
@@ -225,13 +226,23 @@ def make_learner(config: RunConfig, factory: ActorFactory) -> Learner:
         return Learner(factory.make_agent(batch), config.learner, config.total_steps)
 
 
-def deal_members(config: RunConfig, learners: Sequence[Learner]) -> Sequence[Learner]:
-    """The learners of a population, distributed over --num-learners processes, the first of which is this one."""
+def deal_members(
+    config: RunConfig, learners: Sequence[Learner], pool: ActorPool, whole: bool = False
+) -> Sequence[Learner]:
+    """The learners of a population, distributed over --num-learners processes, the first of which is this one.
+
+    `whole`: this process receives the steps of all unrolls.
+    """
     if config.num_learners == 1 or not config.population:
         return learners
-    from ...learners.remote.members import RemoteLearner, member_processes
+    from ...actors.remote.pool import RayPool
+    from ...learners.remote.members import RemoteLearner, machines, member_processes
 
+    assert isinstance(pool, RayPool), "several learners have their actors in Ray processes"
     processes = member_processes(config.num_learners - 1, partial(make_learner, config, config.factory()))
+    places = machines(processes)
+    homes = {member: places[member % config.num_learners] for member in range(len(learners))}
+    pool.deal(homes, [] if whole else [member for member in homes if member % config.num_learners])
     dealt: list[Learner] = []
     for member, learner in enumerate(learners):
         if rank := member % config.num_learners:

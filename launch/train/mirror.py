@@ -131,7 +131,7 @@ def fetch(url: str, target: str | None) -> Path:
         EngramError: `url` contains no run that can be resumed, or `target` is in use.
     """
     files, root = _open(url)
-    with _store_errors(f"{redacted(url)}contains no run", url):
+    with _store_errors(f"{redacted(url)} contains no run", url):
         _refuse_link(files, f"{root}/{CONFIG}")
         config = files.cat_file(f"{root}/{CONFIG}")
         names = _steps(files, root)

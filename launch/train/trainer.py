@@ -82,7 +82,8 @@ class Trainer:
             recorded.alone = pool.still
         device, together = members[0].learner.device, config.pbt.together
         by_itself = device.type == "cuda" and not config.learner.cuda_graph
-        self._together = together == "on" or (together == "auto" and by_itself) or config.num_learners > 1
+        self._dealt = config.num_learners > 1  # Whether learners in several processes learn at once
+        self._together = together == "on" or (together == "auto" and by_itself) or (self._dealt and config.synchronous)
         self._between = True  # Whether no update is in progress, so that a run can resume from the state
         self._saved_at, self._saved_step = time.monotonic(), self.steps
 
@@ -289,7 +290,7 @@ class Trainer:
             for member in self._waiting():
                 if (batch := member.take()) is not None:
                     self._ready[member.number] = batch
-                    if not self._together:
+                    if not (self._together or self._dealt):
                         return True
             if not self._waiting():
                 return True

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias, get_args
 
+from ...base.messages import above, check_choice, check_fields
 from .search_space import Explored, parse
 
 Scheme: TypeAlias = Literal["lp-rnn", "truncation"]
@@ -40,25 +41,17 @@ class PopulationConfig:
     """Updates in a row without a finite loss after which a member is replaced by a copy of the best, at least 1."""
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("warmup", 0, None),
-            ("interval", 1, None),
-            ("window", 2, None),
-            ("p_value", 0, 1),
-            ("resample", 0, 1),
-            ("patience", 1, None),
-        ):
-            value = getattr(self, name)
-            if not value >= low or (high is not None and not value <= high):
-                span = f"at least {low}" if high is None else f"{low}..{high}"
-                raise ValueError(f"pbt.{name} is {value}; allowed: {span}")
-        if not 0 < self.quantile <= 0.5:
-            raise ValueError(f"pbt.quantile is {self.quantile}; allowed: above 0, at most 0.5")
+        check_fields(
+            self,
+            "pbt.",
+            **dict.fromkeys(("p_value", "resample"), (0, 1)),
+            **dict.fromkeys(("interval", "patience"), (1, None)),
+            **{"warmup": (0, None), "window": (2, None), "quantile": above(0, 0.5)},
+        )
         if len(self.factors) != 2 or not 0 < self.factors[0] < self.factors[1]:
             raise ValueError(f"pbt.factors is {self.factors}; allowed: two numbers above 0, the smaller one first")
-        for name, choices in (("scheme", get_args(Scheme)), ("together", get_args(Together))):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"pbt.{name} is {getattr(self, name)!r}; allowed: {', '.join(choices)}")
+        check_choice("pbt.scheme", self.scheme, get_args(Scheme))
+        check_choice("pbt.together", self.together, get_args(Together))
         _ = self.explored
 
     @property

@@ -162,6 +162,6 @@ def _check_range(name: str, kind: str, inside: str, values: list[float]) -> None
         raise ValueError(f"{name}: {kind}({inside}) has {len(values)} numbers; allowed: {kind}(LOW,HIGH)")
     low, high = values
     if not low < high:
-        raise ValueError(f"{name}: {kind}({inside}) has LOW above HIGH; allowed: LOW below HIGH")
+        raise ValueError(f"{name}: {kind}({inside}) is empty; allowed: LOW below HIGH")
     if kind == "loguniform" and not low > 0:
         raise ValueError(f"{name}: {kind}({inside}) begins at {low:g}; allowed: above 0")

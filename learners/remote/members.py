@@ -1,6 +1,7 @@
 """Learners of a population's members in other processes: each learns from whole batches, without sums of gradients.
 
-The run's process keeps every member's weights and sends batches; a member's optimizer is in its assigned
+The run's process has a copy of every member's weights and decides about updates; a member's optimizer is in its
+assigned process. Unrolls go from the actors straight to that process, or, in synchronous mode, batches from the run's
 process. Results equal those of a learner in the run's process, bit for bit.
 """
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from ray.exceptions import RayError, RayTaskError
 
 from ...actors.remote.wire import Parcel, pack, share_tensors, unpack
-from ...actors.unroll import Unroll
+from ...actors.unroll import Stored, Unroll, join, some_environments
 from ...agents.agent import Agent
 from ...agents.process import prepare_process
 from ...agents.threads import use_threads
@@ -35,6 +36,8 @@ class Answer(NamedTuple):
     steps: int
     skipped: int
     cause: str | None
+    effective: dict[str, float]
+    """Values of the requested settings."""
 
 
 class MemberProcess:
@@ -54,13 +57,19 @@ class MemberProcess:
         self._make_learner, self._threads = make_learner, threads
         self._learners: dict[int, Learner] = {}
 
-    def learn(self, member: int, parcel: Parcel | bytes) -> Answer:
-        """Run one update of a member."""
+    def machine(self) -> str:
+        """Return the address of this process's machine."""
+        return ray.util.get_node_ip_address()
+
+    def learn(self, member: int, settings: Sequence[str], parts: Sequence[slice], *parcels: Parcel | bytes) -> Answer:
+        """Run one update of a member from these environments of each parcel; report the values of these settings."""
         use_threads(self._threads)
         learner = self._learners[member]
-        learner.learn(unpack(parcel))
-        metrics = learner.read()
-        return Answer(flatten(learner.agent), metrics, learner.updates, learner.steps, learner.skipped, learner.cause)
+        unrolls = zip(map(unpack, parcels), parts, strict=True)
+        learner.learn(join([some_environments(unroll, part) for unroll, part in unrolls]))
+        metrics, effective = learner.read(), {name: learner.effective(name) for name in settings}
+        facts = learner.updates, learner.steps, learner.skipped, learner.cause, effective
+        return Answer(flatten(learner.agent), metrics, *facts)
 
     def call(self, member: int, name: str, *arguments: Any) -> Any:
         """Call a method of a member's learner."""
@@ -81,6 +90,8 @@ class RemoteLearner(Learner):
         self._process, self._member = process, member
         super().__init__(agent, config, total_steps)
         self._learning: Any = None
+        self._effective: dict[str, float] = {}
+        """Values of settings in the other process since the last update or change."""
         self.load_state_dict(super().state_dict())
         self.reconfigure(config)
 
@@ -89,33 +100,43 @@ class RemoteLearner(Learner):
         self.finish()
 
     def begin(self, batch: Unroll) -> None:
-        """Make the other process learn from a batch."""
-        self._learning = self._process.learn.remote(self._member, pack(batch))
+        """Make the other process learn from a batch, whose unrolls it fetches if they are in Ray's store."""
+        stored = batch.stored or (Stored(pack(batch), 0, len(batch.weights_version)),)
+        parts = [slice(each.first, each.end) for each in stored]
+        self._learning = self._process.learn.remote(
+            self._member, list(self._effective), parts, *(each.parcel for each in stored)
+        )
 
     def finish(self) -> None:
         """Wait for the update, and copy its results."""
         result: Answer = self._get(self._learning)
         load(self.agent, result.weights)
-        self.updates, self.steps, self._skipped, self.cause = result[2:]
+        self.updates, self.steps, self._skipped, self.cause, self._effective = result[2:]
         self._read += result.metrics
 
     def reconfigure(self, config: LearnerConfig) -> None:
         super().reconfigure(config)
-        self._call("reconfigure", config)
+        self._change("reconfigure", config)
 
     def effective(self, setting: str) -> float:
-        return self._call("effective", setting)
+        if setting not in self._effective:
+            self._effective[setting] = self._call("effective", setting)
+        return self._effective[setting]
 
     def take_over(self, agent: dict[str, Any], optimizer: dict[str, Any]) -> None:
         super().take_over(agent, optimizer)
-        self._call("take_over", agent, optimizer)
+        self._change("take_over", agent, optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         return self._call("state_dict")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._call("load_state_dict", state)
+        self._change("load_state_dict", state)
+
+    def _change(self, name: str, *arguments: Any) -> None:
+        self._effective = {}
+        self._call(name, *arguments)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         return self._get(self._process.call.remote(self._member, name, *arguments))
@@ -134,6 +155,11 @@ def member_processes(number: int, make_learner: Callable[[], Learner], threads: 
     """Start processes and return Ray's handles of them."""
     made: Any = ray.remote(**claims())(MemberProcess)
     return [made.remote(make_learner, os.getcwd(), threads) for _ in range(number)]
+
+
+def machines(processes: Sequence[Any]) -> list[str]:
+    """Return the addresses of this process's machine and of those of other processes."""
+    return [ray.util.get_node_ip_address(), *ray.get([process.machine.remote() for process in processes])]
 
 
 def learn_dealt(learners: Sequence[Learner], batches: Sequence[Unroll]) -> None:

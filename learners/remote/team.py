@@ -31,6 +31,7 @@ PATIENCE = 2.0
 """Seconds of waiting for other learners' batches between checks for signals."""
 SILENT_SECONDS = 5.0
 """Seconds without a response to a ping after which a learner is lost; it also responds while compiling functions."""
+PING_SECONDS = 1.0  # Seconds between two pings, each of which interrupts another learner's update for a millisecond
 START_SECONDS = 600.0
 """Seconds within which a learner's process must have started; it may require booting a node."""
 CLOSE_SECONDS = 5.0
@@ -277,10 +278,12 @@ class Team:
         now = time.monotonic()
         self._stuck.end_overdue()
         for worker in self._workers:
-            if worker.ping is None or ray.wait([worker.ping], timeout=0)[0]:
-                if worker.ping is not None:
-                    answer_of(worker.ping, PATIENCE)
-                worker.ping, worker.heard = worker.handle.ping.remote(), now
+            if worker.ping is not None and ray.wait([worker.ping], timeout=0)[0]:
+                answer_of(worker.ping, PATIENCE)
+                worker.ping = None
+            if worker.ping is None:
+                if now - worker.heard > PING_SECONDS:
+                    worker.ping, worker.heard = worker.handle.ping.remote(), now
             elif now - worker.heard > SILENT_SECONDS:
                 raise GroupLostError(f"learner {worker.rank} has not responded for {SILENT_SECONDS:.0f} s")
 

@@ -88,6 +88,7 @@ def test_the_bound_on_policy_lag_is_kept(num_actors: int, batch_size: int) -> No
     assert max(found) <= least_max_lag(batch_size, FACTORY.num_envs) <= usual_max_lag(batch_size, FACTORY.num_envs)
 
 
+@pytest.mark.integration
 def test_a_replacement_is_another_life_and_failures_far_apart_are_forgiven() -> None:
     """A replacement of the same life would play the levels again on which the one before it fell."""
     lives: list[int] = []

@@ -64,7 +64,9 @@ def test_only_valid_actions_are_taken_and_the_learner_sees_the_actors_policy(env
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", ["vtrace", "a2c", "ppo"])
+@pytest.mark.parametrize(
+    "algorithm", ["vtrace", *(pytest.param(name, marks=pytest.mark.integration) for name in ("a2c", "ppo"))]
+)
 @pytest.mark.parametrize("env", ENVIRONMENTS)
 def test_updates_are_finite_and_masked_probabilities_stay_0(env: str, algorithm: str):
     factory = factory_of(env)

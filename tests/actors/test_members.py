@@ -38,6 +38,18 @@ def test_members_take_turns() -> None:
     turns.give_back(0)
 
 
+def test_actors_act_for_members_whose_learner_is_on_their_machine() -> None:
+    """Idle ones also for others, and those on a machine without learners for all."""
+    turns = MemberSchedule()
+    for member in range(4):
+        turns.join(member)
+    turns.homes = {0: "a", 1: "b", 2: "a", 3: "b"}
+    assert [turns.next_at("b", lambda _: True, idle=False) for _ in range(3)] == [1, 3, 1]
+    assert turns.next_at("b", lambda member: member < 1, idle=False) is None
+    assert turns.next_at("b", lambda member: member < 1, idle=True) == 0
+    assert [turns.next_at("c", lambda _: True, idle=False) for _ in range(2)] == [2, 0]
+
+
 def test_a_pool_is_shared_by_all_members() -> None:
     pool = LocalPool(FACTORY.make_actor, 2, max_failures=0)
     for member in range(3):

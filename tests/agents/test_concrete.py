@@ -13,7 +13,7 @@ from unrolls import check_gradients, compare_chunks, compare_with_loop, random_i
 
 SIZE, POOL, POOLS, VIEW, OUT = 5, 4, 3, 2, 6
 UNITS = pytest.mark.parametrize("units", [False, True], ids=["", "unit-views"])
-WAYS = pytest.mark.parametrize("way", ["unroll_compiled", "unroll_scan"])
+WAYS = pytest.mark.parametrize("way", ["unroll_at_once"])
 BOTH = pytest.mark.parametrize("name", ["concrete", "parallel"])
 
 
@@ -260,6 +260,7 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.integration
 @BOTH
 def test_an_unroll_has_no_loop_over_time(name):
     """Nor has its gradient. How much faster that is, `benchmarks/speed/cores.py` measures."""

@@ -170,6 +170,7 @@ def test_momentum_and_decay_are_those_of_titans(carried):
         state = after
 
 
+@pytest.mark.integration
 @CARRIED
 def test_gradients_pass_through_momentum_and_decay(carried):
     check_gradients(carrying(carried), SIZE)

@@ -148,7 +148,9 @@ def test_steps_are_the_equations(options):
         assert torch.equal(output, state.memory.flatten(1))
 
 
-@pytest.mark.parametrize("options", VARIANTS)
+@pytest.mark.parametrize(
+    "options", [*VARIANTS[:3], *(pytest.param(options, marks=pytest.mark.integration) for options in VARIANTS[3:])]
+)
 def test_gradients_are_those_of_finite_differences(options):
     check_gradients(randomize(RMC(3, **{**options, "head_size": 2})), 3)
 

@@ -93,6 +93,7 @@ def test_symbols_rarer_than_the_floor_count_as_equally_rare() -> None:
     torch.testing.assert_close(factors[1] / factors[0], torch.tensor((0.995 / 0.01) ** 0.5))
 
 
+@pytest.mark.integration
 def test_shares_of_more_cells_than_a_float_counts() -> None:
     shares = Shares(2, memory=1e6, floor=0.01)
     most = 2**24

@@ -99,7 +99,16 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("name", ["rmc", "lstm", "gru", "concrete", "mnm-p", "mnm-g"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rmc",
+        "lstm",
+        "gru",
+        "concrete",
+        *(pytest.param(name, marks=pytest.mark.integration) for name in ("mnm-p", "mnm-g")),
+    ],
+)
 def test_a_core_has_the_same_gradients_to_the_bit_for_every_number_of_threads(monkeypatch, one_thread, name):
     monkeypatch.setattr(threads, "num_cores", lambda: 8)
     results = []

@@ -164,6 +164,7 @@ def test_no_other_module_calls_numba_itself():
     assert [path.relative_to(here).as_posix() for path in files if "njit" in path.read_text()] == ["base/compiled.py"]
 
 
+@pytest.mark.integration
 def test_sums_of_cores_release_the_lock_and_rules_do_not_count_references():
     @compiled("nsz")
     def total(x):

@@ -108,7 +108,7 @@ def test_the_message_of_a_wrong_call():
         core.unroll(inputs, reset.T, core.initial_state(5))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.integration)])
 @every_core
 def test_half_precision_works(name, dtype):
     if name in ("ffm", "lru", "rtu", "s5"):
@@ -131,6 +131,7 @@ def test_half_precision_works(name, dtype):
     assert error < (20 if name in ("fwm", "mlstm") else 2) * torch.finfo(dtype).eps
 
 
+@pytest.mark.integration
 @every_core
 def test_a_core_on_the_meta_device_says_its_shapes_and_comes_back(name):
     with torch.device("meta"):
@@ -156,6 +157,7 @@ def test_a_core_that_was_in_bfloat16_is_as_good_as_new(name):
     assert torch.equal(core.unroll(*arguments)[0], before)
 
 
+@pytest.mark.integration
 @every_core
 def test_gradients_by_torch_func_are_those_of_autograd(name):
     torch.manual_seed(0)
@@ -184,6 +186,7 @@ def test_gradients_by_torch_func_are_those_of_autograd(name):
         torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-9)
 
 
+@pytest.mark.integration
 @every_core
 def test_members_of_a_population_may_be_one_vmap(name):
     core = small_core(name).double()

@@ -59,7 +59,7 @@ LONG = ("gradient cut at bptt_length", "recalls a cue")
 
 def by_default(name, options, line):
     """Whether the default set has this: most lines for three cores, two lines for every core."""
-    every = "step equals unroll", "a reset starts afresh"
+    every = "step equals unroll", "a reset clears the state"
     return not options and (line in every or (name in ("lstm", "rmc", "fwm") and line not in LONG))
 
 

@@ -25,7 +25,9 @@ NAMES = environment_names()
 LONG = 1100
 """Steps that see the end of an episode in every environment under random actions."""
 
-every_environment = pytest.mark.parametrize("name", NAMES)
+every_environment = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.integration] * name.endswith("-twin")) for name in NAMES]
+)
 
 
 class Record(NamedTuple):

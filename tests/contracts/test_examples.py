@@ -27,6 +27,7 @@ def test_the_core_passes_the_certificate(probe, line, check):
     check(probe)
 
 
+@pytest.mark.integration
 def test_core_environment_and_algorithm_train_together(tmp_path):
     """Of the algorithm's own numbers too there are metrics."""
     words = f"--env {ENVIRONMENT} --core {CORE} --core-args hidden_size=8 --algorithm {ALGORITHM}"

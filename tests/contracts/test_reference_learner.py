@@ -51,8 +51,13 @@ def case(core: str, torso: str, algorithm: str, **agent: object) -> Case:
     return Case(spec, small_agent(core, config, **agent), ALGORITHMS[algorithm])
 
 
+BY_DEFAULT = ("lstm", "rmc", "fwm", "mnm-p", "concrete", "conv-lstm")
 EVERY = [
-    pytest.param(core, algorithm, marks=[pytest.mark.integration] * (algorithm != "vtrace" and core != "lstm"))
+    pytest.param(
+        core,
+        algorithm,
+        marks=[pytest.mark.integration] * (core != "lstm" and (core not in BY_DEFAULT or algorithm != "vtrace")),
+    )
     for core in core_names()
     for algorithm in ALGORITHMS
 ]

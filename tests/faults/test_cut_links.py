@@ -67,7 +67,7 @@ def test_the_link_to_a_learner_is_cut(network: Hosts, elsewhere: bool) -> None:
     operator.run("kill $(cat pid)")
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
-    assert "learner 1 has not answered for 5 s: the group of learners restarts from step" in output
+    assert "learner 1 has not responded for 5 s: the group of learners restarts from step" in output
     steps = [row["step"] for row in rows(run)]
     assert steps == sorted(steps)
     assert seconds < REBUILT_SECONDS, seconds

@@ -81,7 +81,7 @@ def test_a_run_that_comes_to_no_checkpoint_is_given_up(tmp_path: Path) -> None:
         wait_for(lambda learner=learner: gone([learner]))
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 1
-    assert "1 restarts in a row came to no checkpoint" in output
+    assert "1 restarts in a row without a new checkpoint" in output
 
 
 def test_a_supervisor_that_is_killed_takes_the_run_along_with_a_checkpoint(tmp_path: Path) -> None:

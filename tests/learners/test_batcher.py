@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engram.actors.factory import ActorFactory
-from engram.actors.unroll import Unroll, some_environments
+from engram.actors.unroll import Stored, Unroll, header, join, some_environments
 from engram.agents.agent import AgentConfig
 from engram.learners.batcher import Batcher
 
@@ -41,6 +41,23 @@ def test_columns_come_out_once_and_in_order(widths: list[int], batch_size: int) 
             episodes_out += batch.episodes[:, 0].tolist()
     assert columns_out == list(range(sum(widths) // batch_size * batch_size))
     assert episodes_out == [float(start) for start in starts if start < len(columns_out)]
+
+
+@settings(deadline=None, max_examples=50)
+@given(widths=st.lists(st.integers(1, WIDTH), min_size=1, max_size=12), batch_size=st.integers(1, 9))
+def test_batches_of_stored_unrolls_name_their_parts(widths: list[int], batch_size: int) -> None:
+    """The same environments as in batches of whole unrolls."""
+    batcher, stored, start = Batcher(batch_size), dict[str, Unroll](), 0
+    for number, width in enumerate(widths):
+        stored[str(number)] = numbered(start, width)
+        batcher.add(header(stored[str(number)])._replace(stored=(Stored(str(number), 0, width),)))
+        start += width
+    while (batch := batcher.take()) is not None:
+        assert batch.env is None
+        assert len(batch.weights_version) == batch_size
+        parts = [some_environments(stored[each.parcel], slice(each.first, each.end)) for each in batch.stored]
+        assert torch.equal(join(parts).weights_version, batch.weights_version)
+        assert torch.equal(join(parts).episodes, batch.episodes)
 
 
 def test_next_pulls_only_as_much_as_it_needs() -> None:

@@ -117,7 +117,7 @@ def test_the_entropy_cost_falls_linearly_and_the_learning_rate_warms_up() -> Non
         assert learner.effective("lr") == 1e-3
 
 
-@pytest.mark.parametrize("algorithm", ["vtrace", "a2c", "ppo"])
+@pytest.mark.parametrize("algorithm", ["vtrace", "a2c", pytest.param("ppo", marks=pytest.mark.integration)])
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop_tf"])
 def test_continues_exactly_from_its_state(algorithm: str, optimizer: str) -> None:
     learner, unroll = make(algorithm=algorithm, optimizer=optimizer)

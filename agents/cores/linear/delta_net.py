@@ -88,10 +88,7 @@ class DeltaMixer(Mixer):
     ) -> tuple[Tensor, DeltaNetState]:
         query, gate, *written = self._mapped(u)
 
-        def initial(rows: int) -> tuple[Tensor, ...]:
-            return tuple(self.initial_state(rows))
-
-        read, last = unroll_chunks(_delta_chunk, (query, *written), reset, tuple(state), initial, bptt_length)
+        read, last = unroll_chunks(_delta_chunk, (query, *written), reset, state, self.initial_state, bptt_length)
         return self._output(read, gate), DeltaNetState(*last)
 
     def _mapped(self, u: Tensor) -> tuple[Tensor, ...]:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...unrolling.scan import scan
-from ..core import Core
+from ..core import Axis, Core
 
 FASTEST = 0.67
 """The largest rate of decay at first, per step: that of the released code, which must keep exp(rate * 1024) finite."""
@@ -63,6 +63,9 @@ class FFM(Core):
 
     def initial_state(self, batch_size: int) -> FFMState:
         return FFMState(self.mix.weight.new_zeros(batch_size, self.memory_size, self.context_size, 2))
+
+    def parts_of_state(self) -> dict[str, list[Axis]]:
+        return {"trace": [Axis("traces", 1, self.memory_size)]}
 
     def forward(self, inputs: Tensor, state: FFMState) -> tuple[Tensor, FFMState]:
         added, passed, gate = self._maps(inputs)

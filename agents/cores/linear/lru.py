@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...unrolling.scan import scan
-from ..core import Core
+from ..core import Axis, Core
 
 
 class LRUState(NamedTuple):
@@ -66,6 +66,9 @@ class LRU(Core):
 
     def initial_state(self, batch_size: int) -> LRUState:
         return LRUState(self.encoder.weight.new_zeros(batch_size, self.num_blocks, self.state_size, 2))
+
+    def parts_of_state(self) -> dict[str, list[Axis]]:
+        return {"block": [Axis("h", 1, self.num_blocks)], "unit": [Axis("h", 2, self.state_size)]}
 
     def forward(self, inputs: Tensor, state: LRUState) -> tuple[Tensor, LRUState]:
         x, states = self.encoder(inputs), list[Tensor]()

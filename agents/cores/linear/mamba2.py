@@ -90,10 +90,7 @@ class Mamba2Mixer(Mixer):
         gate, mixed, step = self._split(u)
         mixed, past = self.convolution.unroll(mixed, reset, state.past, bptt_length)
         x, steps = self._steps(mixed, step)
-
-        def initial(rows: int) -> tuple[Tensor, ...]:
-            return (self.initial_state(rows).h,)
-
+        initial = lambda rows: (self.initial_state(rows).h,)  # noqa: E731
         read, (h,) = unroll_chunks(attend_chunk, steps, reset, (state.h,), initial, bptt_length)
         return self._output(read, x, gate), MambaState(h, past)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...unrolling.scan import scan
-from ..core import Core
+from ..core import Axis, Core
 from ..parts.gates import SHORTEST, gate_biases
 
 
@@ -56,6 +56,9 @@ class MinGRU(Core):
         weight = self.layers[0].weight
         assert isinstance(weight, Tensor)
         return MinGRUState(weight.new_zeros(batch_size, len(self.layers), self.output_size))
+
+    def parts_of_state(self) -> dict[str, list[Axis]]:
+        return {"layer": [Axis("h", 1, len(self.layers))], "unit": [Axis("h", 2, self.output_size)]}
 
     def forward(self, inputs: Tensor, state: MinGRUState) -> tuple[Tensor, MinGRUState]:
         states: list[Tensor] = []

@@ -74,10 +74,7 @@ class MLSTMMixer(Mixer):
     def unroll(self, u: Tensor, reset: Tensor, state: MLSTMState, bptt_length: int | None) -> tuple[Tensor, MLSTMState]:
         gate, *steps = self._mapped(u)
 
-        def initial(rows: int) -> tuple[Tensor, ...]:
-            return tuple(self.initial_state(rows))
-
-        h, last = unroll_chunks(_chunk, steps, reset, tuple(state), initial, bptt_length)
+        h, last = unroll_chunks(_chunk, steps, reset, state, self.initial_state, bptt_length)
         return self._output(h, gate), MLSTMState(*last)
 
     def _mapped(self, u: Tensor) -> tuple[Tensor, ...]:

@@ -12,7 +12,6 @@ and a block of L steps passes over d^3 numbers as often as a single step does.
 Shapes: N rows (a batch, or blocks of it), L steps, d memory size, R hops. The memory is [N, d, d, d]: axes k1, k2, v.
 """
 
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -60,59 +59,35 @@ def read(memory: Tensor, queries: Read) -> Tensor:
 
 
 class Block:
-    """L steps of writing and reading, with writes and reads [N, L, ...], from memory [N, d, d, d]. None is a memory
-    of zeros, of which nothing is computed. Where `fresh` (bool [N, L]) is set the memory is emptied before the step's
-    write; the shapes do not depend on it."""
+    """L steps of writing and reading, rows of `new` and of queries [N, L, ...], from memory [N, d, d, d]. Where `fresh`
+    (bool [N, L]) is set the memory is emptied before the step's write; the shapes do not depend on it."""
 
-    def __init__(self, memory: Tensor | None, new: Write, fresh: Tensor | None = None) -> None:
-        self.new = new
-        self.start = None if memory is None else memory.flatten(1, 2)
-        self.overlap = _gram(new.key1, new.key1, new.key2, new.key2)
-        if self.start is None:
-            base, square = torch.zeros_like(new.value), new.value.new_zeros(len(new.value))
-        else:
-            base, square = torch.bmm(_pairs(new.key1, new.key2), self.start), self.start.square().sum((1, 2))
-        added, scales = _Additions.apply(base, square, self.overlap, new.value, new.rate, fresh)  # pyright: ignore
-        self.added: Tensor = added
+    def __init__(self, memory: Tensor, new: Write, fresh: Tensor) -> None:
+        self.new, start = new, memory.flatten(1, 2)
+        overlap = _gram(new.key1, new.key1, new.key2, new.key2)
+        base, square = torch.bmm(_pairs(new.key1, new.key2), start), start.square().sum((1, 2))
+        added, scales = _Additions.apply(base, square, overlap, new.value, new.rate, fresh)  # pyright: ignore
         logs = scales.log()
-        if fresh is not None:  # the sums below go through all episodes
-            logs = torch.where(logs.isfinite(), logs, 0.0)
+        logs = torch.where(logs.isfinite(), logs, 0.0)  # the sums below go through all episodes
         total = logs.cumsum(1)
         # log w_tj = log s_j + .. + log s_t: all up to t less those before j (positive, so not for exp, where j > t).
         self.weight = (total.unsqueeze(2) - (total - logs).unsqueeze(1)).tril().exp().tril()
         self.start_weight = total.exp().unsqueeze(2)
-        self.episodes = None if fresh is None else _Episodes(fresh, self.start, added)
-        if self.episodes is not None:
-            self.added = self.episodes.added
+        self.episodes = _Episodes(fresh, start, added)
 
     def read(self, queries: Read) -> Tensor:
         """n^R [N, L, d] of every step: see `read`."""
         result = queries.query
         for hop in queries.hops.unbind(-2):
             weight = self.weight * _gram(result, self.new.key1, hop, self.new.key2)
-            if self.episodes is not None:
-                at_start = self.start_weight * torch.bmm(_pairs(result, hop), self.episodes.start)
-                result = _normal(self.episodes.join(at_start, weight))
-            elif self.start is None:
-                result = _normal(torch.bmm(weight, self.added))
-            else:
-                at_start = self.start_weight * torch.bmm(_pairs(result, hop), self.start)
-                result = _normal(torch.baddbmm(at_start, weight, self.added))
+            at_start = self.start_weight * torch.bmm(_pairs(result, hop), self.episodes.start)
+            result = _normal(self.episodes.join(at_start, weight))
         return result
 
-    @cached_property
     def end(self) -> Tensor:
         """The memory [N, d, d, d] after the last step."""
-        size = self.added.shape[-1]
-        if self.episodes is not None:
-            return self.episodes.end(self).unflatten(1, (size, size))
-        keys = _pairs(self.new.key1, self.new.key2).transpose(1, 2)
-        added = self.weight[:, -1, :, None] * self.added
-        if self.start is None:
-            end = torch.bmm(keys, added)
-        else:
-            end = torch.baddbmm(self.start * self.start_weight[:, -1:], keys, added)
-        return end.unflatten(1, (size, size))
+        size = self.new.value.shape[-1]
+        return self.episodes.end(self).unflatten(1, (size, size))
 
 
 class _Episodes:
@@ -124,8 +99,7 @@ class _Episodes:
         added: u [N, L, d].
     """
 
-    def __init__(self, fresh: Tensor, start: Tensor | None, added: Tensor) -> None:
-        assert start is not None
+    def __init__(self, fresh: Tensor, start: Tensor, added: Tensor) -> None:
         episode = fresh.cumsum(1)
         self.of_start = (episode == 0).unsqueeze(2)  # [N, L, 1]
         same = episode.unsqueeze(2) == episode.unsqueeze(1)
@@ -166,7 +140,7 @@ class _Additions(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, base: Tensor, square: Tensor, overlap: Tensor, value: Tensor, rate: Tensor, fresh: Tensor | None
+        ctx: Any, base: Tensor, square: Tensor, overlap: Tensor, value: Tensor, rate: Tensor, fresh: Tensor
     ) -> tuple[Tensor, Tensor]:
         """base, value [N, L, d], square [N], overlap [N, L, L], rate [N, L, 1] -> u, s."""
         added, old, scales = torch.empty_like(base), torch.empty_like(base), torch.empty_like(base[..., 0])
@@ -174,9 +148,8 @@ class _Additions(torch.autograd.Function):
         later: list[Tensor] = []
         at_keys = base
         for t in range(base.shape[1]):
-            if fresh is not None:
-                at_keys = torch.where(fresh[:, t, None, None], 0.0, at_keys)
-                square = torch.where(fresh[:, t], 0.0, square)
+            at_keys = torch.where(fresh[:, t, None, None], 0.0, at_keys)
+            square = torch.where(fresh[:, t], 0.0, square)
             now, at_keys = at_keys[:, 0], at_keys[:, 1:]
             u = torch.mul(rate[:, t], value[:, t] - now)
             square = square + (u * (2 * now + overlap[:, t, t, None] * u)).sum(-1)
@@ -213,9 +186,8 @@ class _Additions(torch.autograd.Function):
             grad_rate[:, t] = (grad_u * (value[:, t] - now)).sum(-1, keepdim=True)
             grad_value[:, t] = rate[:, t] * grad_u
             grad_keys[:, t] = grown * u - grad_value[:, t]
-            if ctx.fresh is not None:
-                grad_keys[:, t:] = torch.where(ctx.fresh[:, t, None, None], 0.0, grad_keys[:, t:])
-                grad_square = torch.where(ctx.fresh[:, t], 0.0, grad_square)
+            grad_keys[:, t:] = torch.where(ctx.fresh[:, t, None, None], 0.0, grad_keys[:, t:])
+            grad_square = torch.where(ctx.fresh[:, t], 0.0, grad_square)
         return grad_keys, grad_square, grad_overlap, grad_value, grad_rate, None
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..contract.conditions import readable, under_torch_func
-from ..core import Core, CoreState, Route, map_state, reset_state
+from ..core import Axis, Core, CoreState, Route, map_state, named_leaves
 
 
 class Mixer(nn.Module):
@@ -46,6 +46,10 @@ class Stack(Core):
         """Initial states of all layers."""
         return _join([mixer.initial_state(batch_size) for mixer in self._mixers()])
 
+    def parts_of_state(self) -> dict[str, list[Axis]]:
+        leaves = named_leaves(self.initial_state_form())
+        return {"layer": [Axis(leaf, 1, len(self.mixers)) for leaf in leaves]}
+
     def forward(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         x, states = self.encoder(inputs), list[CoreState]()
@@ -72,19 +76,6 @@ class Stack(Core):
 
     def _mixers(self) -> list[Mixer]:
         return list(self.mixers)  # pyright: ignore[reportReturnType]
-
-
-def unroll_loop(
-    mixer: Mixer, u: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
-) -> tuple[Tensor, CoreState]:
-    """`Mixer.unroll` step by step."""
-    initial, added = mixer.initial_state(u.shape[1]), list[Tensor]()
-    for t, now in enumerate(u.unbind()):
-        if bptt_length is not None and t > 0 and t % bptt_length == 0:
-            state = map_state(torch.Tensor.detach, state)
-        one, state = mixer(now, reset_state(state, initial, reset[t]))
-        added.append(one)
-    return torch.stack(added), state
 
 
 def _layer(state: CoreState, number: int) -> CoreState:

@@ -67,6 +67,7 @@ def test_scores_are_the_mean_absolute_value_errors(clip: float) -> None:
     assert sorted(stored) == pytest.approx(sorted(expected), rel=1e-4)
 
 
+@pytest.mark.integration
 def test_a_level_is_played_again_and_new_ones_are_those_without_replay() -> None:
     _, plain = stepped(SHORT, 200)
     _, given = stepped(AGAIN, 200)
@@ -95,6 +96,7 @@ def test_probabilities_are_those_of_the_paper() -> None:
     assert replayed.probabilities() == pytest.approx(expected)
 
 
+@pytest.mark.integration
 def test_learnability_is_p_times_1_minus_p_of_a_levels_episodes() -> None:
     """Against counts of all episodes of each level, of agents that solve some."""
     levels = LevelsConfig(level_replay=0.6, level_replay_size=6, level_replay_score="learnability")

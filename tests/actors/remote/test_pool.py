@@ -21,6 +21,7 @@ from engram.actors.remote import pool as pool_module
 from engram.actors.remote.pool import RayPool
 from engram.actors.remote.slot import ActorSlot, ActorSlots, Request
 from engram.actors.remote.window import RequestWindow
+from engram.actors.remote.wire import fetch, unpack
 from engram.actors.unroll import join
 from engram.base.errors import EngramError
 from engram.launch.cluster.ray_session import require_gpus, start_ray
@@ -54,6 +55,23 @@ def test_gathers_exactly_what_the_local_pool_gathers() -> None:
     expected = gather(far)
     far.restore(saved)
     assert all(torch.equal(a.agent.logits, b.agent.logits) for a, b in zip(expected, gather(far), strict=True))
+    far.close()
+
+
+def test_unrolls_for_another_process_stay_in_the_store() -> None:
+    far, near = RayPool(FACTORY.make_actor, 1, 0, window=open_window()), LocalPool(FACTORY.make_actor, 1, 0)
+    far.deal({0: "elsewhere"}, apart=[0])
+    for pool in (far, near):
+        pool.publish(weights(1))
+        assert gather(pool)[0].env is not None, "synchronous batches are whole"
+    whole, header = take(near), take(far)
+    assert header.env is None
+    assert header.agent is None
+    assert header.initial_state is None
+    (stored,) = header.stored
+    assert (stored.first, stored.end) == (0, FACTORY.num_envs)
+    assert torch.equal(header.weights_version, whole.weights_version)
+    assert torch.equal(unpack(ray.get(stored.parcel)).agent.logits, whole.agent.logits)
     far.close()
 
 
@@ -115,7 +133,7 @@ def test_of_answers_that_come_together_only_the_failed_are_lost() -> None:
     def fall() -> None:
         raise RuntimeError("the floor gave way")
 
-    first, failed, last = pool._fetch([ray.put("first"), fall.remote(), ray.put("last")])
+    first, failed, last = fetch([ray.put("first"), fall.remote(), ray.put("last")], 2.0, 120.0)
     assert (first, last) == ("first", "last")
     assert isinstance(failed, RayError)
     assert "the floor gave way" in str(failed)

@@ -157,6 +157,7 @@ def test_a_run_its_evaluations_and_rl_eval_show_them_and_go_on(tmp_path: Path):
     assert "kind" not in found
 
 
+@pytest.mark.integration
 def test_a_run_from_before_there_were_fields_goes_on(tmp_path: Path):
     run = trained("Silent", tmp_path / "run")
     assert not any("solved" in name for row in rows(run) for name in row["metrics"])

@@ -56,7 +56,7 @@ def _cartpoles(num_envs: int) -> gymnasium.vector.VectorEnv:
         (vector_observations, "--normalize-observations"),
         (vector_rewards, "--normalize-returns"),
         (rewards_inside, "--normalize-returns"),
-        (observations_in_processes, "--normalize-observations"),
+        pytest.param(observations_in_processes, "--normalize-observations", marks=pytest.mark.integration),
     ],
 )
 def test_vector_environments_with_statistics_are_refused(make: Any, flag: str) -> None:

@@ -124,7 +124,7 @@ class SlowPacman:
         return np.pad(self.picture(), ((14, 14), (18, 18), (0, 0)), constant_values=255)[r : r + 29, c : c + 37]
 
 
-@pytest.mark.parametrize(("ghosts", "pills"), [(1, 2), (4, 20)])
+@pytest.mark.parametrize(("ghosts", "pills"), [(1, 2), pytest.param(4, 20, marks=pytest.mark.integration)])
 @pytest.mark.parametrize("task", TASKS)
 def test_random_play_equals_the_slow_game(task, ghosts, pills):
     env = MiniPacman(task=task, num_ghosts=ghosts, num_pills=pills, view="full" if ghosts == 1 else "viewport")

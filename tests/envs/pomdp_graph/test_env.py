@@ -109,6 +109,7 @@ def test_small_graphs_must_be_enough_for_disjoint_sets():
         PomdpGraphBatch(1, num_states=3, num_actions=2)
 
 
+@pytest.mark.integration
 def test_statistics_of_the_sampler():
     random = np.random.RandomState(0)
     drawn = [sample_graph(random, 5, 3) for _ in range(4000)]

@@ -66,6 +66,7 @@ def test_environments_saved_as_code_are_resumed_exactly_when_trusted_only(tmp_pa
     assert not all(np.array_equal(weights["plain"][key], weights["whole"][key]) for key in weights["whole"])
 
 
+@pytest.mark.integration
 def test_no_function_that_a_configuration_names_is_called(tmp_path):
     run, mark = tmp_path / "run", tmp_path / "mark"
     assert run_train(*TINY, "--total-steps", 32, "--run-dir", run) == 0

@@ -109,6 +109,20 @@ def test_a_population_dealt_to_two_learners(tmp_path: Path, shared_ray: None, mo
     assert any(event["event"] == "copy" for event in decisions[0])
 
 
+@pytest.mark.integration
+def test_a_population_dealt_to_two_learners_at_full_speed(tmp_path: Path, session: None) -> None:
+    """Members learn from batches of several unrolls, with bounded lag; every step is counted; they compare."""
+    words = ("--algorithm", "vtrace", "--no-sync", "--envs-per-update", 6, "--num-learners", 2, "--total-steps", 3000)
+    assert run_train(*POPULATION, *words, "--run-dir", tmp_path / "run") == 0
+    for member in range(3):
+        found = [row["metrics"] for row in rows(tmp_path / "run" / "members" / str(member))]
+        assert max(row["perf/policy_lag_max"] for row in found) <= 1
+        learner = newest(tmp_path / "run", member)["learner"]
+        assert 3000 <= learner["steps"] <= learner["updates"] * 6 * 8
+        assert set(newest(tmp_path / "run", member)["accumulator"]["ended"]) == set(range(8))
+    assert any(event["event"] == "copy" for event in events(tmp_path / "run"))
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

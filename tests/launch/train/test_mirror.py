@@ -154,7 +154,7 @@ def test_mistakes_are_named(tmp_path: Path, config: Path, memory: str) -> None:
     for words, said in (
         ([*LOCAL, "--checkpoint-url", memory], f"contains a run; to continue it: {resume_command(memory)}"),
         ([*LOCAL, "--checkpoint-url", "nosuch://bucket"], "nosuch"),
-        (["--resume", "memory://nothing/here"], "memory://nothing/herecontains no run"),
+        (["--resume", "memory://nothing/here"], "memory://nothing/here contains no run"),
         (["--resume", memory, "--run-dir", tmp_path], "is not empty"),
     ):
         with pytest.raises(EngramError, match=said):

@@ -89,6 +89,7 @@ def test_an_extra_loss_is_part_of_the_total_and_its_gradient_reaches_the_core() 
         torch.testing.assert_close(theirs.grad - p.grad, wanted, atol=1e-5, rtol=1e-3, msg=name)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("on_device", [False, True])
 def test_updates_beyond_the_divergence_are_left_out(on_device: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights are those after the updates before it; where nothing may wait for the device, too."""

@@ -75,6 +75,7 @@ def test_settings_never_change_in_an_lp_rnn_population() -> None:
     assert decision.old == decision.new == values[0] != values[1]
 
 
+@pytest.mark.integration
 def test_the_opponent_is_any_other_member_with_a_full_window_equally_often() -> None:
     config = PopulationConfig(window=3)
     scores = [[0.0] * 3, [0.0] * 3, [0.0] * 2, [0.0] * 3, [0.0] * 3]

@@ -74,8 +74,8 @@ def test_values_reach_the_learners_configuration() -> None:
             "learner.lr=unifrom(1,2)",
             "'unifrom'; allowed: loguniform, uniform, choice",
         ),
-        ("learner.lr=uniform(2,1)", r"learner.lr: uniform\(2,1\) has LOW above HIGH; allowed: LOW below HIGH"),
-        ("learner.lr=uniform(1,1)", "upside down"),
+        ("learner.lr=uniform(2,1)", r"learner.lr: uniform\(2,1\) is empty; allowed: LOW below HIGH"),
+        ("learner.lr=uniform(1,1)", "is empty; allowed: LOW below HIGH"),
         ("learner.lr=uniform(1)", r"has 1 numbers; allowed: uniform\(LOW,HIGH\)"),
         ("learner.lr=uniform(a,2)", "learner.lr: 'a' is not a number"),
         ("learner.lr=uniform(0,inf)", "'inf' is not a number"),
@@ -109,7 +109,7 @@ def test_a_setting_cannot_be_named_twice() -> None:
         ("factors", (1.2, 0.8), "the smaller one first"),
         ("resample", -0.1, r"0\.\.1"),
         ("patience", 0, "at least 1"),
-        ("scheme", "best", "lp-rnn, truncation"),
+        ("scheme", "best", "'lp-rnn', 'truncation'"),
     ],
 )
 def test_ranges_of_the_schemes_numbers(name: str, value: object, allowed: str) -> None:

@@ -82,7 +82,7 @@ class _Plan(NamedTuple):
     cut: int
     recording: bool
     routine: int
-    """Of the multiplications."""
+    """Address of the multiplication routine."""
 
 
 def _plan(loops: _Loops, weight: Tensor, reset: Tensor, bptt_length: int | None) -> _Plan:
