@@ -65,20 +65,6 @@ def test_presets_are_found_by_every_name_of_an_environment(name: str) -> None:
         assert replace(preset(which, name, "rmc"), env="boxworld") == preset(which, "boxworld", "rmc")
 
 
-def test_the_papers_task_is_proposed_only_where_a_paper_has_one() -> None:
-    def proposed(*words: str) -> bool:
-        return "paper's task" in train.farewell(
-            parse_run(list(words)), Outcome(path=Path("runs/a"), reason="done", steps=7)
-        )
-
-    assert proposed("--preset", "easy")
-    assert not proposed()
-    assert not proposed("--env-args", "path_lengths=[1,5]", "grid_size=12"), "the paper's own, written out"
-    assert proposed("--env-args", "path_lengths=[1,4]")
-    assert not proposed("--env", "pomdp-graph"), "the preset of the paper has parameters too"
-    assert not proposed("--env", "CartPole-v1", "--env-args", "sutton_barto_reward=True")
-
-
 # -- what is written down ---------------------------------------------------------------------------------------------
 
 
