@@ -55,7 +55,7 @@ def check_memory(
         if text := large_parts(agent):
             say(text)
         parts.insert(0, ("networks and optimizers", config.num_members, "members", training_bytes(agent)))
-        if find_device(config.device).type == "cpu":
+        if find_device(config.device, config.num_learners).type == "cpu":
             at_once = -(-config.columns // config.learner.algorithm_args.get("minibatches", 1))
             features = FLOAT * int(agent.torso.output_size) * (config.unroll_length + 1)  # pyright: ignore
             parts.append(("the core's inputs in an update", at_once, "environments", features))
