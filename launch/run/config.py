@@ -172,6 +172,7 @@ class RunConfig(Settings):
         flags = {"--local": self.local, "--act-on": self.act_on != "auto", "--cuda-graph": self.learner.cuda_graph}
         flags |= {"--pbt.together on": self.pbt.together == "on"}
         flags |= {"--replay-ratio": self.learner.replay_ratio > 0}
+        flags |= {"--actor-gpus": self.device.startswith("cuda") and self.actor_gpus > 0}
         if flag := next((flag for flag, active in flags.items() if active), None):
             raise EngramError(f"num_learners is {self.num_learners}; allowed with {flag}: 1")
         if self.population:  # members are distributed over the learners
