@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,8 +55,8 @@ class _Local(threading.local):
 
 
 _local = _Local()
-_packed: Any = WeakTensorKeyDictionary()
-"""Packed weights of acting networks, by weight, with their version."""
+_made: Any = WeakTensorKeyDictionary()
+"""Packed and stacked weights of acting networks, by first weight and function, with their versions."""
 
 
 @contextmanager
@@ -172,43 +172,58 @@ def packed(weight: Tensor) -> Tensor:
 
     For a transposed matrix, which may be a batch of any size, it is padded to a multiple of PAD.
     """
-    rounded = weight.detach().bfloat16()
-    if rounded.is_contiguous():
+    weight = weight.detach()
+    if weight.is_contiguous():
+        rounded = weight.bfloat16()
         if rounded.shape[1] % 2:
             rounded = torch.nn.functional.pad(rounded, (0, 1))
         return rounded.view(torch.float32).t().contiguous()
-    rounded = rounded.t()  # [I, J]; where it is a batch, I differs from call to call
-    if rounded.shape[0] % PAD:
-        rounded = torch.nn.functional.pad(rounded, (0, 0, 0, -rounded.shape[0] % PAD))
-    return torch.stack((rounded[0::2], rounded[1::2]), 2).view(torch.float32).squeeze(2)
+    terms = weight.t().contiguous()  # [I, J]; where it is a batch, I differs from call to call
+    words = terms.new_empty(-(-len(terms) // PAD) * PAD // 2, terms.shape[1])
+    _packed_pairs(terms.numpy(), words.numpy().view(np.uint32))
+    return words
 
 
-def kept(weight: Tensor) -> Tensor:
-    """Cached `packed`, computed once per version of a weight while the network acts."""
-    if not torch.is_inference_mode_enabled() or weight.is_inference() or weight._base is not None:  # pyright: ignore
-        return packed(weight)
-    cached = _packed.get(weight)
-    if cached is None or cached[0] != weight._version:  # pyright: ignore
-        cached = _packed[weight] = (weight._version, packed(weight))  # pyright: ignore
-    return cast(Tensor, cached[1])
+def once(make: Callable[..., Tensor], *weights: Tensor) -> Tensor:
+    """make(*weights), computed once per version of the weights while the network acts."""
+    views = any(weight.is_inference() or weight._base is not None for weight in weights)  # pyright: ignore
+    if views or not torch.is_inference_mode_enabled():
+        return make(*weights)
+    versions = [weight._version for weight in weights]  # pyright: ignore
+    made = _made.setdefault(weights[0], {})
+    if make not in made or made[make][0] != versions:
+        made[make] = versions, make(*weights)
+    return made[make][1]
+
+
+def stacked(*weights: Tensor) -> Tensor:
+    """[N, ...] of N weights [...]."""
+    return torch.stack(weights)
+
+
+def packed_stack(*weights: Tensor) -> Tensor:
+    """`packed` of weights of one shape, [N, I / 2, J], of one weight [I / 2, J]."""
+    each = [packed(weight) for weight in weights]
+    return each[0] if len(each) == 1 else torch.stack(each)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [R, I], weight [J, I], bias [J] -> x weight^T + bias [R, J]; no gradient."""
-    return _multiplied(routine(), x, kept(weight), bias)
+    return _multiplied(routine(), x, once(packed, weight), bias)
 
 
 def _multiplied(address: int, x: Tensor, packed_weight: Tensor, bias: Tensor | None = None) -> Tensor:
     with torch.inference_mode(False):  # other threads are not in inference mode and must not write to its tensors
         out = torch.empty(len(x), packed_weight.shape[1])
     offset = (packed_weight.new_empty(0) if bias is None else bias).detach().numpy()
-    rows, factor, sums = x.detach().contiguous().numpy(), packed_weight.numpy(), out.numpy()
+    turned = not x.is_contiguous() and x.t().is_contiguous()
+    rows, factor, sums = (x.t() if turned else x.contiguous()).detach().numpy(), packed_weight.numpy(), out.numpy()
     blocks = -(-len(x) // ROWS)
     pieces = min(4, blocks) if len(x) * packed_weight.numel() * 2 >= PIECES_FROM else 1
 
     def work(piece: int) -> None:
-        first, last = (ROWS * (blocks * number // pieces) for number in (piece, piece + 1))
-        _blocks(address, rows[first:last], factor, offset, sums[first:last])
+        first, last = (min(ROWS * (blocks * number // pieces), len(x)) for number in (piece, piece + 1))
+        _blocks(address, first, last, rows, turned, factor, offset, sums)
         release()
 
     share(work, pieces)
@@ -251,35 +266,78 @@ def _brgemm(context: Any, routine: Any, sizes: Any, adds: Any, a: Any, b: Any, c
 
 
 @compiled(inline=True)
+def _round(x: Array, out: Array) -> None:
+    """out [F] = x, rounded."""
+    for c in range(len(x)):
+        out[c] = _rounded(x[c])  # pyright: ignore
+
+
+@compiled(inline=True)
 def multiply_rounded(routine: int, x: Array, words: Array, out: Array) -> None:
     """out [R, J] = x [R, I] times packed words [I / 2, J], for few rows; all without gaps."""
     rows, width, size = len(x), 2 * len(words), x.shape[1]
     rounded = np.empty((rows, width), np.uint16)
     for r in range(rows):
-        for c in range(size):
-            rounded[r, c] = _rounded(x[r, c])  # pyright: ignore
-        for c in range(size, width):
-            rounded[r, c] = 0
+        _round(x[r], rounded[r])
+        rounded[r, size:] = 0
     sizes = rows, out.shape[1], width, width, out.shape[1], out.shape[1]
     _brgemm(routine, sizes, False, rounded.ctypes.data, words.ctypes.data, out.ctypes.data)  # pyright: ignore
 
 
+@compiled(inline=True)
+def _pairs(terms: Array, start: int, first: int, last: int, words: Array, count: int) -> None:
+    """words[:count] = rounded pairs of rows start + 2 i and start + 2 i + 1 of terms[:, first:last], zeros below."""
+    half = np.uint32(16)
+    for i in range(count):
+        row, out = start + 2 * i, words[i, : last - first]
+        if row >= len(terms):
+            out[:] = 0
+            continue
+        low, high = terms[row, first:last], terms[min(row + 1, len(terms) - 1), first:last]
+        used = np.uint32(0xFFFFFFFF) if row + 1 < len(terms) else np.uint32(0xFFFF)
+        for j in range(len(out)):
+            out[j] = (np.uint32(_rounded(high[j])) << half | np.uint32(_rounded(low[j]))) & used  # pyright: ignore
+
+
+@compiled(inline=True)
+def _turned(terms: Array, start: int, first: int, last: int, out: Array, count: int, tile: Array) -> None:
+    """out [R, :count] = the transpose of `_pairs`, in tiles that stay in the cache."""
+    for begin in range(0, count, len(tile)):
+        size = min(len(tile), count - begin)
+        _pairs(terms, start + 2 * begin, first, last, tile, size)
+        for r in range(last - first):
+            into, column = out[r, begin : begin + size], tile[:, r]
+            for i in range(size):
+                into[i] = column[i]
+
+
 @compiled()
-def _blocks(routine: int, x: Array, words: Array, bias: Array, out: Array) -> None:
-    """out [R, J] = x [R, I] times packed words [I / 2, J], plus bias [J] or [0], in blocks."""
-    width, size, columns = 2 * len(words), x.shape[1], out.shape[1]
-    rounded = np.empty((ROWS, min(CHUNK, width)), np.uint16)
+def _packed_pairs(terms: Array, words: Array) -> None:
+    _pairs(terms, 0, 0, words.shape[1], words, len(words))
+
+
+@compiled()
+def _blocks(routine: int, begin: int, end: int, x: Array, turned: bool, words: Array, bias: Array, out: Array) -> None:
+    """Rows `begin` to `end` of out [R, J] = x [R, I] times packed words [I / 2, J], plus bias [J] or [0], in blocks.
+
+    With `turned` x is [I, R].
+    """
+    width, size, columns = 2 * len(words), x.shape[0] if turned else x.shape[1], out.shape[1]
+    pairs = np.empty((ROWS, min(CHUNK, width) // 2), np.uint32)
+    rounded = pairs.view(np.uint16)
+    tile = np.empty((PAD // 2, ROWS), np.uint32)
     apart = np.empty((ROWS, columns), out.dtype)  # for row counts that are no multiple of 8
-    for first in range(0, len(x), ROWS):
-        rows = min(ROWS, len(x) - first)
+    for first in range(begin, end, ROWS):
+        rows = min(ROWS, end - first)
         whole = -(-rows // 8) * 8
         for start in range(0, width, CHUNK):
             terms = min(CHUNK, width - start)
-            for r in range(rows):
-                for c in range(min(terms, size - start)):
-                    rounded[r, c] = _rounded(x[first + r, start + c])  # pyright: ignore
-                for c in range(size - start, terms):
-                    rounded[r, c] = 0
+            if turned:
+                _turned(x, start, first, first + rows, pairs, terms // 2, tile)
+            else:
+                for r in range(rows):
+                    _round(x[first + r, start : start + terms], rounded[r])
+                    rounded[r, max(size - start, 0) : terms] = 0
             sizes = whole, columns, terms, rounded.shape[1], columns, columns
             target = out[first:].ctypes.data if whole == rows else apart.ctypes.data
             _brgemm(routine, sizes, start > 0, rounded.ctypes.data, words[start // 2 :].ctypes.data, target)  # pyright: ignore

@@ -265,7 +265,10 @@ class NormalizedTorso(nn.Module):
 
     @torch.no_grad()
     def observe(self, observation: ObservationTensor) -> None:
-        """Add observations to the running moments, including those of the features."""
+        """Add observations to the running moments, including those of the features.
+
+        These are features of the torso after the update, not those in the loss, so they are computed again.
+        """
         self.torso.observe(observation)  # pyright: ignore
         features = once_each(self.torso, observation)
         self.moments.update(features, float(len(features)))

@@ -8,7 +8,8 @@ import shlex
 import shutil
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -127,3 +128,21 @@ def leave_at_once(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def interface(address: str) -> str:
+    """Name of this machine's network interface with this address; empty if there is none."""
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, own in interfaces if any(each.address == address for each in own)), "")
+
+
+@contextmanager
+def environment(**values: str) -> Generator[None]:
+    """Temporarily set environment variables that are not set yet; empty values are left out."""
+    new = {name: value for name, value in values.items() if value and name not in os.environ}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            del os.environ[name]

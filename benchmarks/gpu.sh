@@ -28,10 +28,10 @@ run() {
   fi
 }
 
-seconds=0.3 updates=20 turns=4 cores=() certified=() resumed=(rmc lstm concrete) steps=60000 small=() environment=()
+seconds=0.3 updates=20 turns=4 cores=() certified=() resumed=(rmc lstm concrete) steps=60000 pair=12800 small=() environment=()
 torsos=(grid embedding atari-resnet) sizes=(32 256 1024) memories=(rmc lstm) update=(--repeats 20)
 if [ -n "${SMALL:-}" ]; then
-  seconds=0.01 updates=1 turns=1 cores=(lstm) certified=(--cores lstm) resumed=(lstm) steps=300
+  seconds=0.01 updates=1 turns=1 cores=(lstm) certified=(--cores lstm) resumed=(lstm) steps=300 pair=300
   torsos=(grid) sizes=(4) memories=(lstm) update=(--repeats 1)
   small=(--unroll-length 4 --envs-per-update 4)
   environment=(--env-args path_lengths=1 num_distractors=0 max_steps=9)
@@ -56,6 +56,12 @@ for stream in own shared; do
   run acting-$stream python benchmarks/act_on.py --env boxworld --core lstm --device "$device" --act-on "$device" \
     --num-actors 2 --updates $updates --turns $turns "${flags[@]}"
 done
+
+# Two learners on a GPU each; it skips itself on a machine with one.
+if [ "$device" = cpu ] || [ "$(python -c 'import torch; print(torch.cuda.device_count())')" -gt 1 ]; then
+  run two-learners python benchmarks/on_device.py learners --device "$device" --cores lstm --steps $pair \
+    "${small[@]}" "${environment[@]}"
+fi
 
 # The rest.
 run cores python benchmarks/speed/cores.py "${cores[@]}" --device "$device" --threads 1 --batch-sizes 32 1024 --seconds $seconds \

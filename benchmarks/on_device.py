@@ -1,8 +1,9 @@
-"""Checks of a device, as JSON: python benchmarks/on_device.py certificate|resume --device cuda
+"""Checks of a device, as JSON: python benchmarks/on_device.py certificate|resume|learners --device cuda
 
 certificate: the lines of rl-check-core for every core with a memory, all tensors made on the device; exit code 1 if one
 fails. resume: a synchronous run that is stopped half-way and resumed has the weights of an uninterrupted one, bit for
-bit.
+bit. learners: a synchronous run with two learners, on a device each, has the weights of one with one learner, up to the
+order of sums, and a run continues after one of its two learners is killed.
 """
 
 import argparse
@@ -10,9 +11,12 @@ import contextlib
 import json
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from engram.agents.certificate.certificate import certify
@@ -23,6 +27,8 @@ from engram.launch.train.command import main as rl_train
 from engram.learners import checkpoints
 
 INPUT_SIZE = 16
+LARGEST_DIFFERENCE = 1e-3
+"""Of weights of one and of two learners."""
 
 
 def certificate(names: list[str], long_run: int) -> dict[str, Any]:
@@ -35,29 +41,59 @@ def certificate(names: list[str], long_run: int) -> dict[str, Any]:
     return {"cores": names, "failed": {name: lines for name, lines in failed.items() if lines}}
 
 
+def trained(place: Path, ends: list[int], command: list[str]) -> dict[str, Any]:
+    """The learner's state after a run that is resumed after all ends but the last."""
+    for number, end in enumerate(ends):
+        command = ["--resume", str(place)] if number else [*command, "--run-dir", str(place)]
+        if code := rl_train([*command, "--total-steps", str(end)]):
+            raise SystemExit(f"rl-train {' '.join(command)} ended with {code}")
+    newest = checkpoints.latest(place / "checkpoints")
+    assert newest is not None
+    return checkpoints.load(newest)["members"][0]["learner"]
+
+
+def command_of(device: str, core: str, arguments: list[str]) -> list[str]:
+    """Flags of a synchronous run."""
+    run = ["--env", "boxworld", "--core", core, "--sync", "--device", device, "--lr-schedule", "constant"]
+    return [*run, *arguments]
+
+
+def kill_learner(run: Path) -> None:
+    """Kill the second learner's process once the run has learned."""
+    while not (run / "metrics.jsonl").exists():
+        time.sleep(0.1)
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "ray::LearnerProcess" in " ".join(process.cmdline()):
+                process.kill()
+
+
+def learners(device: str, core: str, arguments: list[str], steps: int) -> dict[str, Any]:
+    """Run with one learner and with two, and kill one of two."""
+    run = [*command_of(device, core, arguments), "--num-actors", "2", "--log-every", "1"]
+    with tempfile.TemporaryDirectory() as folder:
+        one, two = (
+            trained(Path(folder) / str(number), [steps], [*run, "--num-learners", str(number)]) for number in (1, 2)
+        )
+        threading.Thread(target=kill_learner, args=(Path(folder) / "lost",), daemon=True).start()
+        lost = trained(Path(folder) / "lost", [steps], [*run, "--num-learners", "2"])
+    far = max(float((value - two["agent"][name]).abs().max()) for name, value in one["agent"].items())
+    return {"core": core, "steps": [each["steps"] for each in (one, two, lost)], "difference": far}
+
+
 def resume(device: str, core: str, arguments: list[str], steps: int) -> dict[str, Any]:
     """Run in one piece and in two; compare the learner's state in the last checkpoints."""
-    run = ["--env", "boxworld", "--core", core, "--sync", "--local", "--device", device, "--lr-schedule", "constant"]
-    learners: list[dict[str, Any]] = []
+    run = [*command_of(device, core, arguments), "--local"]
     with tempfile.TemporaryDirectory() as folder:
-        for name, ends in (("whole", [steps]), ("parts", [steps // 2, steps])):
-            place = str(Path(folder) / name)
-            for number, end in enumerate(ends):
-                first = [*run, *arguments, "--run-dir", place]
-                command = ["--resume", place] if number else first
-                if code := rl_train([*command, "--total-steps", str(end)]):
-                    raise SystemExit(f"rl-train {' '.join(command)} ended with {code}")
-            newest = checkpoints.latest(Path(place) / "checkpoints")
-            assert newest is not None
-            learners.append(checkpoints.load(newest)["members"][0]["learner"])
-    whole, parts = learners
+        whole = trained(Path(folder) / "whole", [steps], run)
+        parts = trained(Path(folder) / "parts", [steps // 2, steps], run)
     different = [name for name in whole["agent"] if not torch.equal(whole["agent"][name], parts["agent"][name])]
-    return {"core": core, "steps": [each["steps"] for each in learners], "different": different}
+    return {"core": core, "steps": [each["steps"] for each in (whole, parts)], "different": different}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["certificate", "resume"])
+    parser.add_argument("what", choices=["certificate", "resume", "learners"])
     parser.add_argument("--device", default="cpu")
     remembering = [name for name in core_names() if name != "feedforward"]
     parser.add_argument("--cores", nargs="*", default=remembering)
@@ -70,6 +106,10 @@ def main() -> int:
         with contextlib.redirect_stdout(sys.stderr):  # the last line of the output is the result
             results = {core: resume(options.device, core, arguments, options.steps) for core in options.cores}
         failed = any(each["different"] or len(set(each["steps"])) > 1 for each in results.values())
+    elif options.what == "learners":
+        with contextlib.redirect_stdout(sys.stderr):
+            results = {core: learners(options.device, core, arguments, options.steps) for core in options.cores}
+        failed = any(each["difference"] > LARGEST_DIFFERENCE for each in results.values())
     else:
         torch.set_default_device(device)
         results = certificate(options.cores, options.long_run)

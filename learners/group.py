@@ -92,48 +92,33 @@ class Group:
         share_sums(agent, self.total)
 
 
-class GlooGroup(Group):
-    """Group of learners in several processes, connected by torch.distributed's Gloo.
+class SharedGroup(Group):
+    """Group of learners in several processes; a subclass connects them.
 
     Args:
-        store: a torch.distributed.Store for the rendezvous.
         rank: rank of this learner.
         widths: environments of each learner's share, in order.
-        address: address of the network interface to use.
+        device: device of exchanged tensors.
         keep_waiting: called repeatedly while waiting for others; an exception from it ends the wait.
-        connect_seconds: timeout of the connection; the store may have its own timeout of the
-            rendezvous.
     """
 
     def __init__(
-        self,
-        store: Any,
-        rank: int,
-        widths: Sequence[int],
-        address: str = "127.0.0.1",
-        keep_waiting: Callable[[], None] = lambda: None,
-        connect_seconds: float = 60.0,
+        self, rank: int, widths: Sequence[int], device: torch.device, keep_waiting: Callable[[], None]
     ) -> None:
         self.rank, self.size, self.first = rank, len(widths), sum(widths[:rank])
-        self._all, self._keep_waiting = sum(widths), keep_waiting
-        options: Any = ProcessGroupGloo._Options()  # pyright: ignore
-        options._devices = [ProcessGroupGloo.create_device(hostname=address)]
-        options._timeout = timedelta(seconds=connect_seconds)
-        self._work: Any = None  # Newest exchange
-        self._gloo: Any = ProcessGroupGloo(store, rank, self.size, options)
+        self._all, self._device, self._keep_waiting = sum(widths), device, keep_waiting
+        self._backend: Any = None  # process group of torch.distributed
+        self._work: Any = None  # newest exchange
+
+    def _is_done(self, work: Any) -> bool:
+        """Wait for LOOK_SECONDS at most; raises RuntimeError if the exchange failed."""
+        raise NotImplementedError
 
     def all_environments(self, own: int) -> int:
         return self._all
 
-    def close(self) -> None:
-        # The destructor joins the threads of an exchange, which may never end: a broken link delivers nothing, not
-        # even the end of the other process. So an abandoned exchange keeps its process group.
-        if self._work is not None and not self._work.is_completed():
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._gloo))
-        self._gloo = self._work = None
-
     def total(self, *parts: Any) -> Sequence[Any]:
-        flat = torch.cat([torch.as_tensor(part, dtype=torch.float64).reshape(-1).cpu() for part in parts])
+        flat = torch.cat([torch.as_tensor(part, dtype=torch.float64).reshape(-1).to(self._device) for part in parts])
         flat = self._exchange(flat, torch.add)
         sums: list[Any] = []
         for part, own in zip(parts, flat.split([math.prod(getattr(part, "shape", ())) for part in parts]), strict=True):
@@ -141,7 +126,7 @@ class GlooGroup(Group):
         return sums
 
     def least(self, value: Tensor) -> Tensor:
-        return self._exchange(value.reshape(1).cpu(), torch.minimum)[0].to(value.device)
+        return self._exchange(value.reshape(1).to(self._device), torch.minimum)[0].to(value.device)
 
     def reduce(
         self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], metrics: Tensor
@@ -149,13 +134,13 @@ class GlooGroup(Group):
         present = torch.tensor([float(x is not None) for x in gradients])
         full = [torch.zeros_like(p) if x is None else x for p, x in zip(parameters, gradients, strict=True)]
         parts = [*full, present.to(metrics), metrics]
-        flat = torch.cat([part.detach().reshape(-1) for part in parts]).cpu()
+        flat = torch.cat([part.detach().reshape(-1) for part in parts]).to(self._device)
         flat = self._exchange(flat, torch.add)
         *sums, present, metrics = (
             own.to(part.device).view(part.shape)
             for part, own in zip(parts, flat.split([part.numel() for part in parts]), strict=True)
         )
-        return [x if exists else None for x, exists in zip(sums, present.tolist(), strict=True)], metrics
+        return [x if exists else None for x, exists in zip(sums, present.cpu().tolist(), strict=True)], metrics
 
     def _exchange(self, flat: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """Combine the tensors [K] of all learners in order of ranks: results are bit-identical everywhere. All send to
@@ -171,8 +156,8 @@ class GlooGroup(Group):
         received, options = torch.empty_like(sent), AllToAllOptions()
         options.timeout = NO_LIMIT
         try:
-            self._work = self._gloo.alltoall_base(received, sent, [], [], options)
-            while not _is_done(self._work):
+            self._work = work = self._backend.alltoall_base(received, sent, [], [], options)
+            while not self._is_done(work):
                 self._keep_waiting()
         except GroupLostError:
             raise
@@ -181,11 +166,43 @@ class GlooGroup(Group):
         return received
 
 
-def _is_done(work: Any) -> bool:
-    """Wait for LOOK_SECONDS at most; raises RuntimeError if the exchange failed."""
-    try:
-        return work.wait(timedelta(seconds=LOOK_SECONDS))
-    except RuntimeError:
-        if work.is_completed():
-            raise
-        return False
+class GlooGroup(SharedGroup):
+    """Group of learners connected by torch.distributed's Gloo, which exchanges tensors on the CPU.
+
+    Args:
+        store: a torch.distributed.Store for the rendezvous.
+        rank, widths, keep_waiting: see SharedGroup.
+        address: address of the network interface to use.
+        connect_seconds: timeout of the connection; the store may have its own timeout of the
+            rendezvous.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        widths: Sequence[int],
+        address: str = "127.0.0.1",
+        keep_waiting: Callable[[], None] = lambda: None,
+        connect_seconds: float = 60.0,
+    ) -> None:
+        super().__init__(rank, widths, torch.device("cpu"), keep_waiting)
+        options: Any = ProcessGroupGloo._Options()  # pyright: ignore
+        options._devices = [ProcessGroupGloo.create_device(hostname=address)]
+        options._timeout = timedelta(seconds=connect_seconds)
+        self._backend = ProcessGroupGloo(store, rank, self.size, options)
+
+    def close(self) -> None:
+        # The destructor joins the threads of an exchange, which may never end: a broken link delivers nothing, not
+        # even the end of the other process. So an abandoned exchange keeps its process group.
+        if self._work is not None and not self._work.is_completed():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._backend))
+        self._backend = self._work = None
+
+    def _is_done(self, work: Any) -> bool:
+        try:
+            return work.wait(timedelta(seconds=LOOK_SECONDS))
+        except RuntimeError:
+            if work.is_completed():
+                raise
+            return False

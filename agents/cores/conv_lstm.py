@@ -77,10 +77,9 @@ class ConvLSTM(Core):
 
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: ConvLSTMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, ConvLSTMState, None]:
+    ) -> tuple[Tensor, ConvLSTMState, Tensor | None]:
         gates = self._from_input(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
-        outputs, state, _ = unroll_step_by_step(self, gates, reset, state, bptt_length, self._step)
-        return outputs, state, None
+        return unroll_step_by_step(self, gates, reset, state, bptt_length, self._step)
 
     def _from_input(self, inputs: Tensor) -> Tensor:
         """K_x * x + b_x with the forget gate's bias, of inputs [R, input_size]: [R, places, 4 channels]."""

@@ -77,8 +77,7 @@ class GRU(Core):
 
     def unroll_steps(
         self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None = None
-    ) -> tuple[Tensor, GRUState, None]:
+    ) -> tuple[Tensor, GRUState, Tensor | None]:
         """`unroll` for other devices: one matrix multiplication with the inputs of all steps, then step by step."""
         from_inputs = linear(inputs, self.cell.weight_ih, self.cell.bias_ih)
-        outputs, state, _ = unroll_step_by_step(self, from_inputs, reset, state, bptt_length, self._step)
-        return outputs, state, None
+        return unroll_step_by_step(self, from_inputs, reset, state, bptt_length, self._step)

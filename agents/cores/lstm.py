@@ -76,7 +76,7 @@ class LSTM(Core):
 
     def unroll_steps(
         self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, LSTMState, None]:
+    ) -> tuple[Tensor, LSTMState, Tensor | None]:
         """`unroll` for other devices: one matrix multiplication with the inputs of all steps, then step by step."""
         cell = self.cell
         from_inputs = linear(inputs, cell.weight_ih, cell.bias_ih + cell.bias_hh)
@@ -85,8 +85,7 @@ class LSTM(Core):
             after = lstm_step(torch.addmm(gates, before.h, cell.weight_hh.t()), before.c)
             return after.h, after
 
-        outputs, state, _ = unroll_step_by_step(self, from_inputs, reset, state, bptt_length, step)
-        return outputs, state, None
+        return unroll_step_by_step(self, from_inputs, reset, state, bptt_length, step)
 
 
 def lstm_step(gates: Tensor, c: Tensor) -> LSTMState:

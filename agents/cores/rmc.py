@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from .. import bf16
 from ..kernels import Linear
 from .core import Axis, Core, unroll_step_by_step
 from .fast.blas import gemm
@@ -161,7 +162,7 @@ class RMC(Core):
             places=places,
             memory=memory,
             qkv=block.qkv.weight,
-            mlp=torch.stack([layer.weight for layer in layers]),
+            mlp=bf16.once(bf16.stacked, *(layer.weight for layer in layers)),
             gates=gate[0].weight if gate else projected.new_empty(0, self.width),
             qkv_bias=block.qkv.bias,
             qkv_gain=block.qkv_norm.weight,
@@ -184,7 +185,8 @@ class RMC(Core):
         places = self.read_places(inputs)
         if self.compiles(inputs):
             leaves, initial = self._leaves(projected, gates, places, state.memory), self.initial_state(1).memory[0]
-            memory, last = fast.run(leaves, initial, self.num_heads, reset, bptt_length)
+            mlp = [cast(nn.Linear, layer).weight for layer in self.mlp]
+            memory, last = fast.run(leaves, mlp, initial, self.num_heads, reset, bptt_length)
             return memory.flatten(2), RMCState(last), None
         read = torch.cat([projected, gates, places.flatten(2)], 2)
         if reset is None:

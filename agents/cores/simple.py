@@ -1,6 +1,6 @@
 """Small recurrent baselines of POPGym: Elman network, IndRNN, MGU, and a stack of frames."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,30 +16,29 @@ class SimpleState(NamedTuple):
     h: Tensor
 
 
-class _Projected(Core):
+class Projected(Core):
     """Layer whose `from_input` maps the inputs of all steps at once, while `_step` does the rest step by step."""
 
     from_input: nn.Linear
 
-    def initial_state(self, batch_size: int) -> SimpleState:
+    def initial_state(self, batch_size: int) -> Any:
         return SimpleState(self.from_input.weight.new_zeros(batch_size, self.output_size))
 
-    def forward(self, inputs: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
+    def forward(self, inputs: Tensor, state: Any) -> tuple[Tensor, Any]:
         return self._step(linear(inputs, self.from_input.weight, self.from_input.bias), state)
 
     def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: SimpleState, bptt_length: int | None = None
-    ) -> tuple[Tensor, SimpleState, None]:
+        self, inputs: Tensor, reset: Tensor, state: Any, bptt_length: int | None = None
+    ) -> tuple[Tensor, Any, Tensor | None]:
         mapped = linear(inputs, self.from_input.weight, self.from_input.bias)
-        outputs, state, _ = unroll_step_by_step(self, mapped, reset, state, bptt_length, self._step)
-        return outputs, state, None
+        return unroll_step_by_step(self, mapped, reset, state, bptt_length, self._step)
 
-    def _step(self, x: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
+    def _step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """The mapped input [B, ...], state -> output [B, hidden_size], next state."""
         raise NotImplementedError
 
 
-class Elman(_Projected):
+class Elman(Projected):
     """h_t = tanh(W x_t + b + U h_{t-1}); the output is h (Elman 1990). U is orthogonal at first; h_{-1} = 0."""
 
     def __init__(self, input_size: int, hidden_size: int = 256) -> None:
@@ -53,7 +52,7 @@ class Elman(_Projected):
         return h, SimpleState(h)
 
 
-class MGU(_Projected):
+class MGU(Projected):
     """Minimal gated unit (Zhou et al. 2016, equations 5 to 7): one gate forgets and resets.
 
     f = sigmoid(W_f x_t + b_f + U_f h_{t-1})

@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..kernels import linear
-from .core import Core, unroll_step_by_step
+from .simple import Projected
 
 EMPTY = -1e4  # The first m: the logarithm of a value that is 0 in every precision
 
@@ -21,7 +20,7 @@ class SLSTMState(NamedTuple):
     m: Tensor
 
 
-class SLSTM(Core):
+class SLSTM(Projected):
     """One layer of LSTM units with exponential input gates and a normalizer; units mix within their head only.
 
         z', i', f', o' = W x_t + R h_{t-1} + b                 four blocks of rows; R block-diagonal, num_heads blocks
@@ -57,15 +56,7 @@ class SLSTM(Core):
         c, n, h, m = self.recurrent.new_zeros(4, batch_size, self.output_size)
         return SLSTMState(c.clone(), n.clone(), h.clone(), m + EMPTY)
 
-    def forward(self, inputs: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMState]:
-        return self._step(linear(inputs, self.from_input.weight, self.from_input.bias), state)
-
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: SLSTMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, SLSTMState, None]:
-        gates = linear(inputs, self.from_input.weight, self.from_input.bias)
-        outputs, state, _ = unroll_step_by_step(self, gates, reset, state, bptt_length, self._step)
-        return outputs, state, None
+    unroll_at_once = Projected.unroll_at_once  # which this class's initial state would otherwise exclude
 
     def _step(self, x: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMState]:
         """The equations, from x = W x_t + b [B, 4 hidden_size]."""

@@ -118,7 +118,7 @@ def train(
     check_tracking(config.track)
     with ExitStack() as start:
         start.enter_context(watch_start(config, stop))  # until training begins
-        device = find_device("cpu" if config.num_learners > 1 else config.device)
+        device = find_device(config.device, config.num_learners)
         config = replace(config, learner=on_device(config.learner, device))
         agents, fields = make_agents(config, config.factory(), device)
         saved = saved_state(directory, config, agents) if directory else None

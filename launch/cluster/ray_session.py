@@ -63,9 +63,14 @@ def start_ray(
         hide_token()
 
 
-def require_gpus(num_actors: int, gpus_per_actor: float) -> None:
-    """Raise EngramError if Ray's machines have too few GPUs for the actors, which would wait forever."""
-    num_gpus = int(ray.cluster_resources().get("GPU", 0)) if gpus_per_actor else 0
+def require_gpus(num_actors: int, gpus_per_actor: float, num_learners: int = 0) -> None:
+    """Raise EngramError if Ray's machines have too few GPUs for learners or actors, which would wait forever."""
+    num_gpus = int(ray.cluster_resources().get("GPU", 0)) if gpus_per_actor or num_learners else 0
+    if num_gpus < num_learners:
+        raise EngramError(
+            f"num_learners is {num_learners}; allowed with --device cuda: at most {num_gpus}, the GPUs in Ray, or "
+            "--device cpu"
+        )
     # An actor uses one GPU only: two actors of 0.6 do not fit on one.
     room = num_gpus * int(1 / gpus_per_actor + 1e-9) if gpus_per_actor else num_actors
     refuse(

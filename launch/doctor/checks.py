@@ -125,6 +125,8 @@ def learners(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> l
         room, claim = reserved, f"one of {reserved} Ray resources `learner`"
     advice = f"--num-learners {room + 1}: each but the first claims {claim}"
     verdict: Verdict = "problem" if config.ray_address else "warning"
+    if config.device.startswith("cuda") and (gpus := sum(len(node.gpus) for node in nodes)) < config.num_learners:
+        return [Finding("learners", f"{config.num_learners}: {part}", verdict, f"each uses one of {gpus} GPUs")]
     full = config.num_learners - 1 > room
     return [_if(full, "learners", verdict, f"{config.num_learners}: {part}", advice)]
 

@@ -57,8 +57,8 @@ class RunConfig(Settings):
     env_workers: int = setting(0, (0, None), resumable=True, passive=True)
     """Processes per actor that step its environments, for slow third-party ones; 0: the actor steps them itself."""
     num_learners: int = setting(1, resumable=True)
-    """Learner processes, on CPUs. Each processes a share of every update; the result equals that of one learner up to
-    the order of float sums. In a population, each has some of the members."""
+    """Learner processes, on CPUs or with `--device cuda` on a GPU each. Each processes a share of every update; the
+    result equals that of one learner up to the order of float sums. In a population, each has some of the members."""
     unroll_length: int = setting(40, (1, None))
     """Steps per unroll (T)."""
     envs_per_update: int = setting(32, (1, None))
@@ -68,7 +68,7 @@ class RunConfig(Settings):
     """Largest age, in updates, of the acting weights when an update uses their data; auto: the smallest that
     lets actors and learner work concurrently, which is 1 unless an actor has more environments than an update."""
     device: str = setting("auto", resumable=True, passive=True)
-    """Where the learner runs: auto, cpu, cuda or cuda:N."""
+    """Where the learner runs: auto (cpu for several learners), cpu, cuda or cuda:N."""
     learner_threads: int | Literal["auto"] = setting("auto", resumable=True)
     """CPU threads of the learner, which do not change results; auto: the cores that no actor needs, at least 2."""
     seed: int = setting(1, SEEDS, passive=True)
@@ -168,7 +168,8 @@ class RunConfig(Settings):
             return
         flags = {"--local": self.local, "--act-on": self.act_on != "auto", "--cuda-graph": self.learner.cuda_graph}
         flags |= {"--pbt.together on": self.pbt.together == "on"}
-        flags |= {"--device cuda": self.device.startswith("cuda"), "--replay-ratio": self.learner.replay_ratio > 0}
+        flags |= {"--replay-ratio": self.learner.replay_ratio > 0}
+        flags |= {"--actor-gpus": self.device.startswith("cuda") and self.actor_gpus > 0}
         if flag := next((flag for flag, active in flags.items() if active), None):
             raise EngramError(f"num_learners is {self.num_learners}; allowed with {flag}: 1")
         if self.population:  # members are distributed over the learners

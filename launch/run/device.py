@@ -16,13 +16,15 @@ def check_device(name: str) -> None:
         raise ValueError(f"device is {name!r}; allowed: auto, cpu, cuda, cuda:N")
 
 
-def find_device(name: str) -> torch.device:
-    """The learner's device; EngramError if it does not exist."""
+def find_device(name: str, num_learners: int = 1) -> torch.device:
+    """The learner's device; EngramError if it does not exist. Several learners use GPUs only if the name says so."""
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() and num_learners == 1 else "cpu"
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise EngramError(f"--device {name}: there is no such device; allowed: {', '.join(devices())}{why_no_cuda()}")
+    if device.type == "cuda" and num_learners > 1 and not torch.distributed.is_nccl_available():
+        raise EngramError(f"--device {name}: this build of torch has no NCCL; allowed with several learners: auto, cpu")
     return device
 
 

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+import torch
+
 from ...actors.factory import ActorFactory
 from ...actors.failures import TransportDiedError
 from ...actors.pool import ActorPool, LocalPool
@@ -183,7 +185,9 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
         )
     start_ray(config.fixed_actors, config.ray_address, config.actor_cpus, config.num_learners)
     waited_for = 1 if config.ray_address else config.fixed_actors or 1  # a cluster may grow
-    require_gpus(waited_for, config.actor_gpus)
+    device = find_device(config.device, config.num_learners)
+    learners = 0 if config.num_learners == 1 or device.type == "cpu" else config.num_learners
+    require_gpus(waited_for, config.actor_gpus, min(learners, 1) if config.ray_address else learners)
     own = ray_pool(config, factory, config.shares[0], report, dead_part)
     if config.num_learners == 1 or config.population:
         return own
@@ -192,8 +196,8 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
     def pool_of(share: Share, step: int) -> Callable[[Callable[[str], None]], ActorPool]:
         return partial(ray_pool, config, replace(factory, resumed_at=step or factory.resumed_at), share)
 
-    learner = partial(make_learner, config, factory)
-    return Team(own, config.shares, learner, pool_of, config.synchronous, report)
+    learner = partial(make_learner, config, factory, device)
+    return Team(own, config.shares, learner, pool_of, config.synchronous, report, device)
 
 
 def ray_pool(
@@ -220,10 +224,10 @@ def ray_pool(
     )
 
 
-def make_learner(config: RunConfig, factory: ActorFactory) -> Learner:
-    """The learner of another process, whose weights are replaced."""
+def make_learner(config: RunConfig, factory: ActorFactory, device: torch.device) -> Learner:
+    """The learner of another process, whose weights are replaced; Ray shows it only the GPU that it has claimed."""
     with contextlib.closing(factory.make_batch(num_envs=1)) as batch:
-        return Learner(factory.make_agent(batch), config.learner, config.total_steps)
+        return Learner(factory.make_agent(batch).to(device.type), config.learner, config.total_steps)
 
 
 def deal_members(
@@ -236,10 +240,12 @@ def deal_members(
     if config.num_learners == 1 or not config.population:
         return learners
     from ...actors.remote.pool import RayPool
+    from ...learners.remote.gpus import reserve
     from ...learners.remote.members import RemoteLearner, machines, member_processes
 
     assert isinstance(pool, RayPool), "several learners have their actors in Ray processes"
-    processes = member_processes(config.num_learners - 1, partial(make_learner, config, config.factory()))
+    claim, make = reserve(device := learners[0].device), partial(make_learner, config, config.factory(), device)
+    processes = member_processes(config.num_learners - 1, make, device)
     places = machines(processes)
     homes = {member: places[member % config.num_learners] for member in range(len(learners))}
     pool.deal(homes, [] if whole else [member for member in homes if member % config.num_learners])
@@ -247,6 +253,6 @@ def deal_members(
     for member, learner in enumerate(learners):
         if rank := member % config.num_learners:
             process = processes[rank - 1]
-            learner = RemoteLearner(learner.agent, learner.config, learner.total_steps, process, member)
+            learner = RemoteLearner(learner.agent, learner.config, learner.total_steps, process, member, claim)
         dealt.append(learner)
     return dealt

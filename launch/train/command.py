@@ -70,7 +70,7 @@ def dry_run(arguments: Sequence[str]) -> int:
     conflict = next((flag for flag in ("--resume", "--restarts") if value_of(flag, arguments) is not None), None)
     refuse(conflict, f"{DRY_RUN} has no effect with {conflict}; allowed: one of them")
     config = parse_run(arguments, env_required=True)
-    make_agents(config, config.factory(), find_device(config.device))
+    make_agents(config, config.factory(), find_device(config.device, config.num_learners))
     print(as_toml(to_dict(config)).decode(), end="")
     return 0
 

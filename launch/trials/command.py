@@ -134,7 +134,8 @@ def _started(trial_flags: dict[str, list[str]], arguments: Sequence[str]) -> tup
     trials = _number("--trials", trial_flags) or 1
     plan = Plan(seeds=seeds or (config.seed,), sweep=tuple(trial_flags["--sweep"]), trials=trials)
     first = plan.config(config, 0, plan.seeds[0])
-    make_agents(first, first.factory(), find_device(first.device))  # raises EngramError before there is a directory
+    device = find_device(first.device, first.num_learners)
+    make_agents(first, first.factory(), device)  # raises EngramError before there is a directory
     return new_folder(config, plan), plan, config
 
 

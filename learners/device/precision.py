@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from ...agents import bf16
+from ...agents.process import round_factors
 
 Precision: TypeAlias = Literal["auto", "float32", "tf32", "bf16"]
 """Precisions; `chosen` replaces auto by one of the others when a run begins."""
@@ -29,28 +30,18 @@ def chosen(precision: Precision, device: torch.device) -> Precision:
 
 @contextlib.contextmanager
 def matrix_precision(precision: Precision, device: torch.device) -> Generator[None]:
-    """Round the factors of a GPU's matrix multiplications and convolutions to 10 bits, only with tf32. The flags belong
-    to the process and a backward pass reads them too: leave the context after computing gradients. By default cuDNN
-    rounds the factors of float32 convolutions. The flags are restored at the end."""
-    places, name, rounded, exact = _flags()
-    value = rounded if precision == "tf32" else exact
-    before = [getattr(place, name) for place in places]
+    """Round the factors of a GPU's matrix multiplications and convolutions to 10 bits, only with tf32.
+
+    A backward pass reads the process's flags too: leave the context after computing gradients.
+    """
+    if device.type == "cpu":
+        yield
+        return
+    restore = round_factors(precision == "tf32")
     try:
-        for place in () if device.type == "cpu" else places:
-            setattr(place, name, value)
         yield
     finally:
-        for place, old in zip(places, before, strict=True):
-            setattr(place, name, old)
-
-
-def _flags() -> tuple[tuple[Any, ...], str, Any, Any]:
-    """The flags' owners, their name, and the values for tf32 and for float32. Since torch 2.9, `allow_tf32` raises
-    after `fp32_precision` has been set."""
-    backends: Any = torch.backends
-    if hasattr(backends.cudnn, "conv"):
-        return (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn), "fp32_precision", "tf32", "ieee"
-    return (backends.cuda.matmul, backends.cudnn), "allow_tf32", True, False
+        restore()
 
 
 def lowered(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:

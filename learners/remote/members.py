@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import ray
+import torch
 from numpy.typing import NDArray
 from ray.exceptions import RayError, RayTaskError
 
@@ -24,7 +25,7 @@ from ...agents.values import flatten, load
 from ..config import LearnerConfig
 from ..group import LearnerLossError
 from ..learner import Learner
-from .worker import claims
+from .worker import claims, on_cpu
 
 
 class Answer(NamedTuple):
@@ -75,7 +76,7 @@ class MemberProcess:
         """Call a method of a member's learner."""
         if member not in self._learners:
             self._learners[member] = self._make_learner()
-        return getattr(self._learners[member], name)(*arguments)
+        return on_cpu(getattr(self._learners[member], name)(*arguments))
 
 
 class RemoteLearner(Learner):
@@ -84,16 +85,22 @@ class RemoteLearner(Learner):
     Args:
         process: Ray's handle of its MemberProcess.
         member: index of the member in that process.
+        claim: kept as long as this learner (see gpus.py).
     """
 
-    def __init__(self, agent: Agent, config: LearnerConfig, total_steps: int, process: Any, member: int) -> None:
-        self._process, self._member = process, member
+    def __init__(
+        self, agent: Agent, config: LearnerConfig, total_steps: int, process: Any, member: int, claim: Any = None
+    ) -> None:
+        self._process, self._member, self._claim = process, member, claim
         super().__init__(agent, config, total_steps)
         self._learning: Any = None
         self._effective: dict[str, float] = {}
         """Values of settings in the other process since the last update or change."""
         self.load_state_dict(super().state_dict())
         self.reconfigure(config)
+
+    def send(self, batch: Unroll) -> None:
+        """Do nothing: `begin` sends the batch to the other process."""
 
     def learn(self, batch: Unroll) -> None:
         self.begin(batch)
@@ -139,7 +146,7 @@ class RemoteLearner(Learner):
         self._call(name, *arguments)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        return self._get(self._process.call.remote(self._member, name, *arguments))
+        return self._get(self._process.call.remote(self._member, name, *map(on_cpu, arguments)))
 
     def _get(self, ref: Any) -> Any:
         try:
@@ -151,9 +158,11 @@ class RemoteLearner(Learner):
             raise LearnerLossError(f"the learner of member {self._member} is lost ({lines[0]})") from problem
 
 
-def member_processes(number: int, make_learner: Callable[[], Learner], threads: int = 1) -> Sequence[Any]:
-    """Start processes and return Ray's handles of them."""
-    made: Any = ray.remote(**claims())(MemberProcess)
+def member_processes(
+    number: int, make_learner: Callable[[], Learner], device: torch.device, threads: int = 1
+) -> Sequence[Any]:
+    """Start processes with a device of this type each; return Ray's handles of them."""
+    made: Any = ray.remote(**claims(device))(MemberProcess)
     return [made.remote(make_learner, os.getcwd(), threads) for _ in range(number)]
 
 

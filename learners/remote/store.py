@@ -24,7 +24,7 @@ class RayStore(Store):
         keep_waiting: called repeatedly while waiting for a key; an exception from it ends the wait.
     """
 
-    def __init__(self, prefix: str, seconds: float, keep_waiting: Callable[[], None]) -> None:
+    def __init__(self, prefix: str, seconds: float, keep_waiting: Callable[[], None] = lambda: None) -> None:
         super().__init__()
         self._prefix, self._seconds, self._keep_waiting = prefix, seconds, keep_waiting
 

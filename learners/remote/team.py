@@ -21,11 +21,12 @@ from ...actors.pool import ActorPool, ActorStateError
 from ...actors.remote.stuck import StuckProcesses
 from ...actors.unroll import Unroll
 from ...agents.values import Weights
-from ..group import LOOK_SECONDS, GlooGroup, GroupLostError, LearnerLossError, Share
+from ..group import LOOK_SECONDS, GroupLostError, LearnerLossError, Share
 from ..learner import Learner
 from .answers import answer_of, has_arrived
+from .gpus import reserve
 from .store import RayStore
-from .worker import CONNECT_SECONDS, JOIN_SECONDS, LearnerProcess, MakePool, Status, claims, digest, prefix_of
+from .worker import JOIN_SECONDS, LearnerProcess, MakePool, Status, claims, connect, digest, on_cpu, prefix_of
 
 PATIENCE = 2.0
 """Seconds of waiting for other learners' batches between checks for signals."""
@@ -68,7 +69,10 @@ class Team:
         make_pool: creates the actors of a share, for a process that starts at a step.
         synchronous: a batch is one unroll of every actor.
         report: displays a message to the user.
+        learner_device: device of this process's learner; the others use devices of the same type.
         threads: threads of each learner.
+
+    Raises EngramError if the device is a GPU that Ray has assigned to others.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class Team:
         make_pool: Callable[[Share, int], MakePool],
         synchronous: bool,
         report: Callable[[str], None],
+        learner_device: torch.device,
         threads: int = 1,
     ) -> None:
         self.pool, self.device, self.still = pool, torch.device("cpu"), pool.still
@@ -91,6 +96,7 @@ class Team:
         self._learner: Learner | None = None
         self.seconds: list[float] = []
         """Wall time of acting of other learners' unrolls, which the caller removes."""
+        self._learner_device, self._reserved = learner_device, reserve(learner_device)
         self._workers = [self._start(rank, 0) for rank in range(1, len(shares))]
         self._replacements: list[_Worker] = []
         """Starting replacements of lost workers."""
@@ -99,7 +105,7 @@ class Team:
             answer_of(worker.starting, START_SECONDS)
 
     def _start(self, rank: int, step: int) -> _Worker:
-        options: dict[str, Any] = {**claims(), "concurrency_groups": {"control": 1}}
+        options: dict[str, Any] = {**claims(self._learner_device), "concurrency_groups": {"control": 1}}
         made: Any = ray.remote(**options)(LearnerProcess)
         share = self._shares[rank]
         handle = made.remote(
@@ -260,18 +266,18 @@ class Team:
 
     def _connect(self, learner: Learner) -> None:
         self._groups += 1
-        state = learner.state_dict()
+        learner.group.close()  # an abandoned exchange would occupy the GPU
+        state = on_cpu(learner.state_dict())
         learner.take_over(state["agent"], state["optimizer"])  # an interrupted update may have started work
         widths = [self._shares[rank].environments for rank in (0, *(worker.rank for worker in self._workers))]
         shared, others = ray.put(state), enumerate(self._workers, 1)
         joining = [worker.handle.join.remote(self._groups, rank, widths, shared) for rank, worker in others]
-        store, address = RayStore(prefix_of(self._groups), JOIN_SECONDS, self._watch), ray.util.get_node_ip_address()
         try:
-            learner.join(GlooGroup(store, 0, widths, address, self._watch, CONNECT_SECONDS))
+            learner.join(connect(self._groups, 0, widths, learner.device, self._watch))
         except RuntimeError as problem:
             raise GroupLostError(str(problem).splitlines()[0]) from problem
         self._answers(joining)
-        store.remove()
+        RayStore(prefix_of(self._groups), JOIN_SECONDS).remove()
 
     def _watch(self) -> None:
         """Raise GroupLostError if another learner is dead or has not responded for too long."""

@@ -13,9 +13,10 @@ from ...actors.remote.stuck import ProcessPlace, place_of_this_process
 from ...actors.unroll import Unroll, join
 from ...agents.process import prepare_process
 from ...agents.threads import use_threads
-from ...agents.values import Weights, flatten
+from ...agents.values import Weights, flatten, map_leaves
 from ..batcher import Batcher
-from ..group import GlooGroup, GroupLostError
+from ..device.nccl import NcclGroup
+from ..group import GlooGroup, Group, GroupLostError
 from ..learner import Learner
 from .store import RayStore
 
@@ -47,15 +48,34 @@ class Status(NamedTuple):
     """Wall time of acting, for each unroll."""
 
 
-def claims() -> dict[str, Any]:
-    """Ray resources of a learner's process."""
+def claims(device: torch.device) -> dict[str, Any]:
+    """Ray resources of a learner's process, which computes on this type of device."""
     reserved = {RESOURCE: 1} if ray.cluster_resources().get(RESOURCE) else {}
-    return {"num_cpus": 1, "resources": reserved, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+    gpus = int(device.type == "cuda")
+    placement = {"max_restarts": 0, "scheduling_strategy": "SPREAD"}
+    return {"num_cpus": 1, "num_gpus": gpus, "resources": reserved, **placement}
+
+
+def on_cpu(state: Any) -> Any:
+    """Copy the tensors of a state to the CPU: the index of a GPU differs between processes."""
+    return map_leaves(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, state)
 
 
 def prefix_of(group: int) -> str:
     """Prefix of the rendezvous keys of the group with this index."""
     return f"engram-group-{ray.get_runtime_context().get_job_id()}-{group}"
+
+
+def connect(
+    group: int, rank: int, widths: Sequence[int], device: torch.device, keep_waiting: Callable[[], None]
+) -> Group:
+    """Connect with the other learners of the group with this index: on CPUs with Gloo, on GPUs with NCCL."""
+    prefix, address = prefix_of(group), ray.util.get_node_ip_address()
+    if device.type == "cuda":  # the rendezvous is part of the connection
+        store, seconds = RayStore(prefix, JOIN_SECONDS), JOIN_SECONDS + CONNECT_SECONDS
+        return NcclGroup(store, rank, widths, device, address, keep_waiting, seconds)
+    store = RayStore(prefix, JOIN_SECONDS, keep_waiting)
+    return GlooGroup(store, rank, widths, address, keep_waiting, CONNECT_SECONDS)
 
 
 def digest(learner: Learner) -> str:
@@ -110,10 +130,9 @@ class LearnerProcess:
         """Continue from rank 0's state, in the group with this index."""
         self._group = group
         self._keep_waiting()
+        self._learner.group.close()  # an abandoned exchange would occupy the GPU
         self._learner.load_state_dict(state)
-        address = ray.util.get_node_ip_address()
-        store = RayStore(prefix_of(group), JOIN_SECONDS, self._keep_waiting)
-        self._learner.join(GlooGroup(store, rank, widths, address, self._keep_waiting, CONNECT_SECONDS))
+        self._learner.join(connect(group, rank, widths, self._learner.device, self._keep_waiting))
 
     @ray.method(concurrency_group="control")
     def leave(self, group: int) -> None:

@@ -36,11 +36,13 @@ def rounded(x):
 
 @needs_routine
 @pytest.mark.parametrize(("rows", "terms", "columns"), [(1, 64, 20), (33, 257, 96), (200, 2150, 31), (64, 128, 128)])
-@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("transposed", ["neither", "weight", "both"])
 def test_factors_are_rounded_and_sums_are_float32(rows, terms, columns, transposed):
+    """Both are transposed in the gradient of a weight."""
     torch.manual_seed(0)
-    x, bias = torch.randn(rows, terms), torch.randn(columns)
-    weight = torch.randn(terms, columns).t() if transposed else torch.randn(columns, terms)
+    x = torch.randn(terms, rows).t() if transposed == "both" else torch.randn(rows, terms)
+    weight, bias = torch.randn(terms, columns).t(), torch.randn(columns)
+    weight = weight.contiguous() if transposed == "neither" else weight
     torch.testing.assert_close(
         bf16.product(x, weight, bias),
         (rounded(x) @ rounded(weight).t() + bias.double()).float(),
@@ -78,6 +80,17 @@ def test_a_changed_weight_is_packed_again_while_acting():
         assert kernels.linear(x, weight)[0, 0] == 128
         weight.mul_(2)
         assert kernels.linear(x, weight)[0, 0] == 256
+
+
+@needs_routine
+def test_a_stack_of_packed_weights_is_computed_once_per_version_of_any_of_them():
+    first, second = (torch.nn.Parameter(torch.ones(128, 128)) for _ in range(2))
+    with torch.inference_mode():
+        stack = bf16.once(bf16.packed_stack, first, second)
+        assert bf16.once(bf16.packed_stack, first, second) is stack
+        second.mul_(2)
+        assert torch.equal(bf16.once(bf16.packed_stack, first, second)[1], bf16.packed(second))
+        assert bf16.once(bf16.packed, first) is not stack
 
 
 @needs_routine

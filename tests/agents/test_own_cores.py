@@ -92,11 +92,14 @@ class RaisesWhenMade(Right):
     [
         (NoSize, r"NoSize.output_size is not set; expected a whole number"),
         (NoForward, r"NoForward has no forward; every core defines one"),
-        (ListState, r"ListState.initial_state\(2\) returned the state list of 1; expected a NamedTuple of tensors"),
-        (NoBatch, r"NoBatch.initial_state\(2\) returned a state with h = tensor \[1, 4\]; .* the batch, 2"),
-        (OutputAlone, r"OutputAlone.forward returned tensor \[2, 4\]; expected \(output, state\)"),
-        (NarrowOutput, r"NarrowOutput.forward returned the output tensor \[2, 3\]; expected a tensor \[2, 4\]"),
-        (OtherState, r"OtherState.forward returned a state with a leaf \[2, 2\] .*; initial_state has \[2, 4\]"),
+        (
+            ListState,
+            r"ListState.initial_state\(4\) returned a wrong state: a state is a NamedTuple of tensors, not list",
+        ),
+        (NoBatch, r"NoBatch.initial_state\(4\) returned a wrong state: .* shape \[1, 4\] for a batch of 4"),
+        (OutputAlone, r"OutputAlone.forward returned a Tensor; expected \(output \[4, 4\], state\)"),
+        (NarrowOutput, r"NarrowOutput.forward returned the output \[4, 3\]; expected \(output \[4, 4\], state\)"),
+        (OtherState, r"OtherState.forward returned the state State\(h \[2\]\); initial_state has State\(h \[4\]\)"),
         (
             RaisesWhenMade,
             r"cannot make core 'mine:RaisesWhenMade' with no options: __init__ raised RuntimeError: no w",

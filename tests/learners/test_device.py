@@ -97,6 +97,14 @@ def test_members_learn_copy_and_resume_on_the_device(cases, case):
 
 
 @pytest.mark.nightly
+def test_two_learners_on_the_device_equal_one(cases):
+    found = cases["two learners"]
+    assert "error" not in found, found["error"]
+    assert found["weights"] < 2e-5
+    assert (found["same"], found["updates"]) == (True, [3, 3])
+
+
+@pytest.mark.nightly
 def test_a_replayed_update_reads_everything_from_where_it_was_recorded(cases):
     assert cases["recorded"] == {"replays": 3, "same": True}
 

@@ -20,7 +20,8 @@ from torch.distributed import FileStore, HashStore, Store  # pyright: ignore[rep
 from engram.agents.cores import core_names
 from engram.learners.config import LearnerConfig
 from engram.learners.group import GlooGroup, GroupLostError
-from group_cases import Processes
+from group_cases import MakeGroup, Processes
+from lazy_gloo import like_nccl
 from reference_cases import TORSOS, Case, small_agent
 from runs import wait_for
 
@@ -53,11 +54,11 @@ def case(core: str, torso: str, algorithm: str, **agent: object) -> Case:
     return Case(spec, small_agent(core, config, **agent), ALGORITHMS[algorithm])
 
 
-def compare(processes: Processes, given: Case, double: bool = True) -> None:
+def compare(processes: Processes, given: Case, double: bool = True, make_group: MakeGroup = GlooGroup) -> None:
     """Assert that 2 and 3 learners end where one does, in weights, moments, counters and metrics."""
     (alone,) = processes.learn(given, 1, double)
     for learners in (2, 3):
-        first, *others = processes.learn(given, learners, double)
+        first, *others = processes.learn(given, learners, double, make_group)
         for other in others:
             assert all(torch.equal(value, other.tensors[name]) for name, value in first.tensors.items())
             assert str(other.metrics) == str(first.metrics)
@@ -75,6 +76,11 @@ def test_several_learners_equal_one(processes: Processes, core: str, algorithm: 
     given = case(core, "convolutions" if core == "conv-lstm" else "none", algorithm)
     for double in (True, False):
         compare(processes, given, double)
+
+
+@pytest.mark.integration
+def test_several_learners_whose_exchange_is_that_of_nccl_equal_one(processes: Processes) -> None:
+    compare(processes, case("gru", "normalized", "ppo", normalize_returns=True), make_group=like_nccl)
 
 
 @pytest.mark.integration

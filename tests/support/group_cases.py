@@ -2,7 +2,7 @@
 
 import contextlib
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +12,13 @@ from torch import Tensor
 from torch.distributed import FileStore  # pyright: ignore[reportPrivateImportUsage]
 
 from engram.actors.unroll import map_tensors, some_environments
-from engram.learners.group import GlooGroup
+from engram.learners.group import GlooGroup, Group
 from engram.learners.learner import Learner
 from reference_cases import TOTAL_STEPS, Case, batches, in_double, learned, make_agent
 
 UPDATES = 5
+MakeGroup = Callable[[Any, int, Sequence[int]], Group]
+"""(store, rank, widths) -> the group of one learner."""
 
 
 class Learned(NamedTuple):
@@ -33,7 +35,7 @@ def widths(num_envs: int, learners: int) -> list[int]:
     return [num_envs // learners + (rank < num_envs % learners) for rank in range(learners)]
 
 
-def learn_share(case: Case, rank: int, learners: int, double: bool, store: str) -> Learned:
+def learn_share(case: Case, rank: int, learners: int, double: bool, store: str, make_group: MakeGroup) -> Learned:
     """Learn from this rank's share of each of UPDATES batches."""
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
@@ -46,7 +48,7 @@ def learn_share(case: Case, rank: int, learners: int, double: bool, store: str) 
             agent = agent.float()
         learner, shares = Learner(agent, case.learner, TOTAL_STEPS), widths(case.num_envs, learners)
         if learners > 1:
-            learner.join(GlooGroup(FileStore(store, learners), rank, shares))
+            learner.join(make_group(FileStore(store, learners), rank, shares))
         own = slice(learner.group.first, learner.group.first + shares[rank])
         for batch in learned_from:
             share = some_environments(batch, own)
@@ -68,14 +70,14 @@ class Processes:
             self._processes.append(context.Process(target=_serve, args=(there,), daemon=True))
             self._processes[-1].start()
 
-    def learn(self, case: Case, learners: int, double: bool) -> Sequence[Learned]:
+    def learn(self, case: Case, learners: int, double: bool, make_group: MakeGroup = GlooGroup) -> Sequence[Learned]:
         """The results of all ranks."""
         self._cases += 1
         store = str(self._folder / f"store-{self._cases}")
         pipes = self._pipes[: learners - 1]
         for rank, pipe in enumerate(pipes, 1):
-            pipe.send((case, rank, learners, double, store))
-        own = learn_share(case, 0, learners, double, store)
+            pipe.send((case, rank, learners, double, store, make_group))
+        own = learn_share(case, 0, learners, double, store, make_group)
         return [own, *(pipe.recv() for pipe in pipes)]
 
     def close(self) -> None:

@@ -13,15 +13,17 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
 from engram.actors.factory import ActorFactory
-from engram.actors.unroll import Unroll
+from engram.actors.unroll import Unroll, some_environments
 from engram.actors.vectorized import _Networks
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores import core_names
@@ -38,8 +40,10 @@ from engram.launch.train.trainer import Trainer
 from engram.learners import checkpoints
 from engram.learners.config import LearnerConfig
 from engram.learners.device.cuda_graph import WARM_UP, Recorded, changing
+from engram.learners.device.nccl import NcclGroup
 from engram.learners.learner import Learner
 from engram.learners.population.config import PopulationConfig, Together
+from lazy_gloo import LazyGloo
 from small_cores import SMALL
 from stand_in import DEVICE, SECOND, StandInError, counts, hazards, learning, use_streams, waits
 
@@ -143,6 +147,42 @@ EVEN = LearnerConfig(optimizer="rmsprop_tf", eps=0.1)
 
 def core_case(name: str) -> Callable[[], dict[str, Any]]:
     return lambda: compare(*setting(AgentConfig(core=name, core_args=small(name))), EVEN)
+
+
+class OnDeviceGloo(LazyGloo):
+    """NCCL's place on the stand-in: exchanged tensors are on the device."""
+
+    def alltoall_base(self, received: Any, sent: Any, *arguments: Any) -> Any:
+        assert received.device == sent.device == DEVICE
+        return super().alltoall_base(received.raw, sent.raw, *arguments)
+
+
+def two_learners() -> dict[str, Any]:
+    """Two learners on the device, each with half of every batch, against one with all of it on the CPU."""
+    agent, batches = setting(everything())
+    config, store = replace(EVEN, algorithm="ppo"), HashStore()
+    alone = Learner(copy.deepcopy(agent), config, 10_000)
+
+    def learn(rank: int) -> Learner:
+        learner = Learner(agents[rank], config, 10_000)
+        learner.join(NcclGroup(store, rank, [2, 2], DEVICE, make_backend=OnDeviceGloo))
+        for batch in batches:
+            learner.learn(some_environments(batch, slice(2 * rank, 2 * rank + 2)))
+        return learner
+
+    agents = [copy.deepcopy(agent).to(DEVICE) for _ in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        learners = list(threads.map(learn, range(2)))
+    for batch in batches:
+        alone.learn(batch)
+    weights = [[p.detach().cpu() for p in each.agent.parameters()] for each in (alone, *learners)]
+    for learner in learners:
+        learner.group.close()
+    return {
+        "weights": max(float((a - b).abs().max()) for a, b in zip(*weights[:2], strict=True)),
+        "same": all(torch.equal(a, b) for a, b in zip(*weights[1:], strict=True)),
+        "updates": [learner.updates for learner in learners],
+    }
 
 
 def refused(core: type) -> dict[str, Any]:
@@ -352,6 +392,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     ),
     "broken adam": lambda: broken("adam"),
     "broken rmsprop_tf": lambda: broken("rmsprop_tf"),
+    "two learners": two_learners,
     "recorded": recorded,
     "recorded nothing": lambda: recorded(empty=True),
     "population": lambda: population(True, "off"),

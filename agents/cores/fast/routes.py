@@ -119,8 +119,9 @@ def packed(*weights: Tensor, turn: bool = False) -> Array:
     one shape are stacked."""
     if not weights[0].numel():  # a part that is absent in this core
         return weights[0].detach().numpy()
-    packed_weights = [(bf16.packed(weight.t()) if turn else bf16.kept(weight)).numpy() for weight in weights]
-    return packed_weights[0] if len(packed_weights) == 1 else np.stack(packed_weights)
+    if turn:
+        return bf16.packed_stack(*(weight.t() for weight in weights)).numpy()
+    return bf16.once(bf16.packed_stack, *weights).numpy()
 
 
 def matrix_gradients(pairs: Sequence[tuple[Array, Array]], rounded: bool = False) -> list[Tensor]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 RUNS = (
-    *("update-grid", "update-sizes", "cores", "boxworld-rmc-plain", "boxworld-lstm-plain", "t-maze-population-on"),
-    *("resume", "certificate"),
+    *("update-grid", "update-sizes", "two-learners", "cores", "boxworld-rmc-plain", "boxworld-lstm-plain"),
+    *("t-maze-population-on", "resume", "certificate"),
 )
 
 

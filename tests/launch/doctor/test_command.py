@@ -157,6 +157,16 @@ def test_learners_without_a_reserved_node_are_a_problem() -> None:
     assert (found.verdict, found.advice) == ("problem", advice)
 
 
+def test_more_learners_on_gpus_than_gpus_are_a_problem() -> None:
+    nodes = [HERE._replace(gpus=["H100"]), HERE._replace(name="worker", gpus=["H100"])]
+    for number, verdict in ((2, "ok"), (3, "problem")):
+        (found,) = learners(
+            RunConfig(ray_address="auto", num_actors=4, device="cuda", num_learners=number), nodes, SMALL
+        )
+        assert found.verdict == verdict
+    assert found.advice == "each uses one of 2 GPUs"
+
+
 def test_memory_is_shared_out_by_cores() -> None:
     nodes = [HERE, HERE._replace(name="worker", cores=24)]
     shares = [share_of(SMALL, node, HERE, nodes) for node in nodes]

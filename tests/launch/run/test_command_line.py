@@ -7,9 +7,11 @@ import pytest
 import torch
 
 import engram
+from engram.base.errors import EngramError
 from engram.base.units import count
 from engram.launch.run.command_line import dashed, flags_of, value_of
 from engram.launch.run.config import RunConfig
+from engram.launch.run.device import find_device
 from engram.launch.run.run_directory import RunDirectory
 from engram.launch.run.settings.plain import from_dict, to_dict
 from runs import TINY
@@ -169,6 +171,16 @@ def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run("rl-train", "--env", "maze", "--device", "cuda", "--local", "--run-dir", str(tmp_path / "run")) == 2
     assert "--device cuda: there is no such device; allowed: cpu; torch" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(torch.distributed.is_nccl_available(), reason="this build of torch has NCCL")
+def test_learners_on_gpus_need_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert find_device("cuda:1") == torch.device("cuda:1")
+    assert find_device("auto", 2) == torch.device("cpu")
+    with pytest.raises(EngramError, match="--device cuda:1: this build of torch has no NCCL"):
+        find_device("cuda:1", 2)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

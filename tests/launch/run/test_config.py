@@ -15,6 +15,7 @@ from engram.launch.run.run_flags import parse_run, with_settings
 from engram.launch.run.settings.other_names import MEANINGS
 from engram.launch.run.settings.plain import from_dict, to_dict
 from engram.learners.algorithms.ppo import PPOSettings
+from engram.learners.config import LearnerConfig
 
 
 def test_actors_share_the_environments_of_an_update() -> None:
@@ -152,3 +153,13 @@ def test_settings_that_older_runs_saved_under_another_name_are_read() -> None:
     assert (config.envs_per_update, config.learner.optimizer, config.agent.normalize_returns) == (8, "rmsprop_tf", True)
     assert config.learner.algorithm_args == {"normalize_advantages": False}
     assert config.agent.core_args == {"summarizer_size": 7}
+
+
+@pytest.mark.parametrize("envs", [512, 1024, 2048])
+def test_two_actors_on_a_gpu_fill_an_update(envs: int) -> None:
+    """The flags that the page on speed names for a GPU."""
+    learner = LearnerConfig(cuda_graph=True)
+    config = RunConfig(
+        device="cuda", act_on="cuda", num_actors=2, envs_per_actor=envs // 2, envs_per_update=envs, learner=learner
+    )
+    assert (config.columns, config.fixed_actors, config.lag_bound) == (envs, 2, 1)

@@ -129,7 +129,7 @@ def test_a_population_dealt_to_two_learners_at_full_speed(tmp_path: Path, sessio
         (("--local",), "allowed with --local: 1"),
         (("--act-on", "cpu"), "allowed with --act-on: 1"),
         (("--cuda-graph",), "allowed with --cuda-graph: 1"),
-        (("--device", "cuda:1"), "allowed with --device cuda: 1"),
+        (("--device", "cuda:1", "--actor-gpus", "0.1"), "allowed with --actor-gpus: 1"),
         (("--population", "2", "--num-learners", "3"), "allowed with population = 2: at most 2"),
         (("--population", "2", "--pbt.together", "on"), "allowed with --pbt.together on: 1"),
         (("--num-actors", "auto"), "allowed with --num-actors auto: 1"),

@@ -23,12 +23,13 @@ from .kernels import backward, forward
 
 
 def run(
-    leaves: Leaves, initial: Tensor, heads: int, reset: Tensor | None, bptt_length: int | None
+    leaves: Leaves, mlp: list[Tensor], initial: Tensor, heads: int, reset: Tensor | None, bptt_length: int | None
 ) -> tuple[Tensor, Tensor]:
     """Memories [T, B, N, F] after each step, and the last one.
 
     Args:
         leaves: inputs, state and parameters, as tensors.
+        mlp: the weights behind `leaves.mlp`.
         initial: the memory that an episode begins with, [N, F].
         heads: H.
         reset, bptt_length: as in `Core.unroll`; None: there is no reset.
@@ -38,7 +39,7 @@ def run(
     reset = torch.zeros(steps, dtype=torch.bool) if reset is None else reset
     check("RMC", row, memory=(leaves.memory, (steps[1], *initial.shape)), reset=(reset, steps))
     resets = Resets(*arrays(reset, initial))
-    matrices = [leaves.qkv], list(leaves.mlp.detach().unbind()), [leaves.gates]
+    matrices = [leaves.qkv], mlp, [leaves.gates]
     address = routine(row.dtype, leaves.qkv)
     plan = _Plan(heads, resets, bptt_length or 0, torch.is_grad_enabled(), address, matrices)
     return _Unroll.apply(plan, *leaves)  # pyright: ignore

@@ -1,0 +1,123 @@
+"""Group of learners that exchange gradients between GPUs with NCCL.
+
+NCCL never returns by itself when a learner is lost. A communicator is created in the first exchange, which waits for
+all learners without a timeout: so it starts in a thread. Later exchanges are asynchronous: so they are polled.
+Their kernels occupy the GPU until the communicator is aborted: so `close` aborts it.
+
+Sums are those of `SharedGroup`, formed in the order of ranks, so all ranks get the same bits.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import torch
+
+from ...base.processes import environment, interface
+from ..group import LOOK_SECONDS, GroupLostError, LearnerLossError, SharedGroup
+
+POLL_SECONDS = 2e-4
+"""Interval between two looks at an exchange, which also waits for the gradient."""
+ABORT_SECONDS = 10.0
+"""Seconds within which an abandoned exchange must have left the GPU."""
+
+MakeBackend = Callable[[Any, int, int, timedelta], Any]
+"""(store, rank, size, timeout) -> a process group of torch.distributed; the first exchange connects it."""
+
+
+def nccl(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """Create a process group that uses NCCL; the timeout is that of its `abort`."""
+    from torch.distributed import ProcessGroupNCCL  # builds of torch without CUDA do not have it
+
+    options: Any = ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return ProcessGroupNCCL(store, rank, size, options)
+
+
+class NcclGroup(SharedGroup):
+    """Group of learners with one GPU each.
+
+    Args:
+        store: a torch.distributed.Store for the rendezvous; it is read in another thread.
+        rank, widths, device, keep_waiting: see SharedGroup.
+        address: address of the network interface to use.
+        connect_seconds: timeout of the rendezvous and the connection.
+        make_backend: creates the process group.
+
+    Raises GroupLostError if the learners do not connect.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        widths: Sequence[int],
+        device: torch.device,
+        address: str = "127.0.0.1",
+        keep_waiting: Callable[[], None] = lambda: None,
+        connect_seconds: float = 60.0,
+        make_backend: MakeBackend = nccl,
+    ) -> None:
+        super().__init__(rank, widths, device, lambda: None)
+        self._store = store  # Python's part of the object would be deleted before the first exchange
+        # Torch's watchdog would end the process at the first failure; with this setting there is none.
+        with environment(TORCH_NCCL_BLOCKING_WAIT="1", NCCL_SOCKET_IFNAME=interface(address)):
+            self._backend = make_backend(store, rank, self.size, timedelta(seconds=ABORT_SECONDS))
+            try:
+                self._connect(keep_waiting, connect_seconds)
+            except BaseException:
+                self.close()
+                raise
+        self._keep_waiting = keep_waiting
+
+    def _connect(self, keep_waiting: Callable[[], None], seconds: float) -> None:
+        """Run the first exchange."""
+        results: SimpleQueue[Exception | None] = SimpleQueue()
+
+        def exchange() -> None:
+            try:
+                self._swap(torch.zeros(self.size, device=self._device))
+                results.put(None)
+            except Exception as problem:
+                results.put(problem)
+
+        threading.Thread(target=exchange, daemon=True).start()
+        deadline = time.monotonic() + seconds
+        while True:
+            with suppress(Empty):
+                if problem := results.get(timeout=min(LOOK_SECONDS, seconds)):
+                    raise problem
+                return
+            keep_waiting()
+            if time.monotonic() > deadline:
+                raise GroupLostError(f"another learner did not connect within {seconds:.0f} s")
+
+    def close(self) -> None:
+        """Abort an unfinished exchange. Raises LearnerLossError if that fails: the GPU is then of no use."""
+        left = self._backend, self._work  # the work keeps the memory that its kernel may still use
+        self._backend = self._work = None
+        if left[0] is None:
+            return
+
+        def abort() -> None:
+            with suppress(RuntimeError):
+                left[0].abort()
+
+        aborting = threading.Thread(target=abort, daemon=True)
+        aborting.start()
+        aborting.join(ABORT_SECONDS)
+        if aborting.is_alive():
+            raise LearnerLossError(f"NCCL has not aborted an exchange within {ABORT_SECONDS:.0f} s; use --resume")
+
+    def _is_done(self, work: Any) -> bool:
+        deadline = time.monotonic() + LOOK_SECONDS
+        while not work.is_completed():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        work.wait()  # raises if the exchange failed, and orders this stream after it
+        return True
