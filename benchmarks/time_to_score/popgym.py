@@ -43,11 +43,11 @@ ONE_THREAD = {
 }
 
 
-def run_engram(task: str, core: str, seed: int, folder: Path, limit: float) -> dict[str, Any]:
-    """`rl-train` as a user starts it."""
+def run_engram(task: str, core: str, lr: float, seed: int, folder: Path, limit: float) -> dict[str, Any]:
+    """`rl-train` as a user starts it; lr 0 is the preset's."""
     command = [str(Path(sys.executable).with_name("rl-train")), "--env", f"popgym-{task}", "--core", core]
     command += ["--preset", "easy", "--local", "--envs-per-actor", str(ENVS), "--seed", str(seed)]
-    command += ["--run-dir", str(folder), "--log-every", str(ENVS * STEPS)]
+    command += ["--run-dir", str(folder), "--log-every", str(ENVS * STEPS), *(["--lr", str(lr)] if lr else [])]
     clock: list[tuple[float, float]] = [(time.time(), 0.0)]
     with folder.with_suffix(".log").open("w") as log:
         process = psutil.Popen(command, stdout=log, stderr=subprocess.STDOUT)
@@ -146,7 +146,7 @@ def measure(work: Path, peer: str, task: str, core: str, lr: float, seed: int, l
     """One run and its result."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     if peer == "engram":
-        outcome = run_engram(task, core, seed, work / f"run-{task}-{core}-{seed}-{int(time.time())}", limit)
+        outcome = run_engram(task, core, lr, seed, work / f"run-{task}-{core}-{seed}-{int(time.time())}", limit)
     else:
         outcome = run_memorax(task, core, lr, seed, limit, peer == "memorax-example")
     (first, began, _), (last, ended, _) = outcome["curve"][0], outcome["curve"][-1]
@@ -190,6 +190,7 @@ def main() -> None:
     parser.add_argument("--cores", nargs="+", default=CORES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--rates", nargs="+", type=float, default=[5e-4, 1e-3, 2e-3], help="memorax's learning rates")
+    parser.add_argument("--engram-rates", nargs="+", type=float, default=[0.0], help="engram's; 0: the preset's, 5e-4")
     parser.add_argument("--limit", type=float, default=4.0, help="minutes of CPU time for a run")
     parser.add_argument("--example", action="store_true", help="also memorax with the settings of its example")
     parser.add_argument(
@@ -214,7 +215,8 @@ def main() -> None:
     for seed in options.seeds:
         for task in options.tasks:
             for core in options.cores:
-                run("engram", task, core, 0.0, seed)
+                for lr in options.engram_rates:
+                    run("engram", task, core, lr, seed)
                 for lr in options.rates if seed == first else (best_rate(work, task, core, first),):
                     run("memorax", task, core, lr, seed)
                 collect(work)
