@@ -86,6 +86,10 @@ class ActorPool(Protocol):
         the caller can check signals and the clock."""
         ...
 
+    def arrived(self) -> Unroll | None:
+        """Return the next unroll of any member if it has already arrived, else None; `next` comes first."""
+        ...
+
     def gather(self, member: int = 0) -> list[Unroll] | None:
         """Return one unroll of every actor, in order, all made with the member's newest weights (synchronous mode).
         Returns None if some are missing after a while; the next call, for the same member, keeps the arrived ones."""
@@ -128,6 +132,9 @@ class InProcess:
 
     def retire(self, member: int) -> None:
         self._schedule.leave(member)
+
+    def arrived(self) -> None:
+        return None
 
     def gather(self, member: int = 0) -> list[Unroll]:
         if member not in self._gathered:

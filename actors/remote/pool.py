@@ -150,6 +150,12 @@ class RayPool:
         self._request_stream()  # before the learner processes this one
         return unroll
 
+    def arrived(self) -> Unroll | None:
+        if (unroll := self._next_in_order()) is None and self._open:
+            self._look_for_answers(0.0)
+            unroll = self._next_in_order()
+        return unroll
+
     def gather(self, member: int = 0) -> list[Unroll] | None:
         self._streaming = False
         return self._receive(lambda: self._request_one_each(member), self._all_gathered)

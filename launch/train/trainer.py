@@ -82,7 +82,7 @@ class Trainer:
             recorded.alone = pool.still
         device, together = members[0].learner.device, config.pbt.together
         by_itself = device.type == "cuda" and not config.learner.cuda_graph
-        self._dealt = config.num_learners > 1  # Whether learners in several processes learn at once
+        self._dealt = config.num_learners > 1 and bool(population)  # Members learn at once, in several processes
         self._together = together == "on" or (together == "auto" and by_itself) or (self._dealt and config.synchronous)
         self._between = True  # Whether no update is in progress, so that a run can resume from the state
         self._saved_at, self._saved_step = time.monotonic(), self.steps
@@ -135,8 +135,7 @@ class Trainer:
         ready, self._ready = [(self.members[number], batch) for number, batch in self._ready.items()], {}
         before, first = [member.steps for member, _ in ready], ready[0][0]
         first.accumulator.time("queue_wait").seconds += self._waited
-        self._waited = 0.0
-        self._between = False
+        self._waited, self._between = 0.0, False
         with first.accumulator.time("learner_busy"):
             with self.lock:
                 self._learn(ready)
@@ -287,19 +286,22 @@ class Trainer:
     def _ready_batches(self) -> bool:
         """Collect full batches of any member; False if no unroll arrived for a while."""
         while True:
+            while self._dealt and (unroll := self.pool.arrived()) is not None:
+                self._receive(unroll)  # so that as many members as possible learn at once
             for member in self._waiting():
                 if (batch := member.take()) is not None:
                     self._ready[member.number] = batch
                     if not (self._together or self._dealt):
                         return True
-            if not self._waiting():
-                return True
-            unroll = self.pool.next()
-            if unroll is None:
-                return False
-            if self.watcher:
-                self.watcher.receive(self.members[unroll.member], unroll)
-            self.members[unroll.member].receive(unroll)
+            complete = not self._waiting()
+            if complete or (unroll := self.pool.next()) is None:
+                return complete
+            self._receive(unroll)
+
+    def _receive(self, unroll: Unroll) -> None:
+        if self.watcher:
+            self.watcher.receive(self.members[unroll.member], unroll)
+        self.members[unroll.member].receive(unroll)
 
     def _synchronous_batches(self) -> bool:
         """Collect one unroll of every actor for the member with the fewest updates; False if not all arrived."""

@@ -155,6 +155,9 @@ class Team:
         held, self._held = self._held, False
         return None if held else self.pool.next()
 
+    def arrived(self) -> None:
+        return None
+
     def gather(self, member: int = 0) -> list[Unroll] | None:
         """Return one unroll of each of this process's actors, once all learners have theirs."""
         self._begin()
