@@ -109,8 +109,7 @@ def test_a_population_dealt_to_two_learners(tmp_path: Path, shared_ray: None, mo
     assert any(event["event"] == "copy" for event in decisions[0])
 
 
-@pytest.mark.integration
-def test_a_population_dealt_to_two_learners_at_full_speed(tmp_path: Path, session: None) -> None:
+def test_a_population_dealt_to_two_learners_at_full_speed(tmp_path: Path, shared_ray: None) -> None:
     """Members learn from batches of several unrolls, with bounded lag; every step is counted; they compare."""
     words = ("--algorithm", "vtrace", "--no-sync", "--envs-per-update", 6, "--num-learners", 2, "--total-steps", 3000)
     assert run_train(*POPULATION, *words, "--run-dir", tmp_path / "run") == 0
