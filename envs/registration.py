@@ -136,7 +136,7 @@ def make_batch(
 
     Raises ValueError with the nearest valid names for an unknown environment or parameter.
     """
-    from .engine import BatchedEnv
+    from .engine import BatchedEnv, parameter_names
     from .foreign import ForeignBatch
     from .foreign.jax_vector import JaxBatch
     from .foreign.names import draws, find_foreign, is_vector
@@ -153,8 +153,11 @@ def make_batch(
             num_envs, first_index=first_index, render_mode=render_mode, **(values | parameters)
         )
     make, allowed = foreign
+    batched = isinstance(make, type) and issubclass(make, BatchedEnv)
+    if batched:
+        allowed = parameter_names(make)
     check_keys(name, "parameter", parameters, parameters if allowed is None else allowed)
-    if isinstance(make, type) and issubclass(make, BatchedEnv):
+    if batched:
         return make(num_envs, first_index=first_index, render_mode=render_mode, **parameters)
     values = dict(parameters)
     if render_mode is not None or draws(make):

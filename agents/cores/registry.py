@@ -61,7 +61,8 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
     check_keys(f"core {name!r}", "option", options, allowed)
     for key in options:
         default, value = allowed[key].default, options[key]
-        if isinstance(default, int) and default >= 1 and not isinstance(default, bool):
+        optional = name in CORES and allowed[key].annotation == int | None and value is not None
+        if optional or (isinstance(default, int) and default >= 1 and not isinstance(default, bool)):
             if not (isinstance(value, int) and value >= 1):
                 raise ValueError(f"{key} is {value!r}; allowed: at least 1 (a whole number)")
         elif isinstance(default, int | float) and not isinstance(default, bool):

@@ -154,6 +154,6 @@ def test_rl_train_refuses_it_in_a_message(
     assert end.value.code == 2
     errors = capsys.readouterr().err
     assert "Traceback" not in errors
-    assert "importing own raised ZeroDivisionError" in errors
+    assert "importing core own:Mine raised ZeroDivisionError" in errors
     assert "own.py" in errors
     assert not (tmp_path / "run").exists()

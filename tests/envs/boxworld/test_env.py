@@ -278,7 +278,7 @@ def test_a_second_key_replaces_the_first_and_a_distractor_ends_the_game():
     [
         ({"board": ["#"]}, "14 strings of 14"),
         ({"board": corridor("..")["board"]}, "2 players"),
-        ({"board": corridor("?.")["board"]}, r"holds '\?'"),
+        ({"board": corridor("?.")["board"]}, r"contains '\?'"),
         ({"board": [" " * 14, *corridor(".")["board"][1:]]}, "border"),
         ({"solution_locks": [(1, 1)]}, "locks of the board"),
         ({"solution_locks": [(1.5, 1)]}, r"level\['solution_locks'\] is \(1\.5, 1\); expected two integers"),

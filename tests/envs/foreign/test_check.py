@@ -128,7 +128,7 @@ class Unmakeable(Right):
         (TextReward, "mine.step returned the reward 'good'; expected a finite number"),
         (WrongShape, "mine.step returned an observation of shape .3,.; observation_space is .2,."),
         (WrongType, "mine.reset returned an observation of float32; observation_space is uint8"),
-        (WrongEntry, "mine.reset returned an observation of float64 in entry 'deep.image'; .* says uint8"),
+        (WrongEntry, "mine.reset returned an observation of float64 in entry 'deep.image'; .* is uint8"),
         (Flags, "mine.step returned terminated = 0; expected True or False"),
         (Leaves, r"mine\.step raised SystemExit: 0"),
         (TooWide, r"mine\.action_space\.sample raised OverflowError"),
