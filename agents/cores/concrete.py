@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from ..kernels import Linear
 from ..unrolling.scan import scan
-from .core import Axis, Core
+from .core import Axis, Core, Route
+from .fast.pool_views import Filters, Views
+from .fast.routes import check, stands_for
 from .parts.pools import LinearFilter, chained, deviations, half_lives, parallel
 
 
@@ -114,10 +116,33 @@ class Concrete(Core):
         views = torch.bmm(pools.transpose(0, 1), self._viewports()).transpose(0, 1)
         return self._summary(views.flatten(1)), ConcreteState(pools)
 
-    def unroll_at_once(
+    def fast_route(self, inputs: Tensor) -> Route:
+        return self.unroll_compiled if stands_for(self, inputs) else self.unroll_scan
+
+    def unroll_compiled(
         self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None
     ) -> tuple[Tensor, ConcreteState, None]:
-        """Every pool at all steps by one scan, the same operations for every batch."""
+        """`unroll` for a CPU: viewports of the inputs, filtered step by step in compiled code (pool_views.py)."""
+        pools = (inputs.shape[1], self.num_pools, self.pool_size)
+        check("Concrete", inputs, pools=(state.pools, pools), reset=(reset, inputs.shape[:2]))
+        size, channels = inputs.shape[-1], self.viewport_bias.numel()
+        weight = self.embedding.weight
+        if size * channels > self.pool_size * (size + channels):  # cheaper as two matrix multiplications than as one
+            inputs, weight = self.embedding(inputs), None
+        power = torch.linalg.matrix_power(self._feedback, len(inputs)).to(inputs)
+        gains, decays = self._stages.to(inputs)
+        filters = Filters(gains, decays, self.in_a_row, power)
+        cut = None if bptt_length is None else _cuts(reset, bptt_length)
+        views, pools = Views.apply(  # pyright: ignore
+            filters, reset, cut, inputs, state.pools, weight, self._viewports(), self.viewport_bias
+        )
+        outputs = self.summarizer(views).relu_()
+        return outputs, ConcreteState(torch.cat([pools[:, :1], pools[:, 1:].detach()], dim=1)), None
+
+    def unroll_scan(
+        self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None
+    ) -> tuple[Tensor, ConcreteState, None]:
+        """`unroll` for other devices: every pool at all steps by one scan, the same operations for every batch."""
         embedded = self.embedding(inputs)
         pools = list(self._pools(embedded, reset, state.pools.to(embedded), bptt_length))
         views = [pool @ viewport for pool, viewport in zip(pools, self._viewports(), strict=True)]
@@ -148,3 +173,11 @@ class Parallel(Concrete):
     """
 
     in_a_row = False
+
+
+def _cuts(reset: Tensor, bptt_length: int | None) -> Tensor:
+    """Mask of steps without gradient to the previous step: bool [T, B]."""
+    if bptt_length is None:
+        return reset
+    time = torch.arange(reset.shape[0], device=reset.device).unsqueeze(1)
+    return reset | ((time > 0) & (time % bptt_length == 0))

@@ -2,12 +2,17 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from .contract.conditions import under_torch_func
-from .core import Axis, Core, unroll_step_by_step
+from .core import Axis, Core, Route, unroll_step_by_step
+from .fast.blas import gemm
+from .fast.conv import unroll as fast
+from .fast.elementwise import Array
+from .fast.routes import stands_for
 from .parts.images import image_size
 
 FORGET_BIAS = 1.0  # Added to the forget gate, as in the released Conv2DLSTM
@@ -60,6 +65,7 @@ class ConvLSTM(Core):
             nn.init.trunc_normal_(conv.weight, std=std, a=-2 * std, b=2 * std)
             assert conv.bias is not None
             nn.init.zeros_(conv.bias)
+        self.places = neighborhoods(self.height, self.width, kernel_size)
 
     @classmethod
     def image_options(cls, channels: int, rows: int, cols: int) -> dict[str, int]:
@@ -73,13 +79,38 @@ class ConvLSTM(Core):
         return {"channel": [Axis(leaf, 2, self.hidden_channels) for leaf in ("h", "c")]}
 
     def forward(self, inputs: Tensor, state: ConvLSTMState) -> tuple[Tensor, ConvLSTMState]:
+        if self.compiles(inputs):
+            reset = inputs.new_zeros(1, len(inputs), dtype=torch.bool)
+            outputs, state, _ = self.unroll_compiled(inputs.unsqueeze(0), reset, state)
+            return outputs[0], state
         return self._step(self._from_input(inputs), state)
 
-    def unroll_at_once(
+    def fast_route(self, inputs: Tensor) -> Route:
+        return self.unroll_compiled if self.compiles(inputs) else self.unroll_steps
+
+    def compiles(self, inputs: Tensor) -> bool:
+        """Whether compiled functions are equivalent to this core's parts."""
+        return self.kind is ConvLSTM and stands_for(self, inputs) and gemm(inputs.dtype) != 0
+
+    def unroll_compiled(
+        self, inputs: Tensor, reset: Tensor, state: ConvLSTMState, bptt_length: int | None = None
+    ) -> tuple[Tensor, ConvLSTMState, None]:
+        """`unroll` in compiled code, with the inputs of all steps convolved at once."""
+        weight = self.state_conv.weight.permute(0, 2, 3, 1).flatten(1)
+        assert self.state_conv.bias is not None
+        gates = self._all_from_input(inputs) + self.state_conv.bias
+        outputs, *last = fast.run(gates, weight, *state, self.places, reset, bptt_length)
+        return outputs.flatten(2), ConvLSTMState(*last), None
+
+    def unroll_steps(
         self, inputs: Tensor, reset: Tensor, state: ConvLSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, ConvLSTMState, Tensor | None]:
-        gates = self._from_input(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
-        return unroll_step_by_step(self, gates, reset, state, bptt_length, self._step)
+        """`unroll` with the inputs of all steps convolved at once."""
+        return unroll_step_by_step(self, self._all_from_input(inputs), reset, state, bptt_length, self._step)
+
+    def _all_from_input(self, inputs: Tensor) -> Tensor:
+        """`_from_input` of inputs [T, B, input_size]."""
+        return self._from_input(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
 
     def _from_input(self, inputs: Tensor) -> Tensor:
         """K_x * x + b_x with the forget gate's bias, of inputs [R, input_size]: [R, places, 4 channels]."""
@@ -111,3 +142,12 @@ class ConvLSTM(Core):
 def same_padding(kernel_size: int) -> tuple[int, int]:
     """Rows (columns) of zeros before and after, so that a convolution preserves the size."""
     return (kernel_size - 1) // 2, kernel_size // 2
+
+
+def neighborhoods(height: int, width: int, kernel_size: int) -> Array:
+    """int64 [height * width, kernel_size^2]: input place of each place of the kernel; -1 is the zero padding."""
+    before, after = same_padding(kernel_size)
+    places = np.arange(height * width).reshape(height, width)
+    padded = np.pad(places, (before, after), constant_values=-1)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (kernel_size, kernel_size))
+    return np.ascontiguousarray(windows.reshape(height * width, kernel_size**2))

@@ -7,7 +7,8 @@ import torch
 
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores import make_core
-from engram.agents.cores.conv_lstm import ConvLSTM
+from engram.agents.cores.conv_lstm import ConvLSTM, neighborhoods
+from engram.agents.cores.fast import routes
 from engram.agents.cores.parts.images import image_size
 from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.torsos import TorsoConfig
@@ -22,6 +23,11 @@ from unrolls import (
 
 HEIGHT, WIDTH, CHANNELS, EXTRA, HIDDEN = 3, 2, 2, 1, 2
 SIZE = CHANNELS * HEIGHT * WIDTH + EXTRA
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["compiled", "plain"])
+def both_routes(request, monkeypatch):
+    monkeypatch.setattr(routes, "enabled", request.param)
 
 
 def small(kernel_size=2):
@@ -96,6 +102,22 @@ def test_unroll_is_the_loop_over_steps(bptt_length):
     compare_with_loop(small(), SIZE, bptt_length)
 
 
+def test_both_routes_agree_in_wide_batches(monkeypatch):
+    """More environments than a group holds, in the numbers that training uses."""
+    core = ConvLSTM(37, 5, 7, hidden_channels=3, kernel_size=2).float()
+    inputs, reset = torch.randn(4, 50, 37), torch.rand(4, 50) < 0.2
+    results = []
+    for enabled in (True, False):
+        monkeypatch.setattr(routes, "enabled", enabled)
+        outputs, state, _ = core.unroll(inputs, reset, core.initial_state(50), 3)
+        (outputs.square().sum() + state.c.sum()).backward()
+        results.append([outputs, *state, *(p.grad.clone() for p in core.parameters())])
+        core.zero_grad()
+        results.append([core(inputs[0], state)[0]])
+    torch.testing.assert_close(results[0], results[2], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(results[1], results[3], atol=1e-5, rtol=1e-4)
+
+
 def test_pieces_of_an_unroll_are_the_unroll():
     compare_chunks(small(), SIZE)
 
@@ -159,3 +181,8 @@ def test_kernels_start_normal_cut_at_two_deviations():
         assert conv.weight.abs().max().item() <= 2 * deviation
         assert conv.weight.std().item() == pytest.approx(0.8796 * deviation, rel=0.02)
         assert not conv.bias.any()
+
+
+def test_a_place_has_its_neighborhood_and_the_padding():
+    assert neighborhoods(2, 2, 2).tolist() == [[0, 1, 2, 3], [1, -1, 3, -1], [2, 3, -1, -1], [3, -1, -1, -1]]
+    assert neighborhoods(1, 2, 3).tolist() == [[-1, -1, -1, -1, 0, 1, -1, -1, -1], [-1, -1, -1, 0, 1, -1, -1, -1, -1]]

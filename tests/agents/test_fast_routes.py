@@ -10,13 +10,14 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from engram.agents.cores.conv_lstm import ConvLSTM
 from engram.agents.cores.fast import blas, routes
 from engram.agents.cores.gru import GRU
 from engram.agents.cores.lstm import LSTM
 from engram.agents.cores.mnm import MNM, MNMg, MNMp
 from engram.agents.cores.rmc import RMC, RMCState
 
-FAST = [RMC, LSTM, GRU, MNMp, MNMg]
+FAST = [RMC, LSTM, GRU, ConvLSTM, MNMp, MNMg]
 T, B, D = 3, 4, 5
 
 
@@ -24,6 +25,8 @@ def made(kind, **options):
     torch.manual_seed(0)
     if kind is RMC:
         return RMC(D, num_slots=2, num_heads=1, head_size=4, **options)
+    if kind is ConvLSTM:
+        return kind(D, height=2, width=2, channels=1, hidden_channels=2)
     return kind(D, hidden_size=4, memory_size=4) if issubclass(kind, MNM) else kind(D, hidden_size=4)
 
 
@@ -33,6 +36,8 @@ def parts(core):
         return [(core.blocks[0].qkv, "weight"), (core.mlp[1], "weight")]
     if isinstance(core, MNM):
         return [(core.controller.cell, "weight_hh"), (core.interaction, "weight"), (core.rate, "weight")]
+    if isinstance(core, ConvLSTM):
+        return [(core.state_conv, "weight")]
     return [(core.cell, "weight_hh")]
 
 

@@ -1,0 +1,1 @@
+"""The compiled route of ConvLSTM."""
