@@ -59,9 +59,9 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
     """Create a core by name for inputs [B, input_size]. Raises ValueError for an unknown name or option."""
     allowed = core_parameters(name)
     check_keys(f"core {name!r}", "option", options, allowed)
-    for key in options:
+    for key in options if name in CORES else ():
         default, value = allowed[key].default, options[key]
-        optional = name in CORES and allowed[key].annotation == int | None and value is not None
+        optional = allowed[key].annotation == int | None and value is not None
         if optional or (isinstance(default, int) and default >= 1 and not isinstance(default, bool)):
             if not (isinstance(value, int) and value >= 1):
                 raise ValueError(f"{key} is {value!r}; allowed: at least 1 (a whole number)")

@@ -137,7 +137,7 @@ class Member:
             elif self.curriculum.unknown >= UNKNOWN:
                 measure = self.config.levels.curriculum_measure
                 self.notices.append(
-                    f"no episode tells {measure!r}, so no stage can end; set --curriculum-measure to another field"
+                    f"no episode reports {measure!r}, so no stage can end; set --curriculum-measure to another field"
                 )
             self.accumulator.note(self.curriculum.metrics())
         if self.learner.device.type == "cpu":

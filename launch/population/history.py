@@ -30,7 +30,8 @@ def damage(what: str) -> Generator[None]:
     except EngramError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as problem:
-        raise EngramError(f"{what} is damaged: {type(problem).__name__}: {problem}") from problem
+        kind = "" if type(problem) is ValueError else f"{type(problem).__name__}: "
+        raise EngramError(f"{what} is damaged: {kind}{problem}") from problem
 
 
 def check(run: RunDirectory) -> None:

@@ -98,10 +98,10 @@ def test_levels_that_come_again_are_the_same_after_a_stop(tmp_path: Path) -> Non
     assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
 
 
-def test_a_measure_that_no_episode_tells_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_measure_that_no_episode_reports_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--env", "CartPole-v1", "--core", "gru", "--local", "--total-steps", 900, "--unroll-length", 20]
     assert run_train(*words, "--curriculum", "max_episode_steps=9", "--run-dir", tmp_path / "run") == 0
-    assert capsys.readouterr().out.count("no episode tells 'solved', so no stage is left") == 1
+    assert capsys.readouterr().out.count("no episode reports 'solved', so no stage can end") == 1
 
 
 @pytest.mark.parametrize("score", [0.9, 0.0])
@@ -141,7 +141,7 @@ def test_actors_ahead_of_the_learner_follow_and_no_batch_has_two_stages(tmp_path
         (["--level-replay", "2"], r"level_replay is 2.0; allowed: 0..1"),
         (
             ["--level-replay", "0.5", "--env", "CartPole-v1", "--env-args"],
-            "level_replay is 0.5, and CartPole-v1 cannot",
+            "level_replay is 0.5, and CartPole-v1 does not accept levels",
         ),
     ],
 )
