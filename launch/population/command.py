@@ -53,10 +53,6 @@ class Population:
         self.copies: list[dict[str, Any]] = []  # Executed decisions and replacements, with step and generation
         self.histories: list[dict[str, list[float]]] = []  # Values over time per member and setting
         self._last: dict[str, Any] = {}
-        with damage(str(run.population_file)):
-            self._follow(run)
-
-    def _follow(self, run: RunDirectory) -> None:
         decisions: dict[int, dict[str, Any]] = {}
         for _, event in read(run):
             self.lineage.add(event)
@@ -101,14 +97,15 @@ def main(arguments: Sequence[str]) -> int:
     config = parse(PopulationViewConfig, arguments, "rl-population", _HELP)
     console = make_console()
     run = RunDirectory.open(config.run, lock=False)
-    if config.replay:
-        return replay(run, console)
-    population = Population(run)
-    if config.plot:
-        with file_errors(f"--plot: cannot write {config.plot}"):
-            replace_file(Path(config.plot), plot(population.lineage))
-        console.print(f"wrote {config.plot}")
-    show(population, console)
+    with damage(str(run.population_file)):  # events are dicts whose keys are read where they are shown
+        if config.replay:
+            return replay(run, console)
+        population = Population(run)
+        if config.plot:
+            with file_errors(f"--plot: cannot write {config.plot}"):
+                replace_file(Path(config.plot), plot(population.lineage))
+            console.print(f"wrote {config.plot}")
+        show(population, console)
     return 0
 
 
