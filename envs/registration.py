@@ -153,12 +153,10 @@ def make_batch(
             num_envs, first_index=first_index, render_mode=render_mode, **(values | parameters)
         )
     make, allowed = foreign
-    batched = isinstance(make, type) and issubclass(make, BatchedEnv)
-    if batched:
-        allowed = parameter_names(make)
-    check_keys(name, "parameter", parameters, parameters if allowed is None else allowed)
-    if batched:
+    if isinstance(make, type) and issubclass(make, BatchedEnv):
+        check_keys(name, "parameter", parameters, parameter_names(make))
         return make(num_envs, first_index=first_index, render_mode=render_mode, **parameters)
+    check_keys(name, "parameter", parameters, parameters if allowed is None else allowed)
     values = dict(parameters)
     if render_mode is not None or draws(make):
         parameters["render_mode"] = render_mode or "rgb_array"  # free until an image is requested
