@@ -224,7 +224,8 @@ def make_trainer(
 ) -> Trainer:
     """The trainer of a run, at its beginning or in the state `saved`; `files` closes its writers."""
     members: list[Member] = []
-    for number, learner in enumerate(deal_members(config, learners, pool, bool(config.look_every or callbacks))):
+    whole = bool(config.look_every or callbacks)
+    for number, learner in enumerate(deal_members(config, learners, pool, panel.message, whole)):
         folder = directory.member(number).path if config.population else directory.path
         steps = saved["members"][number]["learner"]["steps"] if saved else 0
         tracker = make_tracking(config.track, directory.path, folder, to_dict(config), panel.message)

@@ -231,7 +231,11 @@ def make_learner(config: RunConfig, factory: ActorFactory, device: torch.device)
 
 
 def deal_members(
-    config: RunConfig, learners: Sequence[Learner], pool: ActorPool, whole: bool = False
+    config: RunConfig,
+    learners: Sequence[Learner],
+    pool: ActorPool,
+    report: Callable[[str], None],
+    whole: bool = False,
 ) -> Sequence[Learner]:
     """The learners of a population, distributed over --num-learners processes, the first of which is this one.
 
@@ -239,20 +243,30 @@ def deal_members(
     """
     if config.num_learners == 1 or not config.population:
         return learners
+    import ray
+
     from ...actors.remote.pool import RayPool
     from ...learners.remote.gpus import reserve
-    from ...learners.remote.members import RemoteLearner, machines, member_processes
+    from ...learners.remote.members import MemberHome, RemoteLearner
 
     assert isinstance(pool, RayPool), "several learners have their actors in Ray processes"
-    claim, make = reserve(device := learners[0].device), partial(make_learner, config, config.factory(), device)
-    processes = member_processes(config.num_learners - 1, make, device)
-    places = machines(processes)
-    homes = {member: places[member % config.num_learners] for member in range(len(learners))}
-    pool.deal(homes, [] if whole else [member for member in homes if member % config.num_learners])
-    dealt: list[Learner] = []
+    number, device = config.num_learners, learners[0].device
+    claim, make = reserve(device), partial(make_learner, config, config.factory(), device)
+    homes = [MemberHome(rank, make, device, report) for rank in range(1, number)]
+
+    places = [ray.util.get_node_ip_address(), *(home.machine() for home in homes)]
+
+    def deal(rank: int, machine: str) -> None:
+        places[rank] = machine
+        machines = {member: places[member % number] for member in range(len(learners))}
+        pool.deal(machines, [] if whole else [member for member in machines if member % number])
+
+    deal(0, places[0])
+    dealt = list(learners)
+    for home in homes:
+        home.moved = deal
     for member, learner in enumerate(learners):
-        if rank := member % config.num_learners:
-            process = processes[rank - 1]
-            learner = RemoteLearner(learner.agent, learner.config, learner.total_steps, process, member, claim)
-        dealt.append(learner)
+        if rank := member % number:
+            home = homes[rank - 1]
+            dealt[member] = RemoteLearner(learner.agent, learner.config, learner.total_steps, home, member, claim)
     return dealt

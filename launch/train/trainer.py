@@ -186,6 +186,7 @@ class Trainer:
     def _learn(self, ready: Sequence[tuple[Member, Unroll]]) -> None:
         """Update each member with its batch."""
         others = [self.population.metrics(member) if self.population else None for member, _ in ready]
+        before = [member.updates for member, _ in ready]
         learners, batches = [member.learner for member, _ in ready], [batch for _, batch in ready]
         if team := ready[0][0].team:
             batches = [team.learn(learners[0], batches[0])]
@@ -197,8 +198,9 @@ class Trainer:
             else:
                 from ...learners.population.vectorized import learn_together as learn_all
             learn_all(learners, batches)
-        for (member, _), batch, extra in zip(ready, batches, others, strict=True):
-            member.note_update(batch, extra)
+        for (member, _), batch, extra, updates in zip(ready, batches, others, before, strict=True):
+            if member.updates > updates:  # else the batch was lost with its machine
+                member.note_update(batch, extra)
             member.prefetch()
 
     def _finish_gathering(self) -> None:

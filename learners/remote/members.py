@@ -1,21 +1,24 @@
 """Learners of a population's members in other processes: each learns from whole batches, without sums of gradients.
 
-The run's process has a copy of every member's weights and decides about updates; a member's optimizer is in its
-assigned process. Unrolls go from the actors straight to that process, or, in synchronous mode, batches from the run's
-process. Results equal those of a learner in the run's process, bit for bit.
+The run's process has a copy of every member's weights and optimizer, and decides about updates. Unrolls go from the
+actors straight to the assigned process, or, in synchronous mode, batches from the run's process. Results equal those of
+a learner in the run's process, bit for bit. If a process is lost, another one on the run's machine repeats its updates.
 """
 
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 import ray
 import torch
 from numpy.typing import NDArray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from ...actors.remote.stuck import ProcessPlace, StuckProcesses, place_of_this_process
 from ...actors.remote.wire import Parcel, pack, share_tensors, unpack
 from ...actors.unroll import Stored, Unroll, join, some_environments
 from ...agents.agent import Agent
@@ -23,9 +26,12 @@ from ...agents.process import prepare_process
 from ...agents.threads import use_threads
 from ...agents.values import flatten, load
 from ..config import LearnerConfig
-from ..group import LearnerLossError
+from ..group import LOOK_SECONDS, GroupLostError, LearnerLossError
 from ..learner import Learner
+from .answers import MOST_LOSSES, PATIENCE, START_SECONDS, Pulse, answer_of
 from .worker import claims, on_cpu
+
+FETCH_SECONDS = 10.0  # Seconds within which a process must have an unroll; the machine with it may be unreachable
 
 
 class Answer(NamedTuple):
@@ -39,6 +45,8 @@ class Answer(NamedTuple):
     cause: str | None
     effective: dict[str, float]
     """Values of the requested settings."""
+    optimizer: dict[str, Any]
+    """State of the optimizer."""
 
 
 class MemberProcess:
@@ -58,46 +66,129 @@ class MemberProcess:
         self._make_learner, self._threads = make_learner, threads
         self._learners: dict[int, Learner] = {}
 
-    def machine(self) -> str:
-        """Return the address of this process's machine."""
-        return ray.util.get_node_ip_address()
+    def place(self) -> ProcessPlace:
+        """Return the location of this process, once it is ready."""
+        return place_of_this_process(ray.util.get_node_ip_address())
 
-    def learn(self, member: int, settings: Sequence[str], parts: Sequence[slice], *parcels: Parcel | bytes) -> Answer:
-        """Run one update of a member from these environments of each parcel; report the values of these settings."""
+    @ray.method(concurrency_group="control")
+    def ping(self) -> None:
+        """Return, which shows that this process is alive; called alongside others."""
+
+    def begin(self, member: int, state: dict[str, Any], config: LearnerConfig) -> None:
+        """Create a member's learner in this state."""
+        self._learners[member] = self._make_learner()
+        self._learners[member].load_state_dict(state)
+        self._learners[member].reconfigure(config)
+
+    def learn(
+        self, member: int, settings: Sequence[str], parts: Sequence[slice], parcels: Sequence[Any]
+    ) -> Answer | None:
+        """Run one update of a member from these environments of each parcel, or of Ray's reference to one; report the
+        values of these settings. None without an update if a parcel is lost."""
         use_threads(self._threads)
+        try:
+            unrolls = [unpack(_fetched(parcel)) for parcel in parcels]
+        except RayError:
+            return None
         learner = self._learners[member]
-        unrolls = zip(map(unpack, parcels), parts, strict=True)
-        learner.learn(join([some_environments(unroll, part) for unroll, part in unrolls]))
+        learner.learn(join([some_environments(unroll, part) for unroll, part in zip(unrolls, parts, strict=True)]))
         metrics, effective = learner.read(), {name: learner.effective(name) for name in settings}
         facts = learner.updates, learner.steps, learner.skipped, learner.cause, effective
-        return Answer(flatten(learner.agent), metrics, *facts)
+        return Answer(flatten(learner.agent), metrics, *facts, on_cpu(learner.optimizer.state_dict()))
 
     def call(self, member: int, name: str, *arguments: Any) -> Any:
         """Call a method of a member's learner."""
-        if member not in self._learners:
-            self._learners[member] = self._make_learner()
         return on_cpu(getattr(self._learners[member], name)(*arguments))
+
+
+def _fetched(parcel: Any) -> Parcel | bytes:
+    return ray.get(parcel, timeout=FETCH_SECONDS) if isinstance(parcel, ray.ObjectRef) else parcel
+
+
+class MemberHome:
+    """The process of some members' learners, or its replacement.
+
+    Args:
+        rank: index of the process among the run's learners; the run's own process has 0.
+        make_learner: creates a learner, whose state is set later.
+        device: device of the run's learner; the process uses one of the same type.
+        report: displays a message to the user.
+        threads: CPU threads of the process.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        make_learner: Callable[[], Learner],
+        device: torch.device,
+        report: Callable[[str], None],
+        threads: int = 1,
+    ) -> None:
+        self._rank, self._arguments, self._device = rank, (make_learner, os.getcwd(), threads), device
+        self.report = report
+        self.moved: Callable[[int, str], None] = lambda rank, machine: None
+        """Called after a replacement, with the rank and the address of its machine."""
+        self.starts = self._losses = 0
+        self._stuck = StuckProcesses(ray.util.get_node_ip_address())
+        self._start(claims(device))
+
+    def _start(self, options: dict[str, Any]) -> None:
+        options["concurrency_groups"] = {"control": 1}
+        made: Any = ray.remote(**options)(MemberProcess)
+        self.handle = made.remote(*self._arguments)
+        self.starts += 1
+        self._starting, self._pulse = self.handle.place.remote(), Pulse(self.handle, f"learner {self._rank}")
+
+    def machine(self) -> str:
+        """Return the address of the process's machine, once it is ready."""
+        return answer_of(self._starting, START_SECONDS).machine
+
+    def get(self, ref: Any) -> Any:
+        """Return a response. Raises GroupLostError as soon as the process is dead or has not responded for too long."""
+        while not ray.wait([ref], timeout=LOOK_SECONDS)[0]:
+            self._pulse.check()
+        response, self._losses = answer_of(ref, PATIENCE), 0
+        return response
+
+    def replace(self, problem: GroupLostError) -> None:
+        """Start another process: on this machine, where the members' states are; on GPUs wherever one is free."""
+        self._losses += 1
+        if self._losses > MOST_LOSSES:
+            raise LearnerLossError(f"learner {self._rank} was lost {self._losses} times in a row: {problem}")
+        self.report(f"{problem}: another process continues with the members of learner {self._rank}")
+        with suppress(RayError):
+            self._stuck.note(ray.get(self._starting, timeout=PATIENCE))
+        ray.kill(self.handle)
+        here: Any = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        gpu = self._device.type == "cuda"
+        self._start(claims(self._device) if gpu else {"num_cpus": 0, "scheduling_strategy": here})
+        while not ray.wait([self._starting], timeout=LOOK_SECONDS)[0]:
+            self._stuck.end_overdue()
+        self.moved(self._rank, self.machine())
 
 
 class RemoteLearner(Learner):
     """Learner whose updates run in another process.
 
     Args:
-        process: Ray's handle of its MemberProcess.
+        home: its process.
         member: index of the member in that process.
         claim: kept as long as this learner (see gpus.py).
     """
 
     def __init__(
-        self, agent: Agent, config: LearnerConfig, total_steps: int, process: Any, member: int, claim: Any = None
+        self, agent: Agent, config: LearnerConfig, total_steps: int, home: MemberHome, member: int, claim: Any = None
     ) -> None:
-        self._process, self._member, self._claim = process, member, claim
+        self._home, self._member, self._claim = home, member, claim
         super().__init__(agent, config, total_steps)
+        self._at = 0
+        """Which of its home's processes has this learner's state."""
+        self._batch: Unroll | None = None
         self._learning: Any = None
+        self._newest = self.optimizer.state_dict()
+        """State of the optimizer in the other process."""
         self._effective: dict[str, float] = {}
         """Values of settings in the other process since the last update or change."""
-        self.load_state_dict(super().state_dict())
-        self.reconfigure(config)
 
     def send(self, batch: Unroll) -> None:
         """Do nothing: `begin` sends the batch to the other process."""
@@ -108,18 +199,28 @@ class RemoteLearner(Learner):
 
     def begin(self, batch: Unroll) -> None:
         """Make the other process learn from a batch, whose unrolls it fetches if they are in Ray's store."""
-        stored = batch.stored or (Stored(pack(batch), 0, len(batch.weights_version)),)
-        parts = [slice(each.first, each.end) for each in stored]
-        self._learning = self._process.learn.remote(
-            self._member, list(self._effective), parts, *(each.parcel for each in stored)
-        )
+        self._batch, self._learning = batch, None
+        if self._at == self._home.starts:
+            self._learning = self._send()
 
     def finish(self) -> None:
         """Wait for the update, and copy its results."""
-        result: Answer = self._get(self._learning)
+        result: Answer | None = self._get(lambda: self._send() if self._learning is None else self._learning)
+        self._batch = self._learning = None
+        if result is None:
+            self._home.report(f"unrolls of member {self._member} were lost with their machine: they are not used")
+            return
         load(self.agent, result.weights)
-        self.updates, self.steps, self._skipped, self.cause, self._effective = result[2:]
+        self.updates, self.steps, self._skipped, self.cause, self._effective, self._newest = result[2:]
         self._read += result.metrics
+
+    def _send(self) -> Any:
+        batch = self._batch
+        assert batch is not None, "begin() comes before"
+        stored = batch.stored or (Stored(pack(batch), 0, len(batch.weights_version)),)
+        parts = [slice(each.first, each.end) for each in stored]
+        parcels = [each.parcel for each in stored]
+        return self._home.handle.learn.remote(self._member, list(self._effective), parts, parcels)
 
     def reconfigure(self, config: LearnerConfig) -> None:
         super().reconfigure(config)
@@ -132,12 +233,14 @@ class RemoteLearner(Learner):
 
     def take_over(self, agent: dict[str, Any], optimizer: dict[str, Any]) -> None:
         super().take_over(agent, optimizer)
+        self._newest = self.optimizer.state_dict()
         self._change("take_over", agent, optimizer)
 
     def state_dict(self) -> dict[str, Any]:
-        return self._call("state_dict")
+        return super().state_dict() | {"optimizer": self._newest}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict`."""
         super().load_state_dict(state)
         self._change("load_state_dict", state)
 
@@ -146,29 +249,21 @@ class RemoteLearner(Learner):
         self._call(name, *arguments)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        return self._get(self._process.call.remote(self._member, name, *map(on_cpu, arguments)))
+        return self._get(lambda: self._home.handle.call.remote(self._member, name, *map(on_cpu, arguments)))
 
-    def _get(self, ref: Any) -> Any:
-        try:
-            return ray.get(ref)
-        except RayTaskError as problem:
-            raise LearnerLossError(f"the learner of member {self._member} failed:\n{problem}") from problem
-        except RayError as problem:
-            lines = str(problem).splitlines() or [type(problem).__name__]
-            raise LearnerLossError(f"the learner of member {self._member} is lost ({lines[0]})") from problem
-
-
-def member_processes(
-    number: int, make_learner: Callable[[], Learner], device: torch.device, threads: int = 1
-) -> Sequence[Any]:
-    """Start processes with a device of this type each; return Ray's handles of them."""
-    made: Any = ray.remote(**claims(device))(MemberProcess)
-    return [made.remote(make_learner, os.getcwd(), threads) for _ in range(number)]
-
-
-def machines(processes: Sequence[Any]) -> list[str]:
-    """Return the addresses of this process's machine and of those of other processes."""
-    return [ray.util.get_node_ip_address(), *ray.get([process.machine.remote() for process in processes])]
+    def _get(self, request: Callable[[], Any]) -> Any:
+        """Return the response to a request; if the process is lost, its replacement gets the newest state and the same
+        request."""
+        while True:
+            try:
+                if self._at != self._home.starts:
+                    self._at, self._learning = self._home.starts, None
+                    self._home.get(self._home.handle.begin.remote(self._member, on_cpu(self.state_dict()), self.config))
+                return self._home.get(request())
+            except GroupLostError as problem:
+                self._learning = None
+                if self._at == self._home.starts:  # else it was replaced for another member
+                    self._home.replace(problem)
 
 
 def learn_dealt(learners: Sequence[Learner], batches: Sequence[Unroll]) -> None:

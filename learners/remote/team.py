@@ -23,22 +23,13 @@ from ...actors.unroll import Unroll
 from ...agents.values import Weights
 from ..group import LOOK_SECONDS, GroupLostError, LearnerLossError, Share
 from ..learner import Learner
-from .answers import answer_of, has_arrived
+from .answers import MOST_LOSSES, PATIENCE, START_SECONDS, Pulse, answer_of, has_arrived
 from .gpus import reserve
 from .store import RayStore
 from .worker import JOIN_SECONDS, LearnerProcess, MakePool, Status, claims, connect, digest, on_cpu, prefix_of
 
-PATIENCE = 2.0
-"""Seconds of waiting for other learners' batches between checks for signals."""
-SILENT_SECONDS = 5.0
-"""Seconds without a response to a ping after which a learner is lost; it also responds while compiling functions."""
-PING_SECONDS = 1.0  # Seconds between two pings, each of which interrupts another learner's update for a millisecond
-START_SECONDS = 600.0
-"""Seconds within which a learner's process must have started; it may require booting a node."""
 CLOSE_SECONDS = 5.0
 """Seconds within which the other learners must have closed their environments."""
-MOST_LOSSES = 10
-"""Losses in a row that end the run."""
 
 
 @dataclass(eq=False)
@@ -47,14 +38,13 @@ class _Worker:
 
     rank: int
     handle: Any
+    pulse: Pulse
     collecting: Any = None
     """Ray's reference to its next status; None while none is expected."""
     batch: Unroll | None = None
     """Header data of its complete batch."""
     failures: int = 0
     progress: int = 0
-    ping: Any = None
-    heard: float = 0.0
     starting: Any = None
     """Ray's reference to the location of its process, available once it has started."""
 
@@ -116,7 +106,7 @@ class Team:
             os.getcwd(),
             self._threads,
         )
-        return _Worker(rank, handle, starting=handle.process.remote())
+        return _Worker(rank, handle, Pulse(handle, f"learner {rank}"), starting=handle.process.remote())
 
     # -- the interface (see ActorPool) -------------------------------------------------------------------------------
 
@@ -284,17 +274,9 @@ class Team:
 
     def _watch(self) -> None:
         """Raise GroupLostError if another learner is dead or has not responded for too long."""
-        now = time.monotonic()
         self._stuck.end_overdue()
         for worker in self._workers:
-            if worker.ping is not None and ray.wait([worker.ping], timeout=0)[0]:
-                answer_of(worker.ping, PATIENCE)
-                worker.ping = None
-            if worker.ping is None:
-                if now - worker.heard > PING_SECONDS:
-                    worker.ping, worker.heard = worker.handle.ping.remote(), now
-            elif now - worker.heard > SILENT_SECONDS:
-                raise GroupLostError(f"learner {worker.rank} has not responded for {SILENT_SECONDS:.0f} s")
+            worker.pulse.check()
 
     def _rebuild(self, problem: GroupLostError) -> None:
         """Continue without lost learners, in a new group from this process's state; they are replaced."""
@@ -318,7 +300,8 @@ class Team:
             except GroupLostError as another:
                 problem = another
         for worker in self._workers:
-            worker.batch = worker.ping = None
+            worker.batch = None
+            worker.pulse.reset()
             worker.collecting = worker.handle.collect.remote(self._header, 0)
 
     def _welcome(self) -> None:

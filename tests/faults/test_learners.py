@@ -43,6 +43,28 @@ def test_a_lost_learner_is_replaced_and_nothing_learned_is_lost(
     assert seconds < REBUILT_SECONDS, seconds
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
+def test_a_lost_learner_of_a_population_is_replaced(tmp_path: Path, number: signal.Signals) -> None:
+    """Its members continue within seconds and lose no step; the process is replaced."""
+    run = tmp_path / "run"
+    process = start(*WORDS, "--population", 2, "--total-steps", 10**9, "--run-dir", run)
+    member = run / "members" / "1"
+    wait_for(lambda: last_step(member) > 2_000, process=process)
+    (lost,) = workers(process.pid, "MemberProcess")
+    lost.send_signal(number)
+    time.sleep(0.5)
+    reached, since = last_step(member), time.monotonic()
+    wait_for(lambda: last_step(member) > reached + 100, process=process)
+    seconds = time.monotonic() - since
+    assert [each.pid for each in workers(process.pid, "MemberProcess")] not in ([], [lost.pid])
+    code, output = stop(process)
+    assert code == 0, output
+    assert "another process continues with the members of learner 1" in output
+    steps = [row["step"] for row in rows(member)]
+    assert steps == sorted(steps)
+    assert seconds < REBUILT_SECONDS, seconds
+
+
 @pytest.mark.parametrize("method", ["connect", "learn"])
 def test_a_learner_that_hangs_while_the_group_forms_or_begins_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], method: str

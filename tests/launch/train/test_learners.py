@@ -14,7 +14,7 @@ from engram.launch.run import saved
 from engram.launch.run.run_flags import parse_run
 from engram.launch.train import command as train
 from engram.launch.train.trainer import Trainer
-from runs import TINY, rows, steps_saved
+from runs import TINY, rows, steps_saved, workers
 
 SYNC = [*TINY, "--sync", "--num-actors", "2", "--envs-per-update", "8", "--lr-schedule", "constant"]
 POPULATION = [
@@ -85,8 +85,12 @@ def test_learners_with_different_weights_end_the_run(
 
 
 @pytest.mark.nightly
-def test_a_population_dealt_to_two_learners(tmp_path: Path, shared_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same weights, decisions and settings bit for bit as in one process, also resumed with another number."""
+@pytest.mark.parametrize("number", [None, signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number and number.name)
+def test_a_population_dealt_to_two_learners(
+    tmp_path: Path, shared_ray: None, monkeypatch: pytest.MonkeyPatch, number: signal.Signals | None
+) -> None:
+    """The same weights, decisions and settings bit for bit as in one process, also resumed with another number of
+    learners, and after the loss of a learner's process."""
     words = (*POPULATION, "--sync", "--lr-schedule", "constant", "--total-steps", 800)
     assert run_train(*words, "--local", "--run-dir", tmp_path / "one") == 0
     update, left = Trainer.update, [5]
@@ -94,6 +98,9 @@ def test_a_population_dealt_to_two_learners(tmp_path: Path, shared_ray: None, mo
     def stop_after_some(self: Trainer) -> None:
         update(self)
         left[0] -= 1
+        if left[0] == 2 and number:
+            (lost,) = workers(os.getpid(), "MemberProcess")
+            lost.send_signal(number)
         if not left[0]:
             os.kill(os.getpid(), signal.SIGTERM)
 

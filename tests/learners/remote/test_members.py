@@ -19,8 +19,9 @@ def test_an_update_from_parts_of_stored_unrolls_is_that_of_the_whole_batch() -> 
     state = initial.state_dict()
     batch = join([some_environments(unroll, cut) for unroll, cut in zip(unrolls, cuts, strict=True)])
     process = MemberProcess(lambda: Learner(factory.make_actor(0).agent, config, total_steps=1000), ".", 1)
-    process.call(0, "load_state_dict", state)
-    answer = process.learn(0, [], cuts, *map(pack, unrolls))
+    process.begin(0, state, config)
+    answer = process.learn(0, [], cuts, [*map(pack, unrolls)])
+    assert answer is not None
     initial.learn(batch)
     assert answer.steps == initial.steps == 2 * 3 * 5
     assert (answer.weights == flatten(initial.agent)).all()
