@@ -12,6 +12,7 @@ carries a mark: `@pytest.mark.integration`.
 """
 
 import os
+import re
 import time
 import zlib
 from collections.abc import Iterator
@@ -48,12 +49,17 @@ SET_OF = {
     "launch/run": "",
     "launch/cluster/test_ray_session.py": "nightly",
     "launch/cluster/test_slurm.py": "nightly",
+    "launch/figures/test_recorded.py": "nightly",
     "launch/look/test_page.py": "nightly",
     "launch/test_fuzz.py": "nightly",
     "test_wheel.py": "nightly",
     "zoo": "integration",
 }
 """The set of a file or folder below tests/: the longest path that fits decides; without one a file runs by default."""
+SLOW_TO_COMPILE = {"conv-lstm", "mnm-g", "mnm-p", "rmc"}
+"""Cores whose compiled routes take a minute to compile: default tests with such a parameter are integration tests."""
+CORES = "core_names|" + "|".join(f'"{name}"' for name in sorted(SLOW_TO_COMPILE))
+"""A regular expression: files that may have such tests."""
 TESTS = Path(__file__).parent
 assert [place for place in SET_OF if not (TESTS / place).exists()] == [], "moved, and so in no set"
 UNTIL = pytest.StashKey[tuple[str, float]]()
@@ -66,6 +72,14 @@ def set_of(path: Path) -> str:
     inside = path.relative_to(TESTS)
     places = [inside.as_posix(), *(parent.as_posix() for parent in inside.parents)]
     return next((SET_OF[place] for place in places if place in SET_OF), "")
+
+
+def compiles_long(item: pytest.Item) -> bool:
+    """Whether a parameter is a core that is slow to compile, without the mark of a test of its plain statement."""
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    names = [value[0] if isinstance(value, tuple) and value else value for value in values]
+    slow = any(isinstance(name, str) and name in SLOW_TO_COMPILE for name in names)
+    return slow and item.get_closest_marker("statement") is None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -93,6 +107,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[UNTIL] = getattr(config, "workerinput", {}).get("until", (time.strftime("%F"), deadline))
     for name, what in SETS.items():
         config.addinivalue_line("markers", f"{name}: {what}; chosen with -m {name}")
+    config.addinivalue_line("markers", "statement: uses no compiled route of a core")
     for name, why in LONG.items():
         config.addinivalue_line("markers", f"{name}: {why}; skipped unless chosen with -m {name}")
 
@@ -109,7 +124,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.suffix != ".py" or (chosen != DEFAULT and chosen not in SETS):
         return None
     name = "" if chosen == DEFAULT else chosen
-    in_set = set_of(collection_path) == name or (name and f"mark.{name}" in collection_path.read_text())
+    in_set = set_of(collection_path) == name or (
+        name and re.search(f"mark.{name}|{CORES}", collection_path.read_text())
+    )
     return None if in_set or collection_path.name == "conftest.py" else True
 
 
@@ -117,7 +134,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if item.get_closest_marker("nightly"):  # of one parameter, say: it counts more than a mark of the function
         item.own_markers = [mark for mark in item.own_markers if mark.name != "integration"]
     marked = any(item.get_closest_marker(name) for name in SETS)
-    if not marked and (name := set_of(item.path)):
+    if not marked and (name := set_of(item.path) or ("integration" if compiles_long(item) else "")):
         item.add_marker(name)
 
 

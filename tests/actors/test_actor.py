@@ -108,11 +108,11 @@ def test_episode_statistics_equal_a_count_by_hand() -> None:
 
 
 def test_save_and_restore_continue_exactly() -> None:
-    actor = make_factory("rmc").make_actor(0)
+    actor = make_factory("lstm").make_actor(0)
     actor.unroll()
     saved = actor.save()
     expected = actor.unroll()
-    other = make_factory("rmc").make_actor(0, life=5)
+    other = make_factory("lstm").make_actor(0, life=5)
     load(other.agent, flatten(actor.agent))
     other.restore(saved)
     found = other.unroll()
@@ -167,7 +167,7 @@ def test_weights_are_loaded_and_named_in_the_unroll() -> None:
 
 
 def test_flatten_and_load_round_trip_and_refuse_another_network() -> None:
-    one, two = (make_factory("rmc").make_agent(make_factory("rmc").make_batch()) for _ in range(2))
+    one, two = (make_factory("lstm").make_agent(make_factory("lstm").make_batch()) for _ in range(2))
     load(two, flatten(one))
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     with pytest.raises(ValueError, match="weights for an agent that has"):
@@ -175,11 +175,11 @@ def test_flatten_and_load_round_trip_and_refuse_another_network() -> None:
 
 
 def test_columns_and_join_are_inverse() -> None:
-    unroll = make_factory("rmc").make_actor(0).unroll()
+    unroll = make_factory("lstm").make_actor(0).unroll()
     again = join([some_environments(unroll, slice(0, 2)), some_environments(unroll, slice(2, 5))])
     assert torch.equal(again.env.observation, unroll.env.observation)
     assert torch.equal(again.agent.logits, unroll.agent.logits)
-    assert torch.equal(again.initial_state.core.memory, unroll.initial_state.core.memory)
+    assert torch.equal(again.initial_state.core.c, unroll.initial_state.core.c)
     assert torch.equal(again.episodes, unroll.episodes)
 
 

@@ -222,11 +222,8 @@ def test_random_valid_actions_are_valid_and_all_of_them():
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("where", ["--local", "--num-actors=1"])
-def test_a_run_ends_at_once_with_one_line_that_names_the_environment(
-    where: str, tmp_path: Any, capsys: Any, shared_ray: None
-):
-    words = f"--env masked_envs:EmptyLater --core gru --core-args hidden_size=4 --total-steps 10_000 {where}".split()
+def test_a_run_ends_at_once_with_one_line_that_names_the_environment(tmp_path: Any, capsys: Any):
+    words = "--env masked_envs:EmptyLater --core gru --core-args hidden_size=4 --total-steps 10_000 --local".split()
     assert command.main([*words, "--run-dir", str(tmp_path / "run")]) == 1
     said = capsys.readouterr()
     assert "rl-train: action_mask of masked_envs:EmptyLater has no valid action (environment 0)" in said.err
@@ -234,10 +231,10 @@ def test_a_run_ends_at_once_with_one_line_that_names_the_environment(
 
 
 @pytest.mark.integration
-def test_a_population_on_ray_and_its_evaluation_take_valid_actions_only(tmp_path: Any, shared_ray: None):
+def test_a_population_and_its_evaluation_take_valid_actions_only(tmp_path: Any):
     """The environments raise an error at an invalid action."""
     run = str(tmp_path / "run")
-    words = f"--env {ENVIRONMENTS[2]} --core gru --core-args hidden_size=4 --total-steps 2000 --num-actors 1".split()
+    words = f"--env {ENVIRONMENTS[2]} --core gru --core-args hidden_size=4 --total-steps 2000 --local".split()
     assert command.main([*words, "--population", "2", "--max-actor-failures", "0", "--run-dir", run]) == 0
     for greedy in ([], ["--greedy"]):
         assert evaluate.main([run, "--episodes", "20", *greedy]) == 0

@@ -27,7 +27,13 @@ CORES = {
 """Cores with a route of their own, large enough for it; all others multiply by `kernels.linear`."""
 LINEAR = {"concrete": {}, "parallel": {}, "fwm": {"hidden_size": 128, "memory_size": 64}}
 """Cores whose large layers multiply by `kernels.linear`, for one step in other shapes than for an unroll."""
-needs_routine = pytest.mark.skipif(not bf16.routine(), reason="this CPU or torch multiplies no bfloat16")
+needs_routine = pytest.mark.usefixtures("routine")
+
+
+@pytest.fixture(scope="module")
+def routine():
+    if not bf16.routine():
+        pytest.skip("this CPU or torch multiplies no bfloat16")
 
 
 def rounded(x):

@@ -27,6 +27,7 @@ def failures(cls, names, input_size=6):
     return seen
 
 
+@pytest.mark.integration
 def test_a_right_core_passes_every_line():
     lines = list(certify(lambda: broken_cores.Toy(6), 6, long_run=1000))
     assert [line.name for line in lines] == NAMES

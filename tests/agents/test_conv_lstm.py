@@ -25,7 +25,10 @@ HEIGHT, WIDTH, CHANNELS, EXTRA, HIDDEN = 3, 2, 2, 1, 2
 SIZE = CHANNELS * HEIGHT * WIDTH + EXTRA
 
 
-@pytest.fixture(autouse=True, params=[True, False], ids=["compiled", "plain"])
+@pytest.fixture(
+    autouse=True,
+    params=[pytest.param(True, marks=pytest.mark.integration, id="compiled"), pytest.param(False, id="plain")],
+)
 def both_routes(request, monkeypatch):
     monkeypatch.setattr(routes, "enabled", request.param)
 

@@ -27,9 +27,9 @@ def small(name, options, scale=0.4):
 
 
 @FORMS
-@pytest.mark.parametrize("scale", [0.4, 2.0])
 @pytest.mark.parametrize(
-    ("steps", "density", "bptt_length"), [(70, 0.05, None), (70, 0.0, 20), (20, 0.3, 3), (5, 1, 1)]
+    ("scale", "steps", "density", "bptt_length"),
+    [(0.4, 70, 0.05, None), (2.0, 70, 0.0, 20), (2.0, 20, 0.3, 3), (0.4, 5, 1, 1)],
 )
 def test_it_is_the_loop_over_steps_with_its_gradients(name, form, options, scale, steps, density, bptt_length):
     core = small(name, options, scale)

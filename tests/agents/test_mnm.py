@@ -23,7 +23,13 @@ SCALES = pytest.mark.parametrize("paper_scale", [False, True])
 NORMS = pytest.mark.parametrize("layer_norm", [False, True])
 
 
-@pytest.fixture(autouse=True, params=["compiled", "torch"])
+@pytest.fixture(
+    autouse=True,
+    params=[
+        pytest.param("compiled", marks=pytest.mark.integration),
+        pytest.param("torch", marks=pytest.mark.statement),
+    ],
+)
 def route(request, monkeypatch):
     """The compiled loop, on a CPU, or torch's operations, for all else."""
     monkeypatch.setattr(routes, "enabled", request.param == "compiled")

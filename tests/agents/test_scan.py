@@ -46,7 +46,7 @@ def outputs_and_gradients(way, decay, inputs, start, reset, bptt_length):
 
 @WAYS
 @KINDS
-@pytest.mark.parametrize("steps", [1, 2, 7, 25, 40, 130])
+@pytest.mark.parametrize("steps", [1, 7, 40, 130])
 def test_scan_is_the_loop_with_its_gradients(way, kind, steps):
     for bptt_length in (None, 1, 4, 30, 200):
         compare_with_the_loop(way, kind, steps, bptt_length)

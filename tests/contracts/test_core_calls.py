@@ -246,6 +246,7 @@ def test_a_forked_child_learns_after_the_second_thread_was_used():
     subprocess.run([sys.executable, "-c", FORK], env=os.environ | {"PYTHONPATH": path}, timeout=60, check=True)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("layer", [0, 1])
 def test_a_nan_in_a_bias_of_the_mlp_is_not_hidden_by_a_relu(layer):
     core = small_core("rmc")

@@ -21,7 +21,13 @@ def probe():
     return make_probe(lambda: make_core(CORE, 6, hidden_size=16), 6, long_run=100, recall_updates=300)
 
 
-@pytest.mark.parametrize(("line", "check"), CHECKS, ids=[name for name, _ in CHECKS])
+@pytest.mark.parametrize(
+    ("line", "check"),
+    [
+        pytest.param(*each, id=each[0], marks=[pytest.mark.integration] * (each[0] == "recalls a cue"))
+        for each in CHECKS
+    ],
+)
 def test_the_core_passes_the_certificate(probe, line, check):
     torch.manual_seed(0)
     check(probe)

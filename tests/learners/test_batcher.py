@@ -1,5 +1,7 @@
 """Every column of every unroll reaches the learner exactly once, in order."""
 
+from functools import cache
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,16 +12,17 @@ from engram.agents.agent import AgentConfig
 from engram.learners.batcher import Batcher
 
 WIDTH = 6
-UNROLL = (
-    ActorFactory(env="boxworld", agent=AgentConfig(core="feedforward"), num_envs=WIDTH, unroll_length=2, seed=0)
-    .make_actor(0)
-    .unroll()
-)
+
+
+@cache
+def recorded() -> Unroll:
+    agent = AgentConfig(core="feedforward")
+    return ActorFactory(env="boxworld", agent=agent, num_envs=WIDTH, unroll_length=2, seed=0).make_actor(0).unroll()
 
 
 def numbered(start: int, width: int) -> Unroll:
     """An unroll whose environments carry the numbers start, start + 1, ..., and one finished episode."""
-    part = some_environments(UNROLL, slice(0, width))
+    part = some_environments(recorded(), slice(0, width))
     return part._replace(
         weights_version=torch.arange(start, start + width),
         episodes=torch.tensor([[float(start), 0.0, 1.0]]),

@@ -97,12 +97,16 @@ def test_new_weights_are_a_reason_to_ask() -> None:
     pool.close()
 
 
-def test_an_actors_unrolls_follow_each_other() -> None:
+def test_an_actors_unrolls_follow_each_other_until_a_copy() -> None:
+    """An unroll that was requested before the copy is not handed on."""
     pool = RayPool(FACTORY.make_actor, 1, 0, window=open_window())
     pool.publish(weights(1))
     unrolls = [take(pool) for _ in range(4)]
     for before, after in pairwise(unrolls):
         assert torch.equal(before.env.observation[-1], after.env.observation[0])
+    wait_for_all(pool)
+    pool.publish(weights(2)._replace(beginnings=1))
+    assert take(pool).weights_version.tolist() == [2] * FACTORY.num_envs
     pool.close()
 
 
@@ -127,8 +131,6 @@ def wait_for_all(pool: RayPool) -> None:
 
 
 def test_of_answers_that_come_together_only_the_failed_are_lost() -> None:
-    pool = RayPool(FACTORY.make_actor, 1, 0, window=open_window())
-
     @ray.remote(max_retries=0, num_cpus=0)
     def fall() -> None:
         raise RuntimeError("the floor gave way")
@@ -137,9 +139,9 @@ def test_of_answers_that_come_together_only_the_failed_are_lost() -> None:
     assert (first, last) == ("first", "last")
     assert isinstance(failed, RayError)
     assert "the floor gave way" in str(failed)
-    pool.close()
 
 
+@pytest.mark.nightly
 def test_weights_are_sent_again_after_an_answer_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = RayPool(FACTORY.make_actor, 1, max_failures=1, window=open_window(), report=lambda _: None)
     pool.publish(weights(1))
@@ -186,6 +188,7 @@ def test_a_failed_actor_is_replaced(how: str) -> None:
     pool.close()
 
 
+@pytest.mark.nightly
 def test_answers_of_a_process_that_was_given_up_are_not_taken() -> None:
     """The second unroll raises; the third, made from whatever state that left, is answered all the same."""
     pool = RayPool(make_breaking(which=0, steps=7, how="once"), 1, 3, window=open_window(), report=lambda _: None)
@@ -194,16 +197,6 @@ def test_answers_of_a_process_that_was_given_up_are_not_taken() -> None:
     wait_for_all(pool)
     expected = FACTORY.make_actor(0, 0, life=1).unroll(weights(1))
     assert torch.equal(take(pool).agent.logits, expected.agent.logits)
-    pool.close()
-
-
-def test_what_was_asked_for_before_a_copy_is_not_handed_on() -> None:
-    pool = RayPool(FACTORY.make_actor, 1, 0, window=open_window())
-    pool.publish(weights(1))
-    take(pool)
-    wait_for_all(pool)
-    pool.publish(weights(2)._replace(beginnings=1))
-    assert take(pool).weights_version.tolist() == [2] * FACTORY.num_envs
     pool.close()
 
 
@@ -231,6 +224,7 @@ def test_an_actor_that_keeps_the_others_waiting_is_passed_over(monkeypatch: pyte
     pool.close()
 
 
+@pytest.mark.nightly
 def test_a_failure_while_gathering_is_made_good() -> None:
     pool = RayPool(make_breaking(which=1, steps=7), 2, max_failures=3, window=open_window(), report=lambda _: None)
     pool.publish(weights(1))
@@ -238,6 +232,7 @@ def test_a_failure_while_gathering_is_made_good() -> None:
     pool.close()
 
 
+@pytest.mark.nightly
 def test_too_many_failures_end_with_the_first_traceback() -> None:
     pool = RayPool(
         make_breaking(which=0, steps=2, always=True), 1, max_failures=1, window=open_window(), report=lambda _: None
@@ -248,6 +243,7 @@ def test_too_many_failures_end_with_the_first_traceback() -> None:
     pool.close()
 
 
+@pytest.mark.nightly
 def test_an_actor_that_hangs_is_replaced() -> None:
     reports: list[str] = []
     pool = RayPool(
@@ -265,6 +261,7 @@ def test_an_actor_that_hangs_is_replaced() -> None:
     pool.close()
 
 
+@pytest.mark.nightly
 def test_the_state_of_a_lost_actor_cannot_be_had() -> None:
     """Neither of one that has died unnoticed nor of one in its pause; the pool goes on all the same."""
     pool = RayPool(FACTORY.make_actor, 1, max_failures=3, window=open_window(), report=lambda _: None)
@@ -284,6 +281,7 @@ def test_the_state_of_a_lost_actor_cannot_be_had() -> None:
     pool.close()
 
 
+@pytest.mark.nightly
 def test_elastic_slots_fill_any_that_is_ready() -> None:
     """The first empty slot is in its pause; the second is not."""
     wait_for(lambda: ray.available_resources().get("CPU", 0) >= 2)  # those of other pools have gone

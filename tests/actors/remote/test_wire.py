@@ -78,7 +78,7 @@ def unrolls(draw: st.DrawFn) -> Unroll:
     observation = st.recursive(env_row, lambda inner: st.dictionaries(st.text(max_size=3), inner), max_leaves=4)
     return Unroll(
         AgentState(Outer(Inner(draw(state), draw(state)), draw(state)), draw(state), draw(state), draw(state)),
-        EnvOutput(draw(observation), draw(env_row), draw(env_row), draw(env_row)),
+        EnvOutput(draw(observation), draw(env_row), draw(env_row), draw(env_row), draw(st.none() | env_row)),
         AgentOutput(draw(row), draw(row), draw(row)),
         draw(state),
         draw(st.integers(0, 99)),

@@ -12,7 +12,7 @@ from engram.envs.registration import ENVIRONMENTS, find_environment
 popgym = pytest.importorskip("popgym", reason="pip install popgym")
 
 TASKS = [name for name in ENVIRONMENTS if name.startswith("popgym-")]
-DIFFICULTIES = ("easy", "medium", "hard")
+DIFFICULTIES = ("easy", *(pytest.param(name, marks=pytest.mark.integration) for name in ("medium", "hard")))
 EPISODES = 3
 
 

@@ -1,4 +1,4 @@
-"""Callbacks of engram.train: real runs, in this process and with Ray."""
+"""Callbacks of engram.train: real runs."""
 
 import numpy as np
 import pytest
@@ -28,8 +28,7 @@ def weights(run):
     return checkpoints.load(run.checkpoints[-1])["members"][0]["learner"]["agent"]
 
 
-@pytest.mark.parametrize("local", [True, False])
-def test_callbacks_stop_a_run_and_add_a_metric(tmp_path, local):
+def test_callbacks_stop_a_run_and_add_a_metric(tmp_path):
     seen, saved = [], []
 
     def on_row(row):
@@ -39,7 +38,7 @@ def test_callbacks_stop_a_run_and_add_a_metric(tmp_path, local):
     run = engram.train(
         **SMALL,
         sync=True,
-        local=local,
+        local=True,
         run_dir=str(tmp_path / "a"),
         on_row=on_row,
         on_update=batch_reward,

@@ -88,9 +88,14 @@ def test_every_kind_changes_the_values_that_follow_and_none_before() -> None:
         assert (changed[first] != plain[first]).all(), words
 
 
-@pytest.mark.parametrize("core", [name for name in core_names() if name != "feedforward"])
-@pytest.mark.parametrize("words", ["wipe@3", "swap@3", "freeze@3:5", "noise@3:0.5"])
-def test_every_kind_works_on_every_core(core: str, words: str) -> None:
+CORES = [name for name in core_names() if name != "feedforward"]
+KINDS = ["wipe@3", "swap@3", "freeze@3:5", "noise@3:0.5"]
+
+
+@pytest.mark.parametrize(
+    ("core", "words"), [*(("lstm", kind) for kind in KINDS), *zip(CORES, KINDS * len(CORES), strict=False)]
+)
+def test_every_kind_and_every_core(core: str, words: str) -> None:
     factory = make_factory(core=core, core_args={})
     with torch.random.fork_rng(devices=[]):
         weights = factory.make_actor(0).agent.state_dict()

@@ -141,7 +141,9 @@ KINDS: dict[str, tuple[ObservationSpec, ActionSpec, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind in ("dict", "symbols") else pytest.param(kind, marks=pytest.mark.nightly) for kind in KINDS]
+)
 def test_every_torso_and_kind_of_action_acts_as_in_engram(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.STEPS", 25 if kind.startswith("atari") else 125)
     observation, action, options = KINDS[kind]

@@ -165,7 +165,7 @@ def test_a_terminal_shows_a_word_before_anything_large_is_imported() -> None:
 
 def test_the_farewell_has_the_result_and_commands_that_work_without_activation(tmp_path: Path) -> None:
     environment = os.environ | {"PATH": "/usr/bin:/bin"}
-    command = [runs.RL_TRAIN, *TINY, "--total-steps", "400", "--run-dir", str(tmp_path / "my run")]
+    command = [runs.RL_TRAIN, *TINY, "--local", "--total-steps", "400", "--run-dir", str(tmp_path / "my run")]
     said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=600).stdout
     lines = dict(line.strip().split(maxsplit=1) for line in said.splitlines() if line.startswith("  "))
     assert re.fullmatch(r"return -?[\d.]+, solved [\d.]+% \(last \d+ training episodes\)", lines["result"])

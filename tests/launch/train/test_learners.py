@@ -60,6 +60,7 @@ def test_two_learners_equal_one_also_when_a_run_changes_their_number(tmp_path: P
     assert_equal(tmp_path / "run", tmp_path / "one")
 
 
+@pytest.mark.nightly
 def test_three_learners_at_full_speed(tmp_path: Path, shared_ray: None) -> None:
     """The lag of all shares is bounded and measured, actors are dealt to learners, every step is counted."""
     words = ("--num-actors", 3, "--num-learners", 3, "--envs-per-update", 13, "--total-steps", 3000)

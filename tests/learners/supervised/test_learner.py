@@ -45,6 +45,7 @@ def test_the_loss_is_the_mean_cross_entropy_of_what_is_asked():
     assert count == 16 * 8 * 4
 
 
+@pytest.mark.integration
 def test_the_cores_own_loss_is_added_with_its_weight():
     losses = {}
     for weight in (0.0, 1.0, 3.0):
