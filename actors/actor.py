@@ -170,7 +170,8 @@ class Actor:
         self.agent.begin_unroll()
         steps = self.unroll_length
         env = map_leaves(lambda x: _room(x, steps), self._env_output)  # the environments write directly into it
-        initial = None if self.device.type == "cpu" else self.agent.initial_state(self.batch.num_envs)
+        with torch.inference_mode():
+            initial = self.agent.initial_state(self.batch.num_envs)
         return Buffers(env, map_leaves(torch.from_numpy, env), self.state, initial, [self._no_episodes()])
 
     def env_output(self, buffers: "Buffers", t: int) -> EnvOutput:
@@ -313,8 +314,7 @@ class Buffers:
     env: Any  # Steps 0..T as an EnvOutput of numpy arrays [T + 1, N, ...]
     tensors: EnvOutput  # Tensors that share memory with `env`
     initial_state: AgentState  # Recurrent state at step 0
-    initial: AgentState | None
-    """Initial state of an episode, computed once for each unroll on a device other than the CPU; else None."""
+    initial: AgentState  # Initial state of an episode with these weights
     episodes: list[NDArray[np.float32]]  # Finished episodes, as `Unroll.episodes`
     outputs: list[AgentOutput] = field(default_factory=list[AgentOutput])
     shown: list[Any] = field(default_factory=list[Any])

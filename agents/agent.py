@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..base.messages import check_range
 from .bf16 import as_learned
-from .cores.core import CoreState, readable, reset_state
+from .cores.core import CoreState, Step, readable, reset_state
 from .cores.registry import core_class, make_core
 from .critic import PrivilegedCritic
 from .custom.torso import TORSOS
@@ -111,6 +111,7 @@ class Agent(nn.Module):
         self._encoder = TorsoCache(self.torso)
         self._unrolling = False
         """Whether weights are constant between steps, so that features of observations are cached."""
+        self._core_step: Step | None = None  # Steps of the core prepared for these weights
         extra = config.previous_action * action.num_inputs + config.previous_reward + (config.time_horizon > 0)
         self.rewards = Moments(1, memory=1e6) if config.previous_reward and not config.previous_reward_clip else None
         options = _core_options(config, getattr(self.torso, "image", None))
@@ -166,11 +167,12 @@ class Agent(nn.Module):
         """Cache the features of observations from the next `step` to `end_unroll`; weights must not change before. The
         cache begins empty, so that an unroll depends only on its weights and its start."""
         self._encoder.forget()
+        self._core_step = None
         self._unrolling = self.policy.weight.device.type == "cpu"
 
     def end_unroll(self) -> None:
         """Stop caching."""
-        self._unrolling = False
+        self._unrolling, self._core_step = False, None
 
     @as_learned
     def features(self, observation: ObservationTensor) -> Tensor:
@@ -187,21 +189,35 @@ class Agent(nn.Module):
     ) -> tuple[AgentOutput, AgentState]:
         """Act on one step [B, ...]: reset where the last step ended an episode, then run one forward pass for all B.
         `initial` is the initial state, if already computed."""
-        logits, value, after = self.respond(env, state, self.features(env.observation), initial)
+        if self._unrolling and self._core_step is None:
+            self._core_step = self._prepared(state)
+        logits, value, after = self.respond(env, state, self.features(env.observation), initial, self._core_step)
         action = best(self.action_spec, logits) if self.greedy else sample(self.action_spec, logits, generator)
         return AgentOutput(action, logits, value), after._replace(previous_action=action)
 
     @as_learned
+    def _prepared(self, state: AgentState) -> Step:
+        return self.core.acting(state.core, len(state.over))
+
+    @as_learned
     def respond(
-        self, env: EnvOutput, state: AgentState, features: Tensor | None = None, initial: AgentState | None = None
+        self,
+        env: EnvOutput,
+        state: AgentState,
+        features: Tensor | None = None,
+        initial: AgentState | None = None,
+        core_step: Step | None = None,
     ) -> tuple[Tensor, Tensor, AgentState]:
-        """Logits, values and the next state of one step; its action is still the previous one."""
-        if not readable(state.over) or bool(state.over.any()):
-            initial = self.initial_state(state.over.shape[0]) if initial is None else initial
-            state = reset_state(state, initial, state.over)
+        """Logits, values and the next state of one step; its action is still the previous one. `core_step` is a
+        prepared step of the core."""
+        over, core = state.over, state.core
+        if not readable(over) or bool(over.any()):
+            initial = self.initial_state(over.shape[0]) if initial is None else initial
+            state = AgentState(core, *(reset_state(*both, over) for both in zip(state[1:], initial[1:], strict=True)))
+            core = core if core_step else reset_state(core, initial.core, over)
         encoded: Tensor = self.torso(env.observation) if features is None else features
         inputs = self._inputs(encoded, state.previous_action, env.reward, state.elapsed)
-        output, core_state = self.core(inputs, state.core)
+        output, core_state = core_step(inputs, over, core) if core_step else self.core(inputs, core)
         over = env.terminated | env.truncated
         after = state._replace(core=core_state, elapsed=state.elapsed + 1, over=over)
         return *self._heads(output, env), after

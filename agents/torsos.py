@@ -6,13 +6,18 @@ A torso maps [N, *shape] to [N, output_size]. Having no memory, it works on all 
 import math
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ..base.messages import check_fields
+from .cores.contract.conditions import altered
+from .cores.fast.acting import convolve
+from .cores.fast.blas import gemm
+from .cores.fast.routes import GROUP_OF_A_STEP, arrays, suits
 from .custom.torso import TORSOS, check_torso_name, custom_torso
 from .image_torsos import IMAGE_TORSOS
 from .kernels import Linear
@@ -166,11 +171,28 @@ class ConvTorso(nn.Module):
         x = x if self.moments is None else self.moments(x)
         if self.symbols is not None:
             x = torch.cat([x, self.symbols(with_channels_last(observation, self.first))], 3)
-        x = x.permute(0, 3, 1, 2)
-        for conv, padding in zip(self.convs, self.paddings, strict=True):
-            x = torch.relu(conv(functional.pad(x, padding)))
+        layers = list(zip(self.convs, self.paddings, strict=True))
+        if self._compiles(x):
+            for conv, padding in layers:
+                x = _convolved(cast(nn.Conv2d, conv), padding, x)
+            x = x.permute(0, 3, 1, 2)
+        else:
+            x = x.permute(0, 3, 1, 2)
+            for conv, padding in layers:
+                x = torch.relu(conv(functional.pad(x, padding)))
         planes = self.get_buffer("planes")
         return torch.cat([x, planes.expand(x.shape[0], *planes.shape)], 1).flatten(1)
+
+    def _compiles(self, x: Tensor) -> bool:
+        """Whether compiled convolutions replace the modules, for acting: a call of torch's takes longer than that."""
+        return (
+            len(x) <= GROUP_OF_A_STEP
+            and torch.is_inference_mode_enabled()
+            and suits(x)
+            and not torch.is_autocast_enabled("cpu")
+            and not altered(self.convs)
+            and gemm(x.dtype) != 0
+        )
 
     def observe(self, observation: Tensor) -> None:
         """Add observations [N, *shape] to the running moments."""
@@ -179,6 +201,19 @@ class ConvTorso(nn.Module):
             self.moments.update(x.flatten(0, 2), float(len(observation)))
         if self.symbols is not None:
             self.symbols.observe(with_channels_last(observation, self.first))
+
+
+def _convolved(conv: nn.Conv2d, padding: tuple[int, int, int, int], x: Tensor) -> Tensor:
+    """relu of a padded convolution of x [N, rows, cols, I] -> [N, rows, cols, O], compiled."""
+    (left, right, top, below), kernel, stride = padding, conv.kernel_size[0], conv.stride[0]
+    num, rows, cols, width = x.shape
+    rows, cols = ((n - kernel) // stride + 1 for n in (rows + top + below, cols + left + right))
+    out = x.new_empty(num, rows, cols, conv.out_channels)
+    patches = np.empty((num * rows * cols, kernel * kernel * width), out.numpy().dtype)
+    assert conv.bias is not None
+    values, weight, bias = arrays(x, conv.weight.permute(2, 3, 1, 0).flatten(0, 2), conv.bias)
+    convolve(gemm(x.dtype), values, weight, bias, (kernel, stride, top, left), patches, out.numpy())
+    return out
 
 
 def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:

@@ -11,9 +11,12 @@ from torch import Tensor, nn
 
 from ..kernels import Linear
 from ..unrolling.scan import scan
-from .core import Axis, Core, Route
+from .core import Axis, Core, Route, Step
+from .fast.acting import Affine
+from .fast.blas import gemm
+from .fast.filters import hold
 from .fast.pool_views import Filters, Views
-from .fast.routes import check, stands_for
+from .fast.routes import arrays, check, stands_for
 from .parts.pools import LinearFilter, chained, deviations, half_lives, parallel
 
 
@@ -118,6 +121,29 @@ class Concrete(Core):
 
     def fast_route(self, inputs: Tensor) -> Route:
         return self.unroll_compiled if stands_for(self, inputs) else self.unroll_scan
+
+    def fast_step(self, batch_size: int) -> Step | None:
+        weight = self.embedding.weight
+        if not stands_for(self, weight) or not gemm(weight.dtype):
+            return None
+        embed, summarize = Affine(weight), Affine(self.summarizer.weight, self.summarizer.bias)
+        views, bias = self._viewports(), self.viewport_bias.flatten()
+        gains, decays = arrays(*self._stages.to(weight))
+
+        def step(inputs: Tensor, reset: Tensor, state: ConcreteState) -> tuple[Tensor, ConcreteState]:
+            pools = state.pools.clone()
+            hold(
+                embed(inputs.contiguous().numpy())[None],
+                reset.numpy()[None],
+                gains,
+                decays,
+                self.in_a_row,
+                pools.numpy(),
+            )
+            seen = torch.bmm(pools.transpose(0, 1), views).transpose(0, 1).flatten(1).add_(bias).relu_()
+            return torch.from_numpy(summarize(seen.numpy())).relu_(), ConcreteState(pools)
+
+        return step
 
     def unroll_compiled(
         self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from .contract.conditions import in_full_precision, overridden, readable
+from .contract.conditions import altered, in_full_precision, overridden, readable
 
 __all__ = [
     "Axis",
     "Core",
     "CoreState",
     "Route",
+    "Step",
     "map_state",
     "readable",
     "reset_state",
@@ -31,6 +32,8 @@ __all__ = [
 CoreState: TypeAlias = Any  # A NamedTuple of tensors [B, ...]; each core has its own.
 Route: TypeAlias = Callable[[Tensor, Tensor, CoreState, int | None], tuple[Tensor, CoreState, Tensor | None]]
 """A form of `Core.unroll`, with its arguments and results."""
+Step: TypeAlias = Callable[[Tensor, Tensor, CoreState], tuple[Tensor, CoreState]]
+"""step(inputs [B, D], reset bool [B], state): `Core.forward` after resets."""
 
 
 class Axis(NamedTuple):
@@ -117,6 +120,27 @@ class Core(nn.Module):
     def fast_route(self, inputs: Tensor) -> Route | None:
         """Return a faster form of `loop` for these inputs, `unroll_at_once` if the core has it, or None."""
         return getattr(self, "unroll_at_once", None)
+
+    def fast_step(self, batch_size: int) -> Step | None:
+        """Return a faster form of a step for acting with the present weights, or None."""
+        return None
+
+    def acting(self, state: CoreState, batch_size: int) -> Step:
+        """Prepare steps from `state` of `batch_size` environments with the present weights, in inference mode."""
+        initial = self.initial_state(batch_size)
+        pairs = zip(state_leaves(state), state_leaves(initial), strict=True)
+        usual = all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs) and not altered(self)
+        if usual and not (overridden(self) or hasattr(self, "gives_no_resets") or torch.is_autocast_enabled("cpu")):
+            fast = self.fast_step(batch_size)
+            if fast is not None:
+                return fast
+
+        def step(inputs: Tensor, reset: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
+            if not readable(reset) or bool(reset.any()):
+                state = reset_state(state, initial, reset)
+            return self(inputs, state)
+
+        return step
 
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None

@@ -7,7 +7,9 @@ from torch import Tensor, nn
 
 from ..kernels import Linear
 from .contract.conditions import under_torch_func
-from .core import Core, Route
+from .core import Core, Route, Step
+from .fast.acting import Affine, write_and_read
+from .fast.routes import arrays, stands_for
 from .lstm import LSTM, LSTMState
 from .parts import fast_weights
 from .parts.fast_weights import Block, Read, Write
@@ -89,6 +91,25 @@ class FWM(Core):
         if under_torch_func():  # vmap cannot pass through the gradient of a block, which is implemented explicitly
             return None
         return self.unroll_pieces
+
+    def fast_step(self, batch_size: int) -> Step | None:
+        controller = self.controller.fast_step(batch_size)
+        if controller is None or not stands_for(self, self.out.weight):
+            return None
+        size, count = self.memory_size, self.read.out_features
+        write, read, out = (Affine(layer.weight, layer.bias) for layer in (self.write, self.read, self.out))
+        (rates,) = arrays(self.out.weight.new_tensor([self.write_scale, self.beta_bias]))
+        squashed = count if self.read_tanh is True else count - size if self.read_tanh else 0
+
+        def step(inputs: Tensor, reset: Tensor, state: FWMState) -> tuple[Tensor, FWMState]:
+            hidden, after = controller(inputs, reset, state.controller)
+            h, memory, result = hidden.numpy(), torch.empty_like(state.memory), hidden.new_empty(batch_size, size)
+            before, new = arrays(state.memory.flatten(2), memory.flatten(2))
+            write_and_read(before, reset.numpy(), write(h), rates, read(h), squashed, new, result.numpy())
+            output = torch.from_numpy(out(result.numpy()))
+            return hidden + output if self.residual else output, FWMState(after, memory)
+
+        return step
 
     def unroll_pieces(
         self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None = None

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import linear
-from .core import Axis, Core, Route, unroll_step_by_step
+from .core import Axis, Core, Route, Step, unroll_step_by_step
+from .fast.acting import Affine
 from .fast.blas import gemm
 from .fast.gated import unroll as fast
 from .fast.routes import stands_for
@@ -65,6 +66,18 @@ class LSTM(Core):
 
     def compiles(self, inputs: Tensor) -> bool:
         return self.kind is LSTM and stands_for(self, inputs) and gemm(inputs.dtype) != 0
+
+    def fast_step(self, batch_size: int) -> Step | None:
+        cell = self.cell
+        if not self.compiles(cell.weight_hh):
+            return None
+        gates, steps = Affine(cell.weight_ih, cell.bias_ih + cell.bias_hh), fast.lstm_steps(cell.weight_hh, batch_size)
+
+        def step(inputs: Tensor, reset: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+            after = LSTMState(*steps(gates(inputs.contiguous().numpy()), reset.numpy(), *state))
+            return after.h, after
+
+        return step
 
     def unroll_compiled(
         self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None

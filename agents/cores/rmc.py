@@ -7,12 +7,13 @@ from torch import Tensor, nn
 
 from .. import bf16
 from ..kernels import Linear
-from .core import Axis, Core, unroll_step_by_step
+from .core import Axis, Core, Step, unroll_step_by_step
+from .fast.acting import Affine
 from .fast.blas import gemm
 from .fast.elementwise import EPS
 from .fast.rmc import unroll as fast
 from .fast.rmc.arrays import Leaves
-from .fast.routes import stands_for
+from .fast.routes import arrays, stands_for
 from .parts.images import image_size
 
 Gate = Literal["unit", "memory"]
@@ -175,13 +176,43 @@ class RMC(Core):
             gates_bias=gate[0].bias if gate else projected.new_empty(0),
         )
 
+    def fast_step(self, batch_size: int) -> Step | None:
+        weight = self.input_projection.weight
+        if not self.compiles(weight):
+            return None
+        inputs, memory = weight.new_empty(1, batch_size, self.input_size), self.initial_state(batch_size).memory
+        projected, gates = inputs.new_empty(1, batch_size, self.width), inputs.new_empty(1, batch_size, 2 * self.gates)
+        places = self.read_places(inputs)
+        leaves = self._leaves(projected, gates, places, memory)
+        mlp = [cast(nn.Linear, layer).weight for layer in self.mlp]
+        run = fast.prepare(leaves, mlp, memory[0], self.num_heads)
+        project = Affine(weight, self.input_projection.bias)
+        gate = [
+            Affine(layer.weight, layer.bias + self._gate_bias(layer.bias))
+            for layer in cast(list[nn.Linear], list(self.input_gates))
+        ]
+        (no_gates, no_places) = arrays(gates, places)
+
+        def step(inputs: Tensor, reset: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
+            row = project(inputs.contiguous().numpy())
+            gates = gate[0](row)[None] if gate else no_gates
+            places = arrays(self.read_places(inputs.unsqueeze(0)))[0] if self.image[1] else no_places
+            memory = run(row[None], gates, places, state.memory, reset.numpy())
+            return memory.flatten(1), RMCState(memory)
+
+        return step
+
+    def _gate_bias(self, like: Tensor) -> Tensor:
+        """Constant biases of the input and forget gates, [2 G]."""
+        return torch.cat([like.new_full((self.gates,), bias) for bias in self.gate_biases])
+
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor | None, state: RMCState, bptt_length: int | None
     ) -> tuple[Tensor, RMCState, Tensor | None]:
         projected = self.input_projection(inputs)
         gates = projected[..., :0]
         for layer in self.input_gates:
-            gates = layer(projected) + torch.cat([projected.new_full((self.gates,), bias) for bias in self.gate_biases])
+            gates = layer(projected) + self._gate_bias(projected)
         places = self.read_places(inputs)
         if self.compiles(inputs):
             leaves, initial = self._leaves(projected, gates, places, state.memory), self.initial_state(1).memory[0]

@@ -38,8 +38,8 @@ def assert_close(one, other):
     assert torch.equal(one.env.observation, other.env.observation)
     assert torch.equal(one.agent.action, other.agent.action)
     assert torch.equal(one.episodes, other.episodes)
-    torch.testing.assert_close(one.agent.logits, other.agent.logits, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(one.agent.value, other.agent.value, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(one.agent.logits, other.agent.logits, rtol=1e-4, atol=5e-5)
+    torch.testing.assert_close(one.agent.value, other.agent.value, rtol=1e-4, atol=5e-5)
     for a, b in zip(state_leaves(one.initial_state), state_leaves(other.initial_state), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .... import bf16
 from ..elementwise import Array
 from ..routes import (
     GROUP_OF_A_STEP,
@@ -63,6 +64,26 @@ def run_gru(
         h.new_empty(len(h), 0),
     )
     return outputs, last
+
+
+def lstm_steps(weight: Tensor, batch: int) -> Callable[[Array, Array, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Prepare steps for acting with W_h [4 H, H]: step(gates [B, 4 H], reset bool [B], h, c) returns the next h, c."""
+    address, width = routine(weight.dtype, weight), min(batch, GROUP_OF_A_STEP)
+    matrix, bias = packed(weight) if address < 0 else arrays(weight)[0], weight.new_empty(0).numpy()
+    record: list[Record] = []
+
+    def step(gates: Array, reset: Array, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        out, cells = h.new_empty(1, *h.shape), torch.empty_like(c)
+        inputs = Inputs(gates[np.newaxis], bias, reset[np.newaxis], *arrays(h, c))
+        record.extend([_record(1, width, inputs)] if not record else [])
+        results = out.numpy(), cells.numpy()
+        for first in range(0, batch, width):
+            last = min(first + width, batch)
+            lstm.forward(address, first, last, inputs, matrix, False, record[0], *results)
+        bf16.release()
+        return out[0], cells
+
+    return step
 
 
 class _Loops(NamedTuple):

@@ -1,10 +1,14 @@
 """The relational memory core's unroll by compiled functions, as one node of autograd's graph, for a CPU."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from .... import bf16
+from ..elementwise import Array
 from ..routes import (
     GROUP,
     GROUP_OF_A_STEP,
@@ -43,6 +47,31 @@ def run(
     address = routine(row.dtype, leaves.qkv)
     plan = _Plan(heads, resets, bptt_length or 0, torch.is_grad_enabled(), address, matrices)
     return _Unroll.apply(plan, *leaves)  # pyright: ignore
+
+
+def prepare(
+    tensors: Leaves, mlp: list[Tensor], initial: Tensor, heads: int
+) -> Callable[[Array, Array, Array, Tensor, Array], Tensor]:
+    """Prepare steps for acting: step(row, gates_input, places, memory, reset bool [B]) returns the next memory
+    [B, N, F]. The first three arguments are those of `Leaves`, with T = 1. Arguments as of `run`."""
+    address = routine(tensors.row.dtype, tensors.qkv)
+    leaves, (first,) = Leaves(*arrays(*tensors)), arrays(initial)
+    if address < 0:
+        plan = _Plan(heads, Resets(first, first), 0, False, address, ([tensors.qkv], mlp, [tensors.gates]))
+        leaves = plan.packed(leaves)
+    batch = len(leaves.memory)
+    width = min(batch, GROUP_OF_A_STEP)
+    record = make_record(leaves, heads, 1, width)
+
+    def step(row: Array, gates: Array, places: Array, memory: Tensor, reset: Array) -> Tensor:
+        out, resets = memory.new_empty(1, *memory.shape), Resets(reset[np.newaxis], first)
+        now, values = leaves._replace(row=row, gates_input=gates, places=places, memory=arrays(memory)[0]), out.numpy()
+        for begin in range(0, batch, width):
+            forward(address, begin, min(begin + width, batch), resets, now, False, record, values)
+        bf16.release()
+        return out[0]
+
+    return step
 
 
 class _Plan(NamedTuple):

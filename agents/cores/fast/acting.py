@@ -1,0 +1,149 @@
+"""Parts of steps for acting, with everything prepared that is constant until the weights change, for a CPU."""
+
+import numpy as np
+from torch import Tensor
+
+from ....base.compiled import compiled
+from ... import bf16
+from .blas import multiply
+from .elementwise import Array, add, dot, normalize, part, rectify, sigmoid, tanh
+from .routes import arrays, packed, routine
+
+
+class Affine:
+    """x W^T + b of a layer, W packed once. It has no gradient.
+
+    Args:
+        weight: [J, I].
+        bias: [J]; None for zeros.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._routine, self._shape = routine(weight.dtype, weight), weight.shape[1:]
+        bias = weight.new_zeros(len(weight)) if bias is None else bias
+        weights, self._bias = arrays(weight, bias)
+        self._weight = packed(weight) if self._routine < 0 else weights
+
+    def __call__(self, x: Array) -> Array:
+        """x [B, I] without gaps -> [B, J]. Raises ValueError."""
+        if x.shape[1:] != self._shape or x.dtype != self._bias.dtype:
+            raise ValueError(f"inputs are {x.dtype} {x.shape}; expected {self._bias.dtype} of {self._shape[0]} values")
+        out = np.empty((len(x), len(self._bias)), x.dtype)
+        _affine(self._routine, x, self._weight, self._bias, out)
+        if self._routine < 0:
+            bf16.release()
+        return out
+
+
+@compiled()
+def _affine(gemm: int, x: Array, weight: Array, bias: Array, out: Array) -> None:
+    multiply(gemm, x, weight, True, out)
+    for b in range(len(out)):
+        add(out[b], bias)
+
+
+@compiled()
+def convolve(
+    gemm: int, x: Array, weight: Array, bias: Array, sizes: tuple[int, int, int, int], patches: Array, out: Array
+) -> None:
+    """out [N, R', C', O] = relu(the convolution of x [N, R, C, I] + bias [O]).
+
+    Args:
+        weight: [K K I, O].
+        sizes: kernel K, stride, and the rows above and columns left of x that are zero.
+        patches: room, [N R' C', K K I].
+    """
+    kernel, stride, top, left = sizes
+    num, rows, cols, width = x.shape
+    flat = out.reshape(len(patches), out.shape[3])
+    place = 0
+    for n in range(num):
+        for r in range(out.shape[1]):
+            for c in range(out.shape[2]):
+                patch = patches[place]
+                place += 1
+                for i in range(kernel):
+                    row = r * stride - top + i
+                    for j in range(kernel):
+                        col = c * stride - left + j
+                        into = patch[(i * kernel + j) * width : (i * kernel + j + 1) * width]
+                        if 0 <= row < rows and 0 <= col < cols:
+                            into[:] = x[n, row, col]
+                        else:
+                            into[:] = 0
+    multiply(gemm, patches, weight, False, flat)
+    for k in range(len(flat)):
+        rectify(flat[k], bias)
+
+
+@part
+def _apply(memory: Array, key1: Array, key2: Array, room: Array, out: Array) -> None:
+    """out [d] = F (key1 (x) key2), F [d, d d]: a sum over its first axis in `room` [d d], then over its second."""
+    size = len(out)
+    room[:] = 0
+    for p in range(size):
+        weight = key1[p]
+        row = memory[p]
+        for c in range(len(room)):
+            room[c] += weight * row[c]
+    out[:] = 0
+    for q in range(size):
+        weight = key2[q]
+        row = room[q * size : (q + 1) * size]
+        for c in range(size):
+            out[c] += weight * row[c]
+
+
+@compiled("reassoc", "nsz")
+def write_and_read(
+    before: Array, reset: Array, writes: Array, rates: Array, reads: Array, squashed: int, after: Array, out: Array
+) -> None:
+    """One step of FWM's memory (equations in `fwm.FWM`), each environment's in the CPU's nearest cache.
+
+    Args:
+        before, after: memories [B, d, d d]; the one after a reset is empty.
+        reset: bool [B].
+        writes: [B, 3 d + 1]: keys and value before tanh, beta before the sigmoid; overwritten.
+        rates: [2]: the scale of writes and the bias of beta.
+        reads: [B, (1 + R) d]: the first query and the keys of the hops before tanh; overwritten.
+        squashed: number of values of `reads`, counted from the end, that pass tanh.
+        out: n^R [B, d].
+    """
+    size = out.shape[1]
+    one = out.dtype.type(1)
+    room, old = np.empty(size * size, out.dtype), np.empty(size, out.dtype)
+    for b in range(len(out)):
+        memory, new, query = after[b], writes[b], out[b]
+        tanh(new[: 3 * size], new[: 3 * size])
+        new[3 * size] += rates[1]
+        sigmoid(new[3 * size :])
+        key1, key2, value, rate = new[:size], new[size : 2 * size], new[2 * size : 3 * size], rates[0] * new[3 * size]
+        for p in range(size):
+            if reset[b]:
+                memory[p, :] = 0
+            else:
+                memory[p, :] = before[b, p]
+        _apply(memory, key1, key2, room, old)
+        for q in range(size):
+            for c in range(size):
+                room[q * size + c] = key2[q] * rate * (value[c] - old[c])
+        square = one - one
+        for p in range(size):
+            row, weight = memory[p], key1[p]
+            for c in range(len(room)):
+                row[c] += weight * room[c]
+            square += dot(row, row)
+        if not square <= one:  # also nan
+            scale = one / np.sqrt(square)
+            for p in range(size):
+                row = memory[p]
+                for c in range(len(room)):
+                    row[c] *= scale
+        hops = reads[b]
+        tail = hops[len(hops) - squashed :]
+        tanh(tail, tail)
+        query[:] = hops[:size]
+        for start in range(size, len(hops), size):
+            _apply(memory, query, hops[start : start + size], room, old)
+            query[:] = old
+            normalize(query)

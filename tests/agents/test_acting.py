@@ -1,0 +1,105 @@
+"""Steps that are prepared for acting equal the equations."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engram.agents import bf16
+from engram.agents.cores.core import map_state, reset_state, state_leaves
+from engram.agents.cores.fast import routes
+from engram.agents.cores.registry import make_core
+from engram.agents.specs import ArraySpec
+from engram.agents.torsos import TorsoConfig, make_torso
+
+B = 5
+POOLS = {"pool_size": 16, "num_pools": 4, "viewport_size": 3, "summarizer_size": 8}
+RMC = {"num_slots": 2, "num_heads": 2, "head_size": 8}
+CORES = [
+    ("lstm", {"hidden_size": 24}),
+    ("lstm", {"hidden_size": 128}),
+    ("rmc", RMC | {"head_size": 64}),
+    ("rmc", RMC | {"gate": "unit", "mlp_layers": 1}),
+    ("rmc", RMC | {"gate": None}),
+    ("rmc", RMC | {"places": True, "channels": 16, "height": 3, "width": 2}),
+    ("fwm", {"hidden_size": 16, "memory_size": 5}),
+    ("fwm", {"hidden_size": 16, "memory_size": 6, "read_tanh": "keys", "write_scale": 0.25, "beta_bias": 1.0}),
+    ("fwm", {"hidden_size": 16, "memory_size": 6, "read_tanh": False, "residual": False}),
+    ("concrete", POOLS),
+    ("parallel", POOLS | {"unit_views": True}),
+]
+SIZE = 140  # Input values, enough for bfloat16 factors
+
+
+@pytest.fixture(autouse=True)
+def switched_on(monkeypatch):
+    monkeypatch.setattr(routes, "enabled", True)
+
+
+def made(name, options):
+    torch.manual_seed(0)
+    core = make_core(name, SIZE, **options)
+    with torch.no_grad():
+        for parameter in core.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return core
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize(("name", "options"), CORES)
+def test_prepared_steps_equal_the_equations(name, options, rounded):
+    core = made(name, options)
+    with torch.inference_mode(), bf16.products(rounded):
+        initial = state = core.initial_state(B)
+        assert core.fast_step(B) is not None
+        step, most = core.acting(state, B), 1e-3 if rounded else 1e-4 if name == "fwm" else 1e-5
+        for _ in range(12):
+            x, reset = torch.randn(B, SIZE), torch.rand(B) < 0.2
+            expected, other = core(x, reset_state(state, initial, reset))
+            output, state = step(x, reset, state)
+            for actual, wanted in zip([output, *state_leaves(state)], [expected, *state_leaves(other)], strict=True):
+                torch.testing.assert_close(actual, wanted, rtol=most, atol=most)
+
+
+@pytest.mark.parametrize("name", ["lstm", "rmc", "fwm", "concrete"])
+def test_a_step_with_a_hook_learned_start_or_another_state_is_that_of_the_equations(name):
+    calls = []
+    core = made(name, dict(CORES)[name])
+    core.register_forward_hook(lambda *_: calls.append(1))
+    x, reset = torch.randn(B, SIZE), torch.ones(B, dtype=torch.bool)
+    with torch.inference_mode():
+        core.acting(core.initial_state(B), B)(x, reset, core.initial_state(B))
+        assert calls == [1]
+        learned = made(name, dict(CORES)[name] | {"learn_initial_state": True})
+        for parameter in learned.learned_state.values():
+            parameter.add_(1.0)
+        expected, _ = learned(x, learned.initial_state(B))
+        actual, _ = learned.acting(learned.initial_state(B), B)(x, reset, learned.initial_state(B))
+        torch.testing.assert_close(actual, expected)
+        plain = made(name, dict(CORES)[name])
+        wide = map_state(lambda leaf: torch.cat([leaf, leaf], -1), plain.initial_state(B))
+        with pytest.raises((RuntimeError, ValueError)):
+            plain.acting(wide, B)(x, torch.zeros(B, dtype=torch.bool), wide)
+
+
+def test_inputs_of_another_size_are_refused():
+    core = made("lstm", {"hidden_size": 24})
+    state, reset = core.initial_state(B), torch.zeros(B, dtype=torch.bool)
+    with torch.inference_mode(), pytest.raises(ValueError, match="expected float32 of 140 values"):
+        core.acting(state, B)(torch.randn(B, SIZE + 1), reset, state)
+
+
+@pytest.mark.parametrize("config", [TorsoConfig(), TorsoConfig(conv_kernel=3, conv_strides=(1, 2), embedding_size=7)])
+@pytest.mark.parametrize("layout", ["channels-last", "channels-first"])
+def test_convolutions_for_acting_equal_the_modules(config, layout, monkeypatch):
+    shape = (4, 5, 3) if layout == "channels-last" else (3, 4, 5)
+    torso = make_torso(ArraySpec(shape, 1 / 255), replace(config, image_layout=layout))
+    observation = torch.randint(256, (9, *shape), dtype=torch.uint8)
+    expected = torso(observation).detach()
+    with torch.inference_mode():
+        torch.testing.assert_close(torso(observation), expected, rtol=1e-5, atol=1e-5)
+        monkeypatch.setattr("engram.agents.torsos.convolve", lambda *_: pytest.fail("compiled"))
+        with pytest.raises(pytest.fail.Exception):
+            torso(observation)
+        monkeypatch.setattr(routes, "enabled", False)
+        torch.testing.assert_close(torso(observation), expected, rtol=1e-5, atol=1e-5)
