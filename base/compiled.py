@@ -45,7 +45,7 @@ def kernel(function: Function) -> Function:
     return _compile(function, forceinline=True, error_model="numpy", _nrt=False)
 
 
-def compiled(*fastmath: str, inline: bool = False) -> Callable[[Function], Function]:
+def compiled(*fastmath: str, inline: bool = False, allocates: bool = True) -> Callable[[Function], Function]:
     """Compile a function of a core and cache the result on disk where possible.
 
     Rules for such functions:
@@ -56,10 +56,14 @@ def compiled(*fastmath: str, inline: bool = False) -> Callable[[Function], Funct
     * A function that other functions call must be `inline`. Otherwise the process that compiles it optimizes it
       differently from the processes that load it from disk, and results round differently.
     * Indices outside an array are not checked; shapes are checked before the call.
+    * Without `allocates`, numba counts no references: loops over short rows of arrays take half the time. Such a
+      function cannot create an array.
     """
     options: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", *fastmath}, "nogil": True}
     if inline:
         options["inline"] = "always"
+    if not allocates:
+        options["_nrt"] = False
     return lambda function: _compile(function, **options)
 
 

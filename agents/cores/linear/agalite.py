@@ -1,22 +1,25 @@
 """AGaLiTe (Pramanik et al. 2024, "Approximate gated linear transformers for online reinforcement learning")."""
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...unrolling.scan import scan
+from ...unrolling.hadamard import remember
 from ..contract.conditions import readable, under_torch_func
 from ..core import Core, Route
 from ..gtrxl import Gate
 from .shm import steps_since_reset
 
+Traces: TypeAlias = tuple[Tensor, Tensor, Tensor]  # V, K and s of one layer
+
 
 class AGaLiTeState(NamedTuple):
-    """Traces of every layer, L = num_layers, and the steps since the reset. values [B, L, r, heads, d], keys [B, L, r,
-    heads, eta d], norm [B, L, heads, eta d], step int64 [B]."""
+    """Traces of every layer and the steps since the reset, L = num_layers, n = ceil(r / 2). values [B, L, n, heads, d],
+    keys [B, L, n, heads, eta d], norm [B, L, heads, eta d], step int64 [B]."""
 
     values: Tensor
     keys: Tensor
@@ -36,13 +39,14 @@ class AGaLiTe(Core):
         a_t = sum_i V^i_t (K^i_t . q) / (2 r s_t . q + 1e-5)
         y = gate(x^{l-1}, relu(W_o a + b_o)),  x^l = gate(y, relu(MLP(LayerNorm(y))))   gates: see `GTrXL`
 
-    d = head_size, (x) the outer product; all maps have biases. The output is x of the last layer. All recurrences are
-    elementwise and run as one scan each.
+    d = head_size, (x) the outer product; all maps have biases. The output is x of the last layer. An unroll needs g, k
+    and q only as their factors: K and s are matrices [eta, d] per head whose decay and addition are outer products.
 
     The paper's frequencies are multiples of one; the released code (github.com/subho406/agalite) spreads w evenly from
     -pi to pi, which is taken here, as are its 1e-5, orthogonal first weights of gain sqrt(2), zero biases, and a clock
-    t that begins at 2. Its clock continues through resets, here it restarts with every episode, so that an episode's
-    outputs do not depend on the one before. One layer by default.
+    t that begins at 2. Traces of w and -w are equal, so the state contains one of each pair. The released clock
+    continues through resets, here it restarts with every episode, so that an episode's outputs do not depend on the one
+    before. One layer by default.
     """
 
     loops_over_time = False
@@ -72,27 +76,15 @@ class AGaLiTe(Core):
         layer = self.layers[0]
         assert isinstance(layer, Layer)
         heads, size, features = layer.num_heads, layer.head_size, layer.eta * layer.head_size
-        shape = (batch_size, len(self.layers))
+        shape, traces = (batch_size, len(self.layers)), len(layer.pairs)
         new = self.encoder.weight.new_zeros
         step = torch.zeros(batch_size, dtype=torch.int64, device=self.encoder.weight.device)
         return AGaLiTeState(
-            new(*shape, layer.r, heads, size), new(*shape, layer.r, heads, features), new(*shape, heads, features), step
+            new(*shape, traces, heads, size), new(*shape, traces, heads, features), new(*shape, heads, features), step
         )
 
     def forward(self, inputs: Tensor, state: AGaLiTeState) -> tuple[Tensor, AGaLiTeState]:
-        x, traces = F.relu(self.encoder(inputs)), list[list[Tensor]]()
-        for number, layer in enumerate(self.layers):
-            assert isinstance(layer, Layer)
-            ((keep_value, values), (keep_key, keys), (keep, norm)), query = layer.mapped(x, state.step)
-            after = [
-                keep_value * state.values[:, number] + values,
-                keep_key * state.keys[:, number] + keys,
-                keep * state.norm[:, number] + norm,
-            ]
-            traces.append(after)
-            x = layer.output(x, *after, query)
-        values, keys, norm = (torch.stack(leaves, 1) for leaves in zip(*traces, strict=True))
-        return x, AGaLiTeState(values, keys, norm, state.step + 1)
+        return self._over_layers(inputs, state, state.step, lambda layer, *rest: layer(*rest))
 
     def fast_route(self, inputs: Tensor) -> Route | None:
         return None if under_torch_func() or not readable(inputs) else self.unroll_at_once
@@ -101,19 +93,20 @@ class AGaLiTe(Core):
         self, inputs: Tensor, reset: Tensor, state: AGaLiTeState, bptt_length: int | None = None
     ) -> tuple[Tensor, AGaLiTeState, Tensor | None]:
         step = steps_since_reset(reset, state.step)
-        x, traces = F.relu(self.encoder(inputs)), list[list[Tensor]]()
+        run = lambda layer, *rest: layer.unroll(*rest, reset, bptt_length)  # noqa: E731
+        outputs, after = self._over_layers(inputs, state, step, run)
+        return outputs, after._replace(step=step[-1] + 1), None
+
+    def _over_layers(
+        self, inputs: Tensor, state: AGaLiTeState, step: Tensor, run: Callable[..., tuple[Tensor, Traces]]
+    ) -> tuple[Tensor, AGaLiTeState]:
+        """run(layer, x, step, traces) -> the next layer's x, the traces after it."""
+        x, traces = F.relu(self.encoder(inputs)), list[Traces]()
         for number, layer in enumerate(self.layers):
-            assert isinstance(layer, Layer)
-            pairs, query = layer.mapped(x, step)
-            before = (state.values[:, number], state.keys[:, number], state.norm[:, number])
-            whole = [
-                scan(decay.expand_as(added), added, reset, start, bptt_length)
-                for (decay, added), start in zip(pairs, before, strict=True)
-            ]
-            traces.append([trace[-1] for trace in whole])
-            x = layer.output(x, *whole, query)
+            x, after = run(layer, x, step, (state.values[:, number], state.keys[:, number], state.norm[:, number]))
+            traces.append(after)
         values, keys, norm = (torch.stack(leaves, 1) for leaves in zip(*traces, strict=True))
-        return x, AGaLiTeState(values, keys, norm, step[-1] + 1), None
+        return x, AGaLiTeState(values, keys, norm, step + 1)
 
 
 class Layer(nn.Module):
@@ -124,6 +117,7 @@ class Layer(nn.Module):
     ) -> None:
         super().__init__()
         self.num_heads, self.head_size, self.eta, self.r = num_heads, head_size, eta, r
+        self.pairs = [-math.pi + 2 * math.pi * i / max(r - 1, 1) for i in range(r // 2, r)]  # w, and -w for all but 0
         self.norm_1, self.norm_2 = nn.LayerNorm(hidden_size), nn.LayerNorm(hidden_size)
         self.maps = _orthogonal(nn.Linear(hidden_size, 5 * num_heads * head_size))  # rows: k, q, v, b, g
         self.features = _orthogonal(nn.Linear(hidden_size, 3 * num_heads * eta))  # rows: W_1, W_2, W_3
@@ -133,28 +127,69 @@ class Layer(nn.Module):
         )
         self.gate_1, self.gate_2 = Gate(hidden_size, gate_bias), Gate(hidden_size, gate_bias)
 
-    def mapped(self, x: Tensor, step: Tensor) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-        """The factor and the addition of V, of K and of s, and q [..., heads, eta d]."""
+    def forward(self, x: Tensor, step: Tensor, traces: Traces) -> tuple[Tensor, Traces]:
+        """One step: x [B, hidden_size], step [B], V, K and s -> the next layer's x, the next V, K and s."""
+        key, query, value, beta, gamma, wave = self._mapped(x, step)
+        wave = wave[..., None, None]  # [B, n, 1, 1]
+        values, keys, norm = traces
+        key, query, gamma = _outer(*key), _outer(*query), _outer(*gamma)
+        values = (1 - beta).unsqueeze(1) * values + wave * (beta * value).unsqueeze(1)
+        keys = (1 - gamma).unsqueeze(1) * keys + wave * (gamma * key).unsqueeze(1)
+        norm = (1 - gamma) * norm + gamma * key
+        weight = (keys * query.unsqueeze(1)).sum(-1)  # [B, n, heads]
+        read = (self._counts(x)[:, None, None] * weight.unsqueeze(-1) * values).sum(1)
+        return self._output(x, read, (norm * query).sum(-1)), (values, keys, norm)
+
+    def unroll(
+        self, x: Tensor, step: Tensor, traces: Traces, reset: Tensor, bptt_length: int | None
+    ) -> tuple[Tensor, Traces]:
+        """Like `forward` for x [T, B, hidden_size], step and reset [T, B]."""
+        key, query, value, beta, gamma, wave = self._mapped(x, step)
+        values, keys, norm = traces
+        count = len(self.pairs)
+        # s is a K whose wave is 1. Rows of a head's matrix: trace, then eta.
+        waves = torch.cat([wave, torch.ones_like(wave[..., :1])], -1)[..., None, :, None]
+        written = (waves * (gamma[1] * key[1]).unsqueeze(-2)).flatten(-2)
+        kept, read = (part.repeat(1, 1, 1, count + 1) for part in (gamma[1], query[1]))
+        start = torch.cat([keys, norm.unsqueeze(1)], 1).unflatten(3, (self.eta, -1)).transpose(1, 2).flatten(2, 3)
+        write = (gamma[0] * key[0], written)
+        of_keys, after = remember(
+            "complement", (gamma[0], kept), write, read, reset, start, bptt_length, reads=count + 1
+        )
+        weight = (of_keys * query[0].unsqueeze(-2)).sum(-1)  # [T, B, heads, n + 1]
+        after = after.unflatten(2, (count + 1, -1)).transpose(1, 2).flatten(3)
+        weight, total = weight[..., :-1], weight[..., -1]
+        write = (beta * value, wave.unsqueeze(2).expand_as(weight))
+        attended, values = remember(
+            "complement",
+            (beta, torch.ones_like(weight)),
+            write,
+            self._counts(x) * weight,
+            reset,
+            values.transpose(1, 2),
+            bptt_length,
+        )
+        return self._output(x, attended.squeeze(3), total), (values.transpose(1, 2), after[:, :-1], after[:, -1])
+
+    def _mapped(self, x: Tensor, step: Tensor) -> tuple[Any, ...]:
+        """Factors [..., heads, d] and [..., heads, eta] of k and q, v, b [..., heads, d], factors of g, and cos(w t)
+        [..., n]."""
         u = self.norm_1(x)
         key, query, value, beta, gamma = self.maps(u).unflatten(-1, (5, self.num_heads, self.head_size)).unbind(-3)
         first, second, third = self.features(u).unflatten(-1, (3, self.num_heads, self.eta)).unbind(-3)
-        key, query = _outer(F.relu(key), F.relu(first)), _outer(F.relu(query), F.relu(second))
-        gamma, beta = _outer(torch.sigmoid(gamma), torch.sigmoid(third)), torch.sigmoid(beta)
-        frequencies = torch.linspace(-math.pi, math.pi, self.r, device=x.device, dtype=x.dtype)
-        wave = torch.cos((step + 2).unsqueeze(-1) * frequencies)[..., None, None]  # [..., r, 1, 1]
-        values, keys = (beta * value).unsqueeze(-3), (gamma * key).unsqueeze(-3)
-        pairs = [
-            ((1 - beta).unsqueeze(-3), wave * values),
-            ((1 - gamma).unsqueeze(-3), wave * keys),
-            (1 - gamma, gamma * key),
-        ]
-        return pairs, query
+        wave = torch.cos((step + 2).unsqueeze(-1) * torch.tensor(self.pairs, device=x.device, dtype=x.dtype))
+        key, query = (F.relu(key), F.relu(first)), (F.relu(query), F.relu(second))
+        return key, query, value, torch.sigmoid(beta), (torch.sigmoid(gamma), torch.sigmoid(third)), wave
 
-    def output(self, x: Tensor, values: Tensor, keys: Tensor, norm: Tensor, query: Tensor) -> Tensor:
-        """x [..., hidden_size] and the traces -> the next layer's x."""
-        weight = (keys * query.unsqueeze(-3)).sum(-1, keepdim=True)  # [..., r, heads, 1]
-        total = 2 * self.r * (norm * query).sum(-1, keepdim=True) + 1e-5
-        attended = ((values * weight).sum(-3) / total).flatten(-2)
+    def _counts(self, like: Tensor) -> Tensor:
+        """How many of the r frequencies each trace stands for [n]."""
+        counts = [2.0] * len(self.pairs)
+        counts[0] -= self.r % 2
+        return torch.tensor(counts, device=like.device, dtype=like.dtype)
+
+    def _output(self, x: Tensor, read: Tensor, total: Tensor) -> Tensor:
+        """x [..., hidden_size], sum_i V^i (K^i . q) [..., heads, d], s . q [..., heads] -> the next layer's x."""
+        attended = (read / (2 * self.r * total + 1e-5).unsqueeze(-1)).flatten(-2)
         y = self.gate_1(x, F.relu(self.out(attended)))
         return self.gate_2(y, F.relu(self.mlp(self.norm_2(y))))
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...unrolling.chunks import unroll_chunks
-from ...unrolling.scan import scan
+from ...unrolling.hadamard import remember
 from ..parts.linear_attention import attend_chunk, attend_step, rms_norm
 from ..parts.short_convolution import ShortConvolution
 from ..parts.stack import Mixer, Stack
@@ -36,7 +36,7 @@ class Mamba2(Stack):
 
     `s6=true` is the layer of Mamba (Gu and Dao 2023, algorithm 2 and section 3.4): delta per channel, through a
     bottleneck of ceil(H P / 16), A per channel and state number, B and C from x behind the convolution, no norm before
-    W_o; its recurrence is elementwise and runs as one scan.
+    W_o; its recurrence is elementwise.
 
     Choices left open by the papers: `conv_size` 1 leaves out the convolution; one layer; no further layers
     between. Initially A is in -U(1, 16) (s6: -1 .. -N) and softplus(b_delta) in log U(0.001, 0.1), as in the released
@@ -141,26 +141,26 @@ class S6Mixer(Mixer):
     def forward(self, u: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
         x, gate = self.maps(u).chunk(2, -1)
         x, past = self.convolution(x, state.past)
-        decay, added, query = self._steps(x)
-        h = decay * state.h + added
-        return self._output(h, query, x, gate), MambaState(h, past)
+        delta, key, query = self._selected(x)
+        decay = (-delta.unsqueeze(-1) * self.log_rate.exp()).exp()
+        h = decay * state.h + (delta * x).unsqueeze(-1) * key.unsqueeze(-2)
+        return self._output((h @ query.unsqueeze(-1)).squeeze(-1), x, gate), MambaState(h, past)
 
     def unroll(self, u: Tensor, reset: Tensor, state: MambaState, bptt_length: int | None) -> tuple[Tensor, MambaState]:
         x, gate = self.maps(u).chunk(2, -1)
         x, past = self.convolution.unroll(x, reset, state.past, bptt_length)
-        decay, added, query = self._steps(x)
-        h = scan(decay, added, reset, state.h, bptt_length)
-        return self._output(h, query, x, gate), MambaState(h[-1], past)
+        delta, key, query = (steps.unsqueeze(2) for steps in self._selected(x))
+        decay, write = (delta, self.log_rate.exp().T.unsqueeze(0)), (delta * x.unsqueeze(2), key)
+        y, h = remember("exp", decay, write, query, reset, state.h.mT.unsqueeze(1), bptt_length)
+        return self._output(y.flatten(2), x, gate), MambaState(h.squeeze(1).mT, past)
 
-    def _steps(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """exp(delta A) and delta B x [..., H P, N], and C [..., N]."""
+    def _selected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """delta [..., H P], B and C [..., N]."""
         low, key, query = self.select(x).split([self.rank, self.state_size, self.state_size], -1)
-        delta = F.softplus(self.step(low)).unsqueeze(-1)
-        return (-delta * self.log_rate.exp()).exp(), delta * x.unsqueeze(-1) * key.unsqueeze(-2), query
+        return F.softplus(self.step(low)), key, query
 
-    def _output(self, h: Tensor, query: Tensor, x: Tensor, gate: Tensor) -> Tensor:
-        y = (h @ query.unsqueeze(-1)).squeeze(-1) + self.skip * x
-        return self.out(y * F.silu(gate))
+    def _output(self, y: Tensor, x: Tensor, gate: Tensor) -> Tensor:
+        return self.out((y + self.skip * x) * F.silu(gate))
 
 
 def first_steps(count: int) -> Tensor:

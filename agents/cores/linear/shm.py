@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...unrolling.scan import scan
+from ...unrolling.hadamard import remember
 from ..parts.stack import Mixer, Stack
 
 
@@ -64,27 +64,25 @@ class SHMMixer(Mixer):
         return SHMState(memory, torch.zeros(batch_size, dtype=torch.int64, device=memory.device))
 
     def forward(self, u: Tensor, state: SHMState) -> tuple[Tensor, SHMState]:
-        calibration, added, query, shortcut = self._mapped(u, state.step)
-        memory = calibration * state.memory + added
-        return self._read(memory, query, shortcut), SHMState(memory, state.step + 1)
+        theta, vector, value, key, query, shortcut = self._mapped(u, state.step)
+        calibration = 1 + torch.tanh(theta.unsqueeze(-1) * vector.unsqueeze(-2))
+        memory = calibration * state.memory + value.unsqueeze(-1) * key.unsqueeze(-2)
+        return self.out((memory @ query.unsqueeze(-1)).squeeze(-1) + shortcut), SHMState(memory, state.step + 1)
 
     def unroll(self, u: Tensor, reset: Tensor, state: SHMState, bptt_length: int | None) -> tuple[Tensor, SHMState]:
         step = steps_since_reset(reset, state.step)
-        calibration, added, query, shortcut = self._mapped(u, step)
-        memory = scan(calibration, added, reset, state.memory, bptt_length)
-        return self._read(memory, query, shortcut), SHMState(memory[-1], step[-1] + 1)
+        *mapped, shortcut = self._mapped(u, step)
+        theta, vector, value, key, query = (steps.unsqueeze(2) for steps in mapped)
+        start = state.memory.mT.unsqueeze(1)
+        read, memory = remember("tanh", (theta, vector), (value, key), query, reset, start, bptt_length)
+        return self.out(read.flatten(2) + shortcut), SHMState(memory.squeeze(1).mT, step[-1] + 1)
 
     def _mapped(self, u: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-        """C [..., d, d], e v k^T [..., d, d], q and the shortcut [..., d]."""
+        """theta, W_c u, e v, k, q and the shortcut, [..., d] each."""
         key, query, value, vector, shortcut = self.maps(u).chunk(5, -1)
         key, query = (F.relu(x) / (F.relu(x).sum(-1, keepdim=True) + 1e-5) for x in (key, query))
         theta = self.thetas[scrambled(step) % self.num_thetas]
-        calibration = 1 + torch.tanh(theta.unsqueeze(-1) * vector.unsqueeze(-2))
-        added = (torch.sigmoid(self.rate(u)) * value).unsqueeze(-1) * key.unsqueeze(-2)
-        return calibration, added, query, shortcut
-
-    def _read(self, memory: Tensor, query: Tensor, shortcut: Tensor) -> Tensor:
-        return self.out((memory @ query.unsqueeze(-1)).squeeze(-1) + shortcut)
+        return theta, vector, torch.sigmoid(self.rate(u)) * value, key, query, shortcut
 
 
 def steps_since_reset(reset: Tensor, start: Tensor) -> Tensor:

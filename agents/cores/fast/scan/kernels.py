@@ -11,7 +11,7 @@ import numpy as np
 from .....base.compiled import compiled
 from ..elementwise import Array
 
-_scans = compiled()
+_scans = compiled(allocates=False)
 
 
 @_scans

@@ -1,0 +1,1 @@
+"""The compiled route of matrix memories with a decay per element."""
