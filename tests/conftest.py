@@ -35,6 +35,7 @@ LONG = {
 SET_OF = {
     "actors/remote/test_pool.py": "integration",
     "agents/test_compiled.py": "nightly",
+    "agents/test_fast_routes.py": "integration",
     "cluster": "nightly",
     "contracts/test_reference_mutations.py": "integration",
     "docker": "nightly",
@@ -124,9 +125,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.suffix != ".py" or (chosen != DEFAULT and chosen not in SETS):
         return None
     name = "" if chosen == DEFAULT else chosen
-    in_set = set_of(collection_path) == name or (
-        name and re.search(f"mark.{name}|{CORES}", collection_path.read_text())
-    )
+    marks = f"mark.{name}|{CORES}" if name == "integration" else f"mark.{name}"
+    in_set = set_of(collection_path) == name or (name and re.search(marks, collection_path.read_text()))
     return None if in_set or collection_path.name == "conftest.py" else True
 
 

@@ -25,6 +25,8 @@ CORES = {
     "mnm-p": {"hidden_size": 64, "memory_size": 32},
 }
 """Cores with a route of their own, large enough for it; all others multiply by `kernels.linear`."""
+EACH = [name if name in ("lstm", "gru") else pytest.param(name, marks=pytest.mark.nightly) for name in CORES]
+"""The routes of the others take a minute to compile."""
 LINEAR = {"concrete": {}, "parallel": {}, "fwm": {"hidden_size": 128, "memory_size": 64}}
 """Cores whose large layers multiply by `kernels.linear`, for one step in other shapes than for an unroll."""
 needs_routine = pytest.mark.usefixtures("routine")
@@ -114,9 +116,7 @@ def test_gradients_are_those_of_float32_up_to_rounding():
 
 
 @needs_routine
-@pytest.mark.parametrize(  # the other routes take a minute to compile
-    "name", [name if name in ("lstm", "gru") else pytest.param(name, marks=pytest.mark.integration) for name in CORES]
-)
+@pytest.mark.parametrize("name", EACH)
 def test_a_core_acts_as_it_learns_and_its_gradient_is_near_that_of_float32(name):
     torch.manual_seed(0)
     core = make_core(name, 130, **CORES[name])
@@ -147,7 +147,7 @@ def acting(precision, core="lstm"):
 
 
 @needs_routine
-@pytest.mark.parametrize("core", [*CORES, *LINEAR])
+@pytest.mark.parametrize("core", [*EACH, *LINEAR])
 def test_actor_and_learner_compute_the_same_policy(core):
     """Importance ratios of the weights that acted are 1, although batches differ."""
     actor = acting("bf16", core)
@@ -161,7 +161,7 @@ def test_actor_and_learner_compute_the_same_policy(core):
 
 
 @needs_routine
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("core", EACH)
 def test_a_whole_update_is_near_that_of_float32_and_repeats_bit_for_bit(core):
     """RMSProp with a large epsilon: the change of the weights is nearly proportional to the clipped gradient."""
     unroll, changes = acting("float32", core).unroll(), []

@@ -105,6 +105,7 @@ def test_unroll_is_the_loop_over_steps(bptt_length):
     compare_with_loop(small(), SIZE, bptt_length)
 
 
+@pytest.mark.integration
 def test_both_routes_agree_in_wide_batches(monkeypatch):
     """More environments than a group holds, in the numbers that training uses."""
     core = ConvLSTM(37, 5, 7, hidden_channels=3, kernel_size=2).float()

@@ -177,7 +177,6 @@ def test_one_word_in_the_environment_switches_them_off(monkeypatch):
         assert again.enabled == expected
 
 
-@pytest.mark.integration
 def test_using_a_core_changes_no_setting_of_the_process():
     program = """if True:
         import torch

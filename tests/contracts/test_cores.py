@@ -33,7 +33,7 @@ VARIANTS = [
 ]
 OF_VARIANTS = (
     *("shapes and types", "step equals unroll", "chunks do not matter", "a reset clears the state"),
-    *("nothing leaks past a reset", "gradient cut at bptt_length", "every parameter learns"),
+    *("nothing leaks past a reset", "gradient reaches back", "every parameter learns"),
 )
 """Lines that options may break; whether a variant learns in a few updates is not its contract."""
 

@@ -28,6 +28,8 @@ LONG = 1100
 every_environment = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.integration] * name.endswith("-twin")) for name in NAMES]
 )
+engine = pytest.mark.parametrize("name", ["boxworld", "popgym-battleship"])
+"""For what the engine does alike in every environment."""
 
 
 class Record(NamedTuple):
@@ -284,7 +286,7 @@ def test_bad_actions_change_nothing(name):
             alone.step(action)  # pyright: ignore[reportArgumentType]
 
 
-@every_environment
+@engine
 def test_arrays_that_do_not_fit_are_refused(name):
     env = made(name)
     good = (np.zeros(4, np.int64), env.new_observation(), np.zeros(4, np.float32), *np.zeros((2, 4), np.bool_))
@@ -296,7 +298,7 @@ def test_arrays_that_do_not_fit_are_refused(name):
         env.reset(options={"reset_mask": np.ones(3, np.bool_)})
 
 
-@every_environment
+@engine
 def test_nothing_works_before_the_first_reset(name):
     env, alone = make_batch(name, 4), single(name)
     with pytest.raises(error.ResetNeeded):
@@ -307,7 +309,7 @@ def test_nothing_works_before_the_first_reset(name):
         alone.step(0)
 
 
-@every_environment
+@engine
 def test_impossible_parameters_are_named(name):
     for num_envs, first_index, render_mode, message in (
         (0, 0, None, "num_envs is 0; allowed: at least 1"),
@@ -361,7 +363,7 @@ def test_levels_of_a_batch_are_a_list(name):
     np.testing.assert_array_equal(observation, [*before[:2], env.observe(0)])
 
 
-@every_environment
+@engine
 def test_levels_and_options_are_known_by_name(name):
     env, alone = made(name, 2), single(name)
     level = env.level(0)
@@ -394,7 +396,7 @@ def test_levels_and_options_are_known_by_name(name):
         env.set_level(2, level)
 
 
-@every_environment
+@engine
 def test_a_level_comes_after_the_first_reset(name):
     """The other copies would play zeroed memory."""
     level, env = made(name).level(0), make_batch(name, 2)
@@ -434,7 +436,7 @@ def test_a_save_of_other_parameters_is_refused(name):
     env.restore(old)
 
 
-@every_environment
+@engine
 def test_the_nearest_parameter_is_named(name):
     environment, _ = find_environment(name)
     known = next(iter(environment_parameters(environment)))
@@ -453,7 +455,7 @@ def test_the_nearest_parameter_is_named(name):
             gymnasium.make_vec(environment.id, num_envs=number)
 
 
-@every_environment
+@engine
 def test_bad_calls_are_explained(name):
     env, alone = made(name), single(name)
     with pytest.raises(ValueError, match=r"seed is 1\.5; expected an integer"):

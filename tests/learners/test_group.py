@@ -34,9 +34,8 @@ ALGORITHMS = {
     "ppo": replace(ADAM, algorithm="ppo", algorithm_args={"epochs": 2, "minibatches": 2}, max_grad_norm=0.1),
 }
 TOLERANCES = {True: 1e-12, False: 1e-6}
-SETS = {"lstm": "integration", "rmc": "integration"}
 EVERY = [
-    pytest.param(core, algorithm, marks=getattr(pytest.mark, SETS.get(core, "nightly")))
+    pytest.param(core, algorithm, marks=pytest.mark.integration if core == "lstm" else pytest.mark.nightly)
     for core in core_names()
     for algorithm in ALGORITHMS
 ]

@@ -227,11 +227,6 @@ def test_an_evaluation_that_fails_is_named_and_does_not_hide_the_others(
     assert code == 1
     assert "measure is 'score'; rl-eval reports: return, length" in said
 
-    file.write_text(text)
-    assert reproduce(capsys, *words, "--curves", "other")[0] == 0
-    chosen = json.loads((results / "small-quick.json").read_text())["curves"]
-    assert chosen == recorded  # lstm was not asked for, so its record stays
-
 
 def test_a_run_that_ended_early_says_so_on_the_page() -> None:
     small = figure.parse("small", SMALL)
