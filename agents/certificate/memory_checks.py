@@ -3,6 +3,8 @@
 Each takes a Probe, returns a detail for its line or raises Failure.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -71,8 +73,7 @@ def nothing_passes_a_reset(probe: Probe) -> str:
         again = run(probe.core, changed, reset, another(probe.state)).outputs[~before]
         require_equal(again, after, "outputs after a reset, with different histories,", probe.tolerance)
         on_inputs, *on_state = gradients(after.sum(), [inputs, *floats(state)])
-        if any(bool((grad != 0).any()) for grad in (on_inputs[before], *on_state)):
-            raise Failure("gradient passes a reset")
+        require_none((on_inputs[before], *on_state), "gradient passes a reset")
     return "by values and by gradients"
 
 
@@ -89,8 +90,8 @@ def environments_are_independent(probe: Probe) -> str:
         alone = run(probe.core, probe.inputs[:, third], probe.reset[:, third], some_of(probe.state, third)).outputs
         require_equal(alone, outputs[:, third], "environment 2 in a batch of one:", probe.tolerance)
         on_inputs, *on_state = gradients(outputs[:, 0].sum(), [inputs, *floats(state)])
-        if any(bool((grad != 0).any()) for grad in (on_inputs[:, 1:], *(grad[1:] for grad in on_state))):
-            raise Failure("gradient passes from one environment to another")
+        others = on_inputs[:, 1:], *(grad[1:] for grad in on_state)
+        require_none(others, "gradient passes from one environment to another")
     return "by values, by gradients and in a batch of one"
 
 
@@ -170,5 +171,11 @@ def require_cut(probe: Probe, length: int) -> None:
         if length < len(inputs):
             late = one._replace(outputs=one.outputs[length:], loss=None if one.loss is None else one.loss[length:])
             on_inputs, *on_state = gradients(summed(late), [inputs, *floats(state)])
-            if any(bool((grad != 0).any()) for grad in (on_inputs[:length], *on_state)):
-                raise Failure(f"bptt_length {length}: gradient passes from step {length} on to the steps before")
+            passes = f"bptt_length {length}: gradient passes from step {length} on to the steps before"
+            require_none((on_inputs[:length], *on_state), passes)
+
+
+def require_none(gradients: Iterable[Tensor], problem: str) -> None:
+    """Raise Failure with the problem unless all gradients are zero."""
+    if any(bool((gradient != 0).any()) for gradient in gradients):
+        raise Failure(problem)

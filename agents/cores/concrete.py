@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from ..kernels import Linear
 from ..unrolling.scan import scan
-from .core import Axis, Core, Route, Step
+from .core import Axis, Core, Step
 from .fast.acting import Affine
 from .fast.blas import gemm
-from .fast.filters import hold
-from .fast.pool_views import Filters, Views
-from .fast.routes import arrays, check, stands_for
+from .fast.pool_views import Filters, Views, hold
+from .fast.routes import arrays, check, gradient_cuts, stands_for
 from .parts.pools import LinearFilter, chained, deviations, half_lives, parallel
 
 
@@ -119,8 +118,8 @@ class Concrete(Core):
         views = torch.bmm(pools.transpose(0, 1), self._viewports()).transpose(0, 1)
         return self._summary(views.flatten(1)), ConcreteState(pools)
 
-    def fast_route(self, inputs: Tensor) -> Route:
-        return self.unroll_compiled if stands_for(self, inputs) else self.unroll_scan
+    def compiles(self, inputs: Tensor) -> bool:
+        return stands_for(self, inputs)
 
     def fast_step(self, batch_size: int) -> Step | None:
         weight = self.embedding.weight
@@ -158,14 +157,14 @@ class Concrete(Core):
         power = torch.linalg.matrix_power(self._feedback, len(inputs)).to(inputs)
         gains, decays = self._stages.to(inputs)
         filters = Filters(gains, decays, self.in_a_row, power)
-        cut = None if bptt_length is None else _cuts(reset, bptt_length)
+        cut = None if bptt_length is None else gradient_cuts(reset, bptt_length)
         views, pools = Views.apply(  # pyright: ignore
             filters, reset, cut, inputs, state.pools, weight, self._viewports(), self.viewport_bias
         )
         outputs = self.summarizer(views).relu_()
         return outputs, ConcreteState(torch.cat([pools[:, :1], pools[:, 1:].detach()], dim=1)), None
 
-    def unroll_scan(
+    def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None
     ) -> tuple[Tensor, ConcreteState, None]:
         """`unroll` for other devices: every pool at all steps by one scan, the same operations for every batch."""
@@ -199,11 +198,3 @@ class Parallel(Concrete):
     """
 
     in_a_row = False
-
-
-def _cuts(reset: Tensor, bptt_length: int | None) -> Tensor:
-    """Mask of steps without gradient to the previous step: bool [T, B]."""
-    if bptt_length is None:
-        return reset
-    time = torch.arange(reset.shape[0], device=reset.device).unsqueeze(1)
-    return reset | ((time > 0) & (time % bptt_length == 0))

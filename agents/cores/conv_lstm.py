@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .contract.conditions import under_torch_func
-from .core import Axis, Core, Route, unroll_step_by_step
+from .core import Axis, Core, unroll_step_by_step
 from .fast.blas import gemm
-from .fast.conv import unroll as fast
 from .fast.elementwise import Array
+from .fast.gated import unroll as fast
 from .fast.routes import stands_for
+from .lstm import lstm_step
 from .parts.images import image_size
 
 FORGET_BIAS = 1.0  # Added to the forget gate, as in the released Conv2DLSTM
@@ -85,11 +86,7 @@ class ConvLSTM(Core):
             return outputs[0], state
         return self._step(self._from_input(inputs), state)
 
-    def fast_route(self, inputs: Tensor) -> Route:
-        return self.unroll_compiled if self.compiles(inputs) else self.unroll_steps
-
     def compiles(self, inputs: Tensor) -> bool:
-        """Whether compiled functions are equivalent to this core's parts."""
         return self.kind is ConvLSTM and stands_for(self, inputs) and gemm(inputs.dtype) != 0
 
     def unroll_compiled(
@@ -99,10 +96,10 @@ class ConvLSTM(Core):
         weight = self.state_conv.weight.permute(0, 2, 3, 1).flatten(1)
         assert self.state_conv.bias is not None
         gates = self._all_from_input(inputs) + self.state_conv.bias
-        outputs, *last = fast.run(gates, weight, *state, self.places, reset, bptt_length)
+        outputs, *last = fast.run_lstm(gates, weight, *state, reset, bptt_length, self.places)
         return outputs.flatten(2), ConvLSTMState(*last), None
 
-    def unroll_steps(
+    def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: ConvLSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, ConvLSTMState, Tensor | None]:
         """`unroll` with the inputs of all steps convolved at once."""
@@ -127,9 +124,7 @@ class ConvLSTM(Core):
         """from_input [B, places, 4 channels], state -> output [B, places * channels], next state."""
         image = state.h.transpose(1, 2).unflatten(2, (self.height, self.width))
         gates = from_input + self.state_conv(self._padded(image)).flatten(2).transpose(1, 2)
-        i, f, g, o = gates.chunk(4, 2)
-        c = torch.sigmoid(f) * state.c + torch.sigmoid(i) * torch.tanh(g)
-        h = torch.sigmoid(o) * torch.tanh(c)
+        h, c = lstm_step(gates, state.c)
         return h.flatten(1), ConvLSTMState(h, c)
 
     def _padded(self, image: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ __all__ = [
     "CoreState",
     "Route",
     "Step",
+    "map_named",
     "map_state",
     "readable",
     "reset_state",
@@ -117,9 +118,14 @@ class Core(nn.Module):
         """Parts of the state by name, for interventions; leaves can be named in every core."""
         return {}
 
+    def compiles(self, inputs: Tensor) -> bool:
+        """Whether `unroll_compiled` is equivalent to this core's own parts for these inputs."""
+        return False
+
     def fast_route(self, inputs: Tensor) -> Route | None:
-        """Return a faster form of `loop` for these inputs, `unroll_at_once` if the core has it, or None."""
-        return getattr(self, "unroll_at_once", None)
+        """Return a faster form of `loop` for these inputs, or None: `unroll_compiled` or `unroll_at_once`, if any."""
+        compiled: Route | None = getattr(self, "unroll_compiled", None)
+        return compiled if compiled and self.compiles(inputs) else getattr(self, "unroll_at_once", None)
 
     def fast_step(self, batch_size: int) -> Step | None:
         """Return a faster form of a step for acting with the present weights, or None."""
@@ -227,11 +233,23 @@ def state_leaves(state: CoreState) -> list[Tensor]:
     return [state] if isinstance(state, Tensor) else [leaf for part in state for leaf in state_leaves(part)]
 
 
-def named_leaves(state: CoreState, name: str = "") -> dict[str, Tensor]:
-    """Leaves of a state, flattened to [B, K], by the names of their fields: `controller.h`."""
+def map_named(
+    function: Callable[[str, Tensor], Tensor], state: CoreState, joint: str = ".", name: str = ""
+) -> CoreState:
+    """Apply function(name, leaf) leaf by leaf; the names of nested fields are joined: `controller.h`."""
     if isinstance(state, Tensor):
-        return {name: state.flatten(1) if state.dim() > 1 else state.unsqueeze(1)}
+        return function(name, state)
+    names = (f"{name}{joint}{field}" if name else field for field in state._fields)
+    return type(state)(*(map_named(function, part, joint, own) for own, part in zip(names, state, strict=True)))
+
+
+def named_leaves(state: CoreState) -> dict[str, Tensor]:
+    """Leaves of a state, flattened to [B, K], by name."""
     leaves: dict[str, Tensor] = {}
-    for field, part in zip(state._fields, state, strict=True):
-        leaves |= named_leaves(part, f"{name}.{field}" if name else field)
+
+    def add(name: str, leaf: Tensor) -> Tensor:
+        leaves[name] = leaf.flatten(1) if leaf.dim() > 1 else leaf.unsqueeze(1)
+        return leaf
+
+    map_named(add, state)
     return leaves

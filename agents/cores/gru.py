@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from .. import bf16
 from ..kernels import linear
 from .contract.conditions import under_torch_func
-from .core import Axis, Core, Route, unroll_step_by_step
+from .core import Axis, Core, unroll_step_by_step
 from .fast.blas import gemm
 from .fast.gated import unroll as fast
 from .fast.routes import stands_for
@@ -60,9 +60,6 @@ class GRU(Core):
         h = torch.lerp(n, before.h, z)
         return h, GRUState(h)
 
-    def fast_route(self, inputs: Tensor) -> Route:
-        return self.unroll_compiled if self.compiles(inputs) else self.unroll_steps
-
     def compiles(self, inputs: Tensor) -> bool:
         return self.kind is GRU and stands_for(self, inputs) and gemm(inputs.dtype) != 0
 
@@ -75,7 +72,7 @@ class GRU(Core):
         outputs, h = fast.run_gru(gates, cell.weight_hh, inner, state.h, reset, bptt_length)
         return outputs, GRUState(h), None
 
-    def unroll_steps(
+    def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None = None
     ) -> tuple[Tensor, GRUState, Tensor | None]:
         """`unroll` for other devices: one matrix multiplication with the inputs of all steps, then step by step."""

@@ -1,14 +1,15 @@
 """`learn_initial_state=true`: the initial state is a parameter of the core."""
 
 import functools
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from .contract.conditions import readable
-from .core import Core, CoreState, map_state, reset_state
+from .core import Core, CoreState, map_named, map_state, reset_state
 
+JOINT = "__"  # Joins the names of nested leaves in names of parameters
 LARGEST = 1e6  # Values beyond this bound are sentinels, such as the logarithm of an empty sum, and stay constant
 
 
@@ -17,7 +18,7 @@ def learn_initial_state(core: Core, name: str) -> Core:
     counts of steps, stay constant. Raises ValueError for a core without a state, and for one whose initial state is
     empty."""
     leaves: dict[str, Tensor] = {}
-    _each(core.initial_state_form(), lambda leaf, path: leaves.update({path: leaf}))
+    map_named(leaves.setdefault, core.initial_state_form(), JOINT)
     names = [path for path, leaf in leaves.items() if path not in core.constant_leaves and _real(leaf)]
     if core.constant_start or not names:
         problem = core.constant_start or ("it has no real values" if leaves else "it has no state")
@@ -41,7 +42,14 @@ class LearnedStart:
     def initial_state(self, batch_size: int) -> CoreState:
         """Learned state for every environment, leaves [batch_size, ...], with gradient."""
         constant: CoreState = super().initial_state(batch_size)  # pyright: ignore
-        return _replaced(constant, self.learned_state, batch_size, "")
+
+        def start(path: str, leaf: Tensor) -> Tensor:
+            key = _key(path)
+            if key not in self.learned_state:
+                return leaf
+            return self.learned_state[key].repeat(batch_size, *[1] * (leaf.dim() - 1))
+
+        return map_named(start, constant, JOINT)
 
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
@@ -81,21 +89,3 @@ def _real(leaf: Tensor) -> bool:
 def _key(path: str) -> str:
     """Name of a leaf's parameter; ParameterDict refuses names of its own methods, such as `values`."""
     return f"{path}_" if hasattr(nn.ParameterDict, path) else path
-
-
-def _each(state: CoreState, function: Any, path: str = "") -> None:
-    """Call `function(leaf, path)` for every leaf; names in a path are joined by two underscores."""
-    if isinstance(state, Tensor):
-        function(state, path)
-    else:
-        for field, part in zip(state._fields, state, strict=True):
-            _each(part, function, f"{path}__{field}" if path else field)
-
-
-def _replaced(state: CoreState, learned: nn.ParameterDict, batch_size: int, path: str) -> CoreState:
-    """State with the learned leaves, [batch_size, ...]."""
-    if isinstance(state, Tensor):
-        key = _key(path)
-        return learned[key].repeat(batch_size, *[1] * (state.dim() - 1)) if key in learned else state
-    parts = zip(state._fields, state, strict=True)
-    return type(state)(*(_replaced(x, learned, batch_size, f"{path}__{name}" if path else name) for name, x in parts))

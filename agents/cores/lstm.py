@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import linear
-from .core import Axis, Core, Route, Step, unroll_step_by_step
+from .core import Axis, Core, Step, unroll_step_by_step
 from .fast.acting import Affine
 from .fast.blas import gemm
 from .fast.gated import unroll as fast
@@ -61,9 +61,6 @@ class LSTM(Core):
         state = self.cell(inputs, state)
         return state.h, state
 
-    def fast_route(self, inputs: Tensor) -> Route:
-        return self.unroll_compiled if self.compiles(inputs) else self.unroll_steps
-
     def compiles(self, inputs: Tensor) -> bool:
         return self.kind is LSTM and stands_for(self, inputs) and gemm(inputs.dtype) != 0
 
@@ -87,7 +84,7 @@ class LSTM(Core):
         outputs, *last = fast.run_lstm(gates, cell.weight_hh, *state, reset, bptt_length)
         return outputs, LSTMState(*last), None
 
-    def unroll_steps(
+    def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, LSTMState, Tensor | None]:
         """`unroll` for other devices: one matrix multiplication with the inputs of all steps, then step by step."""
@@ -102,7 +99,7 @@ class LSTM(Core):
 
 
 def lstm_step(gates: Tensor, c: Tensor) -> LSTMState:
-    """The next state from i, f, g, o [B, 4 H] before their squashing and the cells [B, H]."""
-    i, f, g, o = gates.chunk(4, 1)
+    """The next state from i, f, g, o [..., 4 H] before their squashing and the cells [..., H]."""
+    i, f, g, o = gates.chunk(4, -1)
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
     return LSTMState(torch.sigmoid(o) * torch.tanh(c), c)

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear, linear
-from .core import Core, Route, unroll_step_by_step
+from .core import Core, unroll_step_by_step
 from .fast.blas import gemm
+from .fast.elementwise import EPS
 from .fast.mnm import unroll as fast
-from .fast.mnm.arrays import NORM_EPS
 from .fast.routes import stands_for
 from .lstm import LSTM, LSTMState
 
@@ -113,14 +113,11 @@ class MNM(Core):
         joined, state = self._step(inputs, state)
         return self.out(joined), state
 
-    def fast_route(self, inputs: Tensor) -> Route:
-        return self.unroll_compiled if self.compiles(inputs) else self.unroll_at_once
-
     def compiles(self, inputs: Tensor) -> bool:
         """Whether compiled functions are equivalent to this core's parts. With the paper's literal scale a memory may
         grow without bound; undoing its writes would then lose digits."""
         norm = self.norm
-        usual = norm is None or (norm.eps == NORM_EPS and set(dict(norm.named_parameters())) == {"weight", "bias"})
+        usual = norm is None or (norm.eps == EPS and set(dict(norm.named_parameters())) == {"weight", "bias"})
         usual = usual and type(self) in (MNMp, MNMg) and not self.paper_scale
         usual = usual and not isinstance(getattr(self, "carry", None), nn.Module)
         return usual and stands_for(self, inputs) and gemm(inputs.dtype) != 0
@@ -266,8 +263,7 @@ class MNMg(MNM):
         zeros = MemoryWeights(*map(torch.zeros_like, state.memory))
         return MomentumState(*state[:4], zeros) if self.momentum else state
 
-    def fast_route(self, inputs: Tensor) -> Route:
-        return super().fast_route(inputs)
+    unroll_at_once = MNM.unroll_at_once  # which this class's initial state would otherwise exclude
 
     def _carried(
         self, hidden: Tensor, state: AnyState, written: MemoryWeights

@@ -1,15 +1,24 @@
-"""Panels of gated memories (LSTM, GRU, ConvLSTM, minGRU): units ordered by measured memory span."""
+"""Panels of memories whose units have time scales: of gated cores as measured, of filters as their decay rates say.
+
+Heat maps are ordered from fast to slow. A half-life is the number of steps after which half of an addition has decayed.
+"""
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from ..cores.concrete import Concrete
 from ..cores.conv_lstm import ConvLSTM
 from ..cores.gru import GRU
+from ..cores.linear.ffm import FFM
+from ..cores.linear.lru import LRU, Block
 from ..cores.linear.min_gru import MinGRU
 from ..cores.lstm import LSTM
-from .panels import MOST_ROWS, Panel, Values, numbered, panels_of, values
+from .panels import MOST_ROWS, Panel, Values, liveliest, numbered, panels_of, values
 from .trace import Trace
+
+FEWEST_FEATURES = 4
 
 
 @panels_of.register(LSTM)
@@ -45,20 +54,79 @@ def _(core: MinGRU, trace: Trace) -> list[Panel]:
     ]
 
 
+@panels_of.register
+def _(core: Concrete, trace: Trace) -> list[Panel]:
+    most = max(MOST_ROWS // core.num_pools, FEWEST_FEATURES)
+    shown, labels, bands, sizes = [], [], [], []
+    for n, half_life in enumerate(core.half_lives(), start=1):
+        series = values(trace.after.pools[:, n - 1])
+        selected = liveliest(series, most)
+        largest = float(np.abs(series).max(initial=0.0))
+        sizes.append(np.linalg.norm(series, axis=0))
+        bands.append((f"pool {n}: half-life {half_life:.3g}", sum(map(len, shown))))
+        shown.append(series[selected] / max(largest, 1e-12))
+        labels += [f"pool {n}, feature {i + 1}" for i in selected]
+    return [
+        Panel(
+            "pools by time scale",
+            f"Each band is a pool, its {len(shown[0])} most active features scaled to the pool's largest value. "
+            "After its half-life (steps) half of an input's effect on the pool has decayed.",
+            "heat",
+            np.concatenate(shown).astype(np.float32),
+            tuple(labels),
+            "signed",
+            bands=tuple(bands),
+        ),
+        Panel(
+            "size of the pools",
+            "Euclidean norm.",
+            "lines",
+            np.stack(sizes).astype(np.float32),
+            tuple(f"pool {n}" for n in range(1, core.num_pools + 1)),
+        ),
+    ]
+
+
+@panels_of.register
+def _(core: LRU, trace: Trace) -> list[Panel]:
+    panels: list[Panel] = []
+    for number, block in enumerate(core.blocks):
+        assert isinstance(block, Block)
+        title = "size of the states" if len(core.blocks) == 1 else f"block {number + 1}: states"
+        panels.append(by_half_life(title, "unit", trace.after.h[:, number].norm(dim=2), block.half_lives()))
+    return panels
+
+
+@panels_of.register
+def _(core: FFM, trace: Trace) -> list[Panel]:
+    sizes = trace.after.traces.flatten(2).norm(dim=2)
+    return [by_half_life("size of the traces", "trace", sizes, core.half_lives())]
+
+
+def by_half_life(title: str, name: str, sizes: Tensor, half_lives: Tensor) -> Panel:
+    """Magnitudes [T, N] of complex states, each relative to its maximum."""
+    series, spans = values(sizes), half_lives.detach().double().numpy()
+    rows, note = _from_fast_to_slow(spans, "absolute value, as a share of the largest in this episode.")
+    labels = tuple(f"{name} {i + 1}: half-life {spans[i]:.3g}" for i in rows)
+    shares = series[rows] / np.maximum(series[rows].max(1, keepdims=True), 1e-12)
+    return Panel(f"{title} by half-life", note, "heat", shares, labels, "share")
+
+
 def by_time_constant(name: str, series: Values) -> Panel:
-    """Heat map of series [R, T], from fastest to slowest."""
+    """Series [R, T] by their time constants."""
     spans = time_constants(series)
+    measured = "the steps after which a unit's autocorrelation in this episode is below 1/e."
+    rows, note = _from_fast_to_slow(spans, measured)
+    labels = tuple(f"unit {i + 1}: {spans[i]:.3g} steps" for i in rows)
+    return Panel(f"{name} by time constant", note, "heat", series[rows], labels, "signed")
+
+
+def _from_fast_to_slow(spans: NDArray[np.float64], shown: str) -> tuple[NDArray[np.int64], str]:
+    """Indices of at most MOST_ROWS of the spans in ascending order, and the note of their panel."""
     order = np.argsort(spans, kind="stable")
-    selected = order[np.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).round().astype(int)]
-    less = "" if len(selected) == len(order) else f" {len(selected)} of {len(order)}, evenly chosen."
-    return Panel(
-        f"{name} by time constant",
-        "From fast (top) to slow: the steps after which a unit's autocorrelation in this episode is below 1/e." + less,
-        "heat",
-        series[selected],
-        tuple(f"unit {i + 1}: {spans[i]:.3g} steps" for i in selected),
-        "signed",
-    )
+    rows = order[np.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).round().astype(int)]
+    less = "" if len(rows) == len(order) else f" {len(rows)} of {len(order)}, evenly chosen."
+    return rows, f"From fast (top) to slow: {shown}{less}"
 
 
 def time_constants(series: Values) -> NDArray[np.float64]:

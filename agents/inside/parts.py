@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...base.messages import advice, nearest
-from ..cores.core import Core, CoreState, map_state, named_leaves
+from ..cores.core import Core, CoreState, map_named, map_state, named_leaves
 
 
 def mask(core: Core, name: str = "", which: str = "") -> CoreState:
@@ -49,13 +49,14 @@ def _chosen(name: str, which: str, count: int) -> list[int]:
     return chosen
 
 
-def _marked(form: CoreState, selected: Mapping[str, tuple[int, list[int]] | None], path: str = "") -> CoreState:
+def _marked(form: CoreState, selected: Mapping[str, tuple[int, list[int]] | None]) -> CoreState:
     """Mask that is True in selected leaves; with (dimension, places) only in those places."""
-    if isinstance(form, Tensor):
-        marked = torch.zeros_like(form, dtype=torch.bool)
-        if path in selected:
-            cut = selected[path]
-            marked = ~marked if cut is None else marked.index_fill(cut[0], torch.tensor(cut[1]), True)
-        return marked
-    parts = zip(form._fields, form, strict=True)
-    return type(form)(*(_marked(part, selected, f"{path}.{field}" if path else field) for field, part in parts))
+
+    def mark(name: str, leaf: Tensor) -> Tensor:
+        marked = torch.zeros_like(leaf, dtype=torch.bool)
+        cut = selected.get(name)
+        if cut is not None:
+            return marked.index_fill(cut[0], torch.tensor(cut[1]), True)
+        return ~marked if name in selected else marked
+
+    return map_named(mark, form)

@@ -1,4 +1,4 @@
-"""Panels of the RMC: attention of its slots, openness of its gates, similarity of slots."""
+"""Panels of memories that attend: slots and gates of the RMC, and the window over the past of GTrXL."""
 
 from itertools import combinations
 from typing import cast
@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..cores.gtrxl import GTrXL
 from ..cores.rmc import RMC, RelationalBlock
 from .panels import Panel, each, numbered, panels_of, values
 from .trace import Trace
@@ -88,3 +89,32 @@ def openness(core: RMC, memory: Tensor, projected: Tensor) -> list[Tensor]:
     from_input = core.input_gates[0](projected).unsqueeze(1) + core.memory_gates[0](memory.tanh())
     gates = from_input.chunk(2, -1)
     return [(gate + bias).sigmoid().mean(2) for gate, bias in zip(gates, core.gate_biases, strict=True)]
+
+
+@panels_of.register
+def _(core: GTrXL, trace: Trace) -> list[Panel]:
+    weights = torch.stack(core.attention(trace.before, trace.after), 1)  # [T, layers, heads, M + 1]
+    steps, layers, heads, places = weights.shape
+    lags = torch.arange(places - 1, -1, -1)
+    by_step = torch.zeros(steps, steps)
+    for t in range(steps):
+        reach = min(t, places - 1)  # the last places are the steps t - reach .. t
+        by_step[t, t - reach : t + 1] = weights[t].mean((0, 1))[places - 1 - reach :]
+    names = each(numbered("layer", layers), numbered("head", heads))
+    return [
+        Panel(
+            "attention distance",
+            "Mean age, in steps, of what a head attends to; 0 is the present.",
+            "lines",
+            values((weights * lags).sum(-1)),
+            names,
+        ),
+        Panel(
+            "attention by step",
+            "Across: attending step. Down: attended step. Color: share of all heads' attention.",
+            "heat",
+            values(by_step),
+            tuple(f"step {t}" for t in range(steps)),
+            "share",
+        ),
+    ]

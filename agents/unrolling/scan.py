@@ -2,7 +2,7 @@
 
     h_t = a_t * h_{t-1} + x_t        elementwise, real or complex, h_{t-1} = 0 where a new sequence begins
 
-On a CPU compiled code does it step by step (cores/fast/scan). Elsewhere T steps are cut into blocks of about sqrt(T)
+On a CPU compiled code does it step by step (cores/fast/scan.py). Elsewhere T steps are cut into blocks of about sqrt(T)
 consecutive steps. All blocks are processed in parallel from zero,
 which takes sqrt(T) operations on wide tensors; with p_t the product of a since the block's beginning,
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..cores.contract.conditions import readable
-from ..cores.fast.scan.unroll import can_compile, scan_compiled
+from ..cores.fast.scan import can_compile, scan_compiled
 
 SHORT = 24  # Largest number of steps in a block that is processed step by step
 

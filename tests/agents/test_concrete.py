@@ -13,7 +13,7 @@ from unrolls import check_gradients, compare_chunks, compare_with_loop, random_i
 
 SIZE, POOL, POOLS, VIEW, OUT = 5, 4, 3, 2, 6
 UNITS = pytest.mark.parametrize("units", [False, True], ids=["", "unit-views"])
-WAYS = pytest.mark.parametrize("way", ["unroll_compiled", "unroll_scan"])
+WAYS = pytest.mark.parametrize("way", ["unroll_compiled", "unroll_at_once"])
 BOTH = pytest.mark.parametrize("name", ["concrete", "parallel"])
 
 

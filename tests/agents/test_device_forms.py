@@ -14,10 +14,10 @@ FORMS = pytest.mark.parametrize(
     ("name", "form", "options"),
     [
         ("fwm", "unroll_pieces", {"hidden_size": 4, "memory_size": 3, "num_reads": 2}),
-        ("lstm", "unroll_steps", {"hidden_size": 4}),
-        ("gru", "unroll_steps", {"hidden_size": 4}),
-        ("concrete", "unroll_scan", POOLS),
-        ("parallel", "unroll_scan", POOLS),
+        ("lstm", "unroll_at_once", {"hidden_size": 4}),
+        ("gru", "unroll_at_once", {"hidden_size": 4}),
+        ("concrete", "unroll_at_once", POOLS),
+        ("parallel", "unroll_at_once", POOLS),
     ],
 )
 

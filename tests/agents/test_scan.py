@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engram.agents.cores.fast.scan.unroll import can_compile, scan_compiled
+from engram.agents.cores.fast.scan import can_compile, scan_compiled
 from engram.agents.unrolling import scan as scans
 from engram.agents.unrolling.scan import scan, scan_blocks
 

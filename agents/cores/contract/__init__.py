@@ -1,1 +1,1 @@
-"""Contract of cores: conditions for faster forms, and one test call of each method before a run."""
+"""Contract of cores: conditions for faster forms, and the precision of cores."""

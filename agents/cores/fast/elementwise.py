@@ -151,13 +151,3 @@ def gradient_ends(reset: Array, cut: int, t: int, b: int) -> bool:
     """Whether no gradient of environment b passes from step t to the state before it. This holds where an episode
     begins (`reset` bool [T, B]), and before every `cut`-th step; 0 truncates none."""
     return reset[t, b] or (cut > 0 and t > 0 and t % cut == 0)
-
-
-@part
-def state_before(reset: Array, first: Array, after: Array, t: int, b: int, into: Array) -> None:
-    """Write the state of environment b before step t: zero where an episode begins. Elsewhere it is the state after the
-    previous step (`after` [T, B, H]), at t = 0 the `first` one [B, H]."""
-    if reset[t, b]:
-        into[:] = 0
-    else:
-        into[:] = after[t - 1, b] if t > 0 else first[b]

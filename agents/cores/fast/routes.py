@@ -76,6 +76,12 @@ def check(route: str, like: Tensor, **expected: tuple[Tensor, Sequence[int]]) ->
             raise ValueError(f"{route}: {name} is {actual}; expected {dtype} {list(shape)} on cpu")
 
 
+def gradient_cuts(reset: Tensor, bptt_length: int) -> Tensor:
+    """Steps without gradient to the previous step, bool [T, B]: resets, and every `bptt_length`-th step."""
+    time = torch.arange(len(reset), device=reset.device).unsqueeze(1)
+    return reset | ((time > 0) & (time % bptt_length == 0))
+
+
 def arrays(*tensors: Tensor) -> list[Array]:
     """Views of tensors as numpy arrays; a tensor with gaps is copied."""
     return [tensor.detach().contiguous().numpy() for tensor in tensors]

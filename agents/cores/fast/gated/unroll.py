@@ -1,6 +1,7 @@
-"""The unroll of LSTM and GRU by compiled functions, as one node of autograd's graph, for a CPU."""
+"""The unroll of LSTM, ConvLSTM and GRU by compiled functions, as one node of autograd's graph, for a CPU."""
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .... import bf16
+from ..blas import gemm
 from ..elementwise import Array
 from ..routes import (
     GROUP_OF_A_STEP,
@@ -22,23 +24,34 @@ from ..routes import (
     turned,
 )
 from . import gru, lstm
-from .arrays import Gradients, Inputs, Record
+from .arrays import ONE_PLACE, Gradients, Inputs, Record, make_record
+
+PLACES_AT_ONCE = 400  # Rows per matrix multiplication: fewer need too many calls, more do not fit into a core's cache
 
 
 def run_lstm(
-    gates: Tensor, weight: Tensor, h: Tensor, c: Tensor, reset: Tensor, bptt_length: int | None
+    gates: Tensor,
+    weight: Tensor,
+    h: Tensor,
+    c: Tensor,
+    reset: Tensor,
+    bptt_length: int | None,
+    places: Array | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """h [T, B, H] after each step, the last h and the last c.
+    """h [T, B, H] after each step, the last h and the last c; of a ConvLSTM [T, B, P, C].
 
     Args:
-        gates: W_x x + b_x + b_h, [T, B, 4 H].
-        weight: W_h, [4 H, H].
-        h, c: before the first step, [B, H].
+        gates: W_x x + b_x + b_h, [T, B, 4 H]; of a ConvLSTM [T, B, P, 4 C].
+        weight: W_h, [4 H, H]; of a ConvLSTM [4 C, K C], with contiguous channels of each place of the kernel.
+        h, c: before the first step, [B, H]; of a ConvLSTM [B, P, C].
         reset, bptt_length: as in `Core.unroll`.
+        places: of a ConvLSTM: int [P, K], input places of every place's kernel; -1 is the padding.
     """
-    (steps, batch, _), size = gates.shape, weight.shape[1]
-    check("LSTM", gates, h=(h, (batch, size)), c=(c, (batch, size)), reset=(reset, (steps, batch)))
-    return _Unroll.apply(_plan(LSTM_LOOPS, weight, reset, bptt_length), gates, weight, weight.new_empty(0), h, c)  # pyright: ignore
+    (steps, batch, *image, _), size = gates.shape, weight.shape[0] // 4
+    state = (batch, *image, size)
+    check("LSTM", gates, h=(h, state), c=(c, state), reset=(reset, (steps, batch)))
+    plan = _plan(lstm, weight, reset, bptt_length, places)
+    return _Unroll.apply(plan, gates, weight, weight.new_empty(0), h, c)  # pyright: ignore
 
 
 def run_gru(
@@ -55,14 +68,8 @@ def run_gru(
     """
     steps, batch, _ = gates.shape
     check("GRU", gates, h=(h, (batch, weight.shape[1])), reset=(reset, (steps, batch)))
-    outputs, last, _ = _Unroll.apply(
-        _plan(GRU_LOOPS, weight, reset, bptt_length),  # pyright: ignore
-        gates,
-        weight,
-        bias,
-        h,
-        h.new_empty(len(h), 0),
-    )
+    plan = _plan(gru, weight, reset, bptt_length, None)
+    outputs, last, _ = _Unroll.apply(plan, gates, weight, bias, h, h.new_empty(len(h), 0))  # pyright: ignore
     return outputs, last
 
 
@@ -74,9 +81,10 @@ def lstm_steps(weight: Tensor, batch: int) -> Callable[[Array, Array, Tensor, Te
 
     def step(gates: Array, reset: Array, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         out, cells = h.new_empty(1, *h.shape), torch.empty_like(c)
-        inputs = Inputs(gates[np.newaxis], bias, reset[np.newaxis], *arrays(h, c))
-        record.extend([_record(1, width, inputs)] if not record else [])
-        results = out.numpy(), cells.numpy()
+        before = (leaf[:, np.newaxis] for leaf in arrays(h, c))
+        inputs = Inputs(gates[np.newaxis, :, np.newaxis], bias, ONE_PLACE, reset[np.newaxis], *before)
+        record.extend([make_record(1, width, inputs)] if not record else [])
+        results = out.numpy()[:, :, np.newaxis], cells.numpy()[:, np.newaxis]
         for first in range(0, batch, width):
             last = min(first + width, batch)
             lstm.forward(address, first, last, inputs, matrix, False, record[0], *results)
@@ -86,85 +94,80 @@ def lstm_steps(weight: Tensor, batch: int) -> Callable[[Array, Array, Tensor, Te
     return step
 
 
-class _Loops(NamedTuple):
-    forward: Callable[..., None]
-    backward: Callable[..., None]
-    cells: bool
-    """Whether the state has cells in addition to h."""
-
-
-LSTM_LOOPS = _Loops(lstm.forward, lstm.backward, cells=True)
-GRU_LOOPS = _Loops(gru.forward, gru.backward, cells=False)
-
-
 class _Plan(NamedTuple):
-    loops: _Loops
+    kernels: ModuleType  # `forward` and `backward` of the core
+    places: Array
     reset: Array
     cut: int
     recording: bool
-    routine: int
-    """Address of the multiplication routine."""
+    routine: int  # Address of the multiplication routine
+
+    @property
+    def turns(self) -> bool:
+        """Whether the matrix is transposed, which is faster for few rows but does not pay for a single step."""
+        return len(self.reset) > 1 and len(self.places) == 1
+
+    @property
+    def group(self) -> int:
+        """Environments per group of a forward pass."""
+        if len(self.places) > 1:
+            return max(1, PLACES_AT_ONCE // len(self.places))
+        return group_size(self.reset.shape[1]) if self.turns else GROUP_OF_A_STEP
 
 
-def _plan(loops: _Loops, weight: Tensor, reset: Tensor, bptt_length: int | None) -> _Plan:
+def _plan(kernels: ModuleType, weight: Tensor, reset: Tensor, bptt_length: int | None, places: Array | None) -> _Plan:
     (resets,) = arrays(reset)
-    return _Plan(loops, resets, bptt_length or 0, torch.is_grad_enabled(), routine(weight.dtype, weight))
+    address = routine(weight.dtype, weight) if places is None else gemm(weight.dtype)
+    places = ONE_PLACE if places is None else places
+    return _Plan(kernels, places, resets, bptt_length or 0, torch.is_grad_enabled(), address)
 
 
 class _Unroll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        gates, weight, bias, h, c = arrays(*tensors)
-        steps, batch = plan.reset.shape
-        inputs = Inputs(gates, bias, plan.reset, h, c)
-        record = _record(steps, batch, inputs) if plan.recording else None
-        out, cells = tensors[3].new_empty(steps, *h.shape), tensors[4].new_empty(c.shape)
-        address, results = plan.routine, (out.numpy(), cells.numpy())
-        # A transposed matrix is faster for few environments, but transposing does not pay for a single step.
-        many = steps > 1
-        width, weight = (group_size(batch), turned(weight)) if many else (GROUP_OF_A_STEP, weight)
+        gates, weight, bias, *state = arrays(*tensors)
+        (steps, batch), image = plan.reset.shape, len(plan.places)
+        h, c = (leaf.reshape(batch, image, leaf.shape[-1]) for leaf in state)
+        inputs = Inputs(gates.reshape(steps, batch, image, -1), bias, plan.places, plan.reset, h, c)
+        record = make_record(steps, batch, inputs) if plan.recording else None
+        out, cells = tensors[3].new_empty(steps, *tensors[3].shape), tensors[4].new_empty(tensors[4].shape)
+        address, width, turns = plan.routine, plan.group, plan.turns
+        results = out.numpy().reshape(steps, *h.shape), cells.numpy().reshape(c.shape)
         if address < 0:
             weight = packed(tensors[1])
+        elif turns:
+            weight = turned(weight)
 
         def work(_: int, first: int, last: int) -> None:
-            own = record or _record(1, min(width, batch), inputs)
-            plan.loops.forward(address, first, last, inputs, weight, many, own, *results)
+            own = record or make_record(1, min(width, batch), inputs)
+            plan.kernels.forward(address, first, last, inputs, weight, turns, own, *results)
 
         by_groups(work, batch, width)
         if plan.recording:
-            ctx.plan, ctx.record = plan, record
+            ctx.plan, ctx.inputs, ctx.record, ctx.shape = plan, inputs, record, tensors[0].shape
             ctx.save_for_backward(tensors[1])
         return out, out[-1].clone(), cells
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor, *grad_last: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         refuse_second_derivative()
-        plan, record = ctx.plan, ctx.record
+        plan, inputs, record = ctx.plan, ctx.inputs, ctx.record
         (weight,) = ctx.saved_tensors
-        weight = packed(weight, turn=True) if plan.routine < 0 else weight.detach().contiguous().numpy()
-        above = grad_out.contiguous().numpy()
-        h, c = (grad.contiguous().numpy().copy() for grad in grad_last)
+        address, cells = plan.routine, inputs.c.shape[2]
+        weight = packed(weight, turn=True) if address < 0 else weight.detach().contiguous().numpy()
+        rows, (steps, batch) = record.seen.shape[1], plan.reset.shape
+        above = grad_out.contiguous().numpy().reshape(steps, *inputs.h.shape)
+        h, c = (grad.contiguous().numpy().copy().reshape(rows, grad.shape[-1]) for grad in grad_last)
         to_gates = np.empty_like(record.gates)
-        if plan.loops.cells:
-            grads = Gradients(to_gates, to_gates, h, c)
-        else:
-            grads = Gradients(to_gates, np.empty_like(to_gates), h, np.empty_like(h))
-        address = plan.routine
+        products = to_gates if cells else np.empty_like(to_gates)
+        grads = Gradients(to_gates, products, np.empty_like(record.seen[0]), h, c)
 
         def work(_: int, first: int, last: int) -> None:
-            plan.loops.backward(address, first, last, plan.cut, plan.reset, weight, record, above, grads)
+            plan.kernels.backward(address, first, last, plan.cut, inputs, weight, record, above, grads)
 
-        by_groups(work, above.shape[1], group_size(above.shape[1]))
-        (grad_weight,) = matrix_gradients([(grads.products, record.h)], address < 0)
-        size = 0 if plan.loops.cells else h.shape[1]
-        grad_bias = torch.from_numpy(grads.products[..., grads.products.shape[2] - size :]).sum((0, 1))
-        grad_c = torch.from_numpy(c)
-        return None, torch.from_numpy(to_gates), grad_weight, grad_bias, torch.from_numpy(h), grad_c
-
-
-def _record(steps: int, batch: int, inputs: Inputs) -> Record:
-    def room(width: int) -> Array:
-        return np.empty((steps, batch, width), inputs.h.dtype)
-
-    size = inputs.h.shape[1]
-    return Record(room(size), room(inputs.c.shape[1]), room(inputs.gates.shape[2]), room(size))
+        by_groups(work, batch, plan.group if len(plan.places) > 1 else group_size(batch))
+        (grad_weight,) = matrix_gradients([(products, record.seen)], address < 0)
+        size = 0 if cells else h.shape[1]
+        grad_bias = torch.from_numpy(products[..., products.shape[2] - size :]).sum((0, 1))
+        states = (torch.from_numpy(leaf).view_as(grad) for leaf, grad in zip((h, c), grad_last, strict=True))
+        return None, torch.from_numpy(to_gates).view(ctx.shape), grad_weight, grad_bias, *states

@@ -10,11 +10,9 @@ import numpy as np
 
 from ..elementwise import Array
 
-NORM_EPS = 1e-5  # Added to a variance by the layer normalization: torch's default
-
 
 class Weights(NamedTuple):
-    """Matrices [outputs, inputs], or all transposed."""
+    """Matrices are [outputs, inputs], transposed in the forward pass."""
 
     recurrent: Array  # [4 S, S + d]: from [h ; v^r] to the LSTM's gates.
     heads: Array  # [(3 H + 1) d, S]: W_v
@@ -67,8 +65,8 @@ class Gradients(NamedTuple):
     gates: Array
     heads: Array
     targets: Array  # Of the products of these names, before squashing, [T, B, ...] as in Record
-    normal: Array
-    """[T, B, (3 H + 1) d]: of the normalized values times gain plus bias; [T, B, 0] without normalization."""
+    norm_gain: Array
+    norm_bias: Array  # [groups, (3 H + 1) d]: sums over a group of environments; [groups, 0] without normalization.
     rate: Array  # [T, B, 1]: of the argument of sigmoid
     joined: Array  # [B, S + d]: of the last h and v^r, overwritten by those of the first
     c: Array

@@ -10,8 +10,8 @@ import numpy as np
 
 from .....base.compiled import compiled
 from ..blas import multiply
-from ..elementwise import Array, add, dot, gradient_ends, part
-from ..gated.cell import cell_backward
+from ..elementwise import Array, add, add_through_tanh, dot, gradient_ends, normalize_backward, part
+from ..gated.lstm import cell_backward
 from .arrays import Gradients, Inputs, Record, Weights
 from .products import add_outer, times, turned_times
 
@@ -30,6 +30,7 @@ class Room(NamedTuple):
 @compiled("reassoc", "nsz")
 def backward(
     gemm: int,
+    group: int,
     first: int,
     last: int,
     cut: int,
@@ -42,8 +43,8 @@ def backward(
     grads: Gradients,
 ) -> None:
     """The adjoint of `forward` for gradients of [h ; v^r] [T, B, S + d], of the meta errors and of the last state.
-    `memory` [B, 3, d, d] is the last one and is overwritten by the first. Gradients are truncated before every `cut`-th
-    step; 0 cuts none."""
+    `memory` [B, 3, d, d] is the last one and is overwritten by the first. Sums over environments are written to row
+    `group` of their arrays. Gradients are truncated before every `cut`-th step; 0 cuts none."""
     heads, width = record.values.shape[2:]
     size = record.c.shape[2]
     count = last - first
@@ -64,7 +65,7 @@ def backward(
             multiply(gemm, rows, w.targets, False, through_targets)
         for b in range(first, last):
             at = (b - first) * heads
-            _heads(t, b, w, record, to_keys[b - first], to_values[at:], through_targets[at:], grads)
+            _heads(t, b, group, w, record, to_keys[b - first], to_values[at:], through_targets[at:], grads)
         multiply(gemm, grads.heads[t, first:last], w.heads, False, to_hidden)
         for b in range(first, last):
             to_h = to_hidden[b - first]
@@ -208,47 +209,32 @@ def _through_recall(t: int, b: int, record: Record, memory: Array, grad: Array, 
 
 @part
 def _heads(
-    t: int, b: int, w: Weights, record: Record, to_keys: Array, to_values: Array, more: Array, grads: Gradients
+    t: int,
+    b: int,
+    group: int,
+    w: Weights,
+    record: Record,
+    to_keys: Array,
+    to_values: Array,
+    more: Array,
+    grads: Gradients,
 ) -> None:
     """Of beta', k^w, v^w and k^r -> of W_v h + b_v."""
     heads, width = record.values.shape[2:]
     out = grads.heads[t, b]
+    above = np.empty_like(out)
     for k in range(width):
-        out[k] = grads.rate[t, b, 0] * w.rate[k]
+        above[k] = grads.rate[t, b, 0] * w.rate[k]
     for n in range(heads):
         at = width * (1 + 3 * n)
         for k in range(width):
-            out[at + k] = to_keys[n, k]
-            out[at + width + k] = to_values[n, k] + more[n, k]
-            out[at + 2 * width + k] = to_keys[heads + n, k]
+            above[at + k] = to_keys[n, k]
+            above[at + width + k] = to_values[n, k] + more[n, k]
+            above[at + 2 * width + k] = to_keys[heads + n, k]
     if len(w.norm_gain) > 0:
-        grads.normal[t, b] = out
-        _through_norm(out, w.norm_gain, record.normal[t, b], record.spread[t, b, 0])
+        normal, spread = record.normal[t, b], record.spread[t, b, 0]
+        to_gain, to_bias = grads.norm_gain[group], grads.norm_bias[group]
+        normalize_backward(above, normal, spread, w.norm_gain, out, to_gain, to_bias)
     else:
-        _through_tanh(out, record.heads[t, b])
-
-
-@part
-def _through_tanh(grad: Array, squashed: Array) -> None:
-    """Of tanh(x) -> of x, in place:  dx = (1 - tanh(x)^2) dtanh."""
-    one = grad.dtype.type(1)
-    for k in range(len(grad)):
-        grad[k] *= one - squashed[k] * squashed[k]
-
-
-@part
-def _through_norm(grad: Array, gain: Array, normal: Array, spread: float) -> None:
-    """Of gain n + bias -> of x, in place.
-
-    n = (x - mean) / deviation:  dx = (dn - mean(dn) - n mean(n dn)) / deviation
-    """
-    size = grad.dtype.type(len(grad))
-    mean, along = grad.dtype.type(0), grad.dtype.type(0)
-    for k in range(len(grad)):
-        grad[k] *= gain[k]
-        mean += grad[k]
-        along += grad[k] * normal[k]
-    mean /= size
-    along /= size
-    for k in range(len(grad)):
-        grad[k] = (grad[k] - mean - normal[k] * along) * spread
+        out[:] = 0
+        add_through_tanh(out, above, record.heads[t, b])

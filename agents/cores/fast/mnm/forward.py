@@ -6,9 +6,9 @@ import numpy as np
 
 from .....base.compiled import compiled
 from ..blas import multiply
-from ..elementwise import Array, add, part, tanh
-from ..gated.cell import cell
-from .arrays import NORM_EPS, Inputs, Record, Weights
+from ..elementwise import Array, add, normalize, part, scale, tanh
+from ..gated.lstm import cell
+from .arrays import Inputs, Record, Weights
 from .products import add_outer, times, turned_times
 
 
@@ -19,7 +19,6 @@ def forward(
     last: int,
     inputs: Inputs,
     w: Weights,
-    turned: bool,
     record: Record,
     out: Array,
     errors: Array,
@@ -39,19 +38,21 @@ def forward(
         s = t % len(record.c)
         for b in range(start, end):
             _remember(t, b + shift, inputs, record.joined[s, b], record.c[s, b], out, cells, memory, record.memories)
-        multiply(gemm, record.joined[s, start:end], w.recurrent, not turned, record.gates[s, start:end])
+        multiply(gemm, record.joined[s, start:end], w.recurrent, False, record.gates[s, start:end])
         for b in range(start, end):
             e = b + shift
             add(record.gates[s, b], inputs.gates[t, e])
             cell(record.gates[s, b], record.c[s, b], record.squashed[s, b], cells[e], out[t, e, :size])
             hidden[b - start] = out[t, e, :size]
         # [beta' ; k^w, v^w, k^r per head] = tanh(W_v h + b_v), or its layer normalization
-        multiply(gemm, hidden, w.heads, not turned, record.heads[s, start:end])
+        multiply(gemm, hidden, w.heads, False, record.heads[s, start:end])
         for b in range(start, end):
             heads = record.heads[s, b]
             add(heads, w.heads_bias)
             if len(w.norm_gain) > 0:
-                _normalize(heads, w, record.normal[s, b], record.spread[s, b])
+                record.spread[s, b, 0] = normalize(heads)
+                record.normal[s, b] = heads
+                scale(record.normal[s, b], w.norm_gain, w.norm_bias, heads)
             else:
                 tanh(heads, heads)
             record.beta[s, b, 0] = _rate(heads[:width], w)
@@ -62,7 +63,7 @@ def forward(
                 record.keys[s, b, values + n] = heads[at + 2 * width : at + 3 * width]
         if len(w.targets_bias) > 0:
             rows = record.values[s, start:end].reshape(-1, width)
-            multiply(gemm, rows, w.targets, not turned, record.targets[s, start:end].reshape(len(rows), -1))
+            multiply(gemm, rows, w.targets, False, record.targets[s, start:end].reshape(len(rows), -1))
         for b in range(start, end):
             e = b + shift
             _write(s, b, inputs, w, record, memory[e])
@@ -88,23 +89,6 @@ def _remember(
             joined[:size] = inputs.h[e]
             joined[size:] = inputs.read[e]
         c[:] = cells[e]
-
-
-@part
-def _normalize(heads: Array, w: Weights, normal: Array, spread: Array) -> None:
-    """n = (x - mean) / sqrt(variance + eps),  x <- gain n + bias."""
-    one, size = heads.dtype.type(1), len(heads)
-    mean, variance = heads.dtype.type(0), heads.dtype.type(0)
-    for k in range(size):
-        mean += heads[k]
-    mean /= heads.dtype.type(size)
-    for k in range(size):
-        variance += (heads[k] - mean) * (heads[k] - mean)
-    variance /= heads.dtype.type(size)
-    spread[0] = one / heads.dtype.type(math.sqrt(variance + heads.dtype.type(NORM_EPS)))
-    for k in range(size):
-        normal[k] = (heads[k] - mean) * spread[0]
-        heads[k] = w.norm_gain[k] * normal[k] + w.norm_bias[k]
 
 
 @part

@@ -12,6 +12,7 @@ from ..routes import (
     by_groups,
     check,
     group_size,
+    groups,
     matrix_gradients,
     packed,
     refuse_second_derivative,
@@ -108,7 +109,7 @@ class _Unroll(torch.autograd.Function):
 
         def work(_: int, first: int, last: int) -> None:
             own = record or make_record(1, min(group, batch), inputs, plan.heads, *kind, 0)
-            forward(address, first, last, inputs, weights, True, own, *results)
+            forward(address, first, last, inputs, weights, own, *results)
 
         by_groups(work, batch, group)
         if plan.recording:
@@ -128,21 +129,23 @@ class _Unroll(torch.autograd.Function):
             weights = weights._replace(recurrent=recurrent, heads=heads, targets=targets)
         (memory,) = arrays(last_memory.clone())
         grad_out, grad_errors, grad_c, grad_memory = arrays(*grad)
+        address, group = plan.routine, group_size(len(memory))
+        sums = np.zeros((2, groups(len(memory), group), len(weights.norm_gain)), record.normal.dtype)
         grads = Gradients(
             gates=np.empty_like(record.gates),
             heads=np.empty_like(record.heads),
             targets=np.empty_like(record.targets),
-            normal=np.empty_like(record.normal),
+            norm_gain=sums[0],
+            norm_bias=sums[1],
             rate=np.empty_like(record.beta),
             joined=np.zeros(record.joined.shape[1:], out.numpy().dtype),
             c=grad_c.copy(),
             memory=grad_memory.copy(),
         )
-        address, group = plan.routine, group_size(len(memory))
 
-        def work(_: int, first: int, last: int) -> None:
+        def work(number: int, first: int, last: int) -> None:
             above = grad_out, grad_errors
-            backward(address, first, last, plan.cut, inputs, weights, record, memory, *above, grads)
+            backward(address, number, first, last, plan.cut, inputs, weights, record, memory, *above, grads)
 
         by_groups(work, len(memory), group)
         return None, *_named(tensors, grads, record, out.numpy(), address < 0)
@@ -178,7 +181,6 @@ def _named(tensors: Tensors, grads: Gradients, record: Record, out: Array, round
     heads_bias, rate_bias, targets_bias = (
         torch.from_numpy(grad).flatten(0, -2).sum(0) for grad in (grads.heads, grads.rate, grads.targets)
     )
-    gain = np.einsum("tbk,tbk->k", grads.normal, record.normal)
     return Tensors(
         gates=torch.from_numpy(grads.gates),
         h=joined[:, :size],
@@ -192,6 +194,6 @@ def _named(tensors: Tensors, grads: Gradients, record: Record, out: Array, round
         rate=rate[0],
         rate_bias=rate_bias,
         targets_bias=targets_bias,
-        norm_gain=torch.from_numpy(gain),
-        norm_bias=torch.from_numpy(grads.normal).flatten(0, -2).sum(0),
+        norm_gain=torch.from_numpy(grads.norm_gain.sum(0)),
+        norm_bias=torch.from_numpy(grads.norm_bias.sum(0)),
     )

@@ -11,80 +11,55 @@ from torch import Tensor
 
 from ..elementwise import Array
 
-Numbers: TypeAlias = Any
-"""A tensor, or the array of its memory for compiled functions."""
+Numbers: TypeAlias = Any  # A tensor, or the array of its memory for compiled functions
 
 
 class Leaves(NamedTuple):
     """Everything that the unroll depends on and that gradients are computed for; matrices are [outputs, inputs]."""
 
-    row: Numbers
-    """[T, B, F]: the projected input."""
-    gates_input: Numbers
-    """[T, B, 2 G]: its share of the gates."""
-    places: Numbers
-    """[T, B, P, E]: per head keys and values of the image's places."""
-    memory: Numbers
-    """[B, N, F], before the first step."""
-    qkv: Numbers
-    """[D, F]."""
-    mlp: Numbers
-    """[L, F, F]."""
-    gates: Numbers
-    """[2 G, F]: the memory's share of the gates."""
-    qkv_bias: Numbers
+    row: Numbers  # [T, B, F]: the projected input
+    gates_input: Numbers  # [T, B, 2 G]: its share of the gates
+    places: Numbers  # [T, B, P, E]: per head keys and values of the image's places
+    memory: Numbers  # [B, N, F], before the first step
+    qkv: Numbers  # [D, F]
+    mlp: Numbers  # [L, F, F]
+    gates: Numbers  # [2 G, F]: the memory's share of the gates
+    qkv_bias: Numbers  # [D], as the gain and the offset
     qkv_gain: Numbers
     qkv_offset: Numbers
-    """[D]."""
-    attention_gain: Numbers
+    attention_gain: Numbers  # [F], as the three below
     attention_offset: Numbers
     mlp_gain: Numbers
     mlp_offset: Numbers
-    """[F]."""
-    mlp_bias: Numbers
-    """[L, F]."""
-    gates_bias: Numbers
-    """[2 G]."""
+    mlp_bias: Numbers  # [L, F]
+    gates_bias: Numbers  # [2 G]
 
 
-VECTORS = Leaves._fields[7:]
-"""Biases, and gains and offsets of norms."""
+VECTORS = Leaves._fields[7:]  # Biases, and gains and offsets of norms
 
 
 class Resets(NamedTuple):
     """Resets and the memory after a reset."""
 
-    at: Array
-    """bool [T, B]."""
-    memory: Array
-    """[N, F]."""
+    at: Array  # bool [T, B]
+    memory: Array  # [N, F]
 
 
 class Record(NamedTuple):
     """Activations saved by the forward pass for the backward pass."""
 
-    rows: Array
-    """[T, B, N + 1, F]: the memory before each step, after resets, and the projected input."""
-    projected: Array
-    """[T, B, N + 1, D], normalized values."""
-    projected_rstd: Array
-    """[T, B, N + 1]."""
-    attention: Array
-    """[T, B, H, N, N + 1 + P]: weights."""
-    attended: Array
-    """[T, B, N, F], normalized values of memory + attention."""
-    attended_rstd: Array
-    """[T, B, N]."""
+    rows: Array  # [T, B, N + 1, F]: the memory before each step, after resets, and the projected input
+    projected: Array  # [T, B, N + 1, D], normalized values
+    projected_rstd: Array  # [T, B, N + 1]
+    attention: Array  # [T, B, H, N, N + 1 + P]: weights
+    attended: Array  # [T, B, N, F], normalized values of memory + attention
+    attended_rstd: Array  # [T, B, N]
     hidden: Array
     """[L + 1, T, B, N, F]: inputs of each layer of the MLP, then normalized values of its residual sum."""
-    hidden_rstd: Array
-    """[T, B, N]."""
-    candidate: Array
-    """[T, B, N, F]: tanh of the gates' candidate."""
-    squashed: Array
-    """[T, B, N, F]: tanh of the memory."""
-    gates: Array
-    """[T, B, N, 2 G]."""
+    hidden_rstd: Array  # [T, B, N]
+    candidate: Array  # [T, B, N, F]: tanh of the gates' candidate
+    squashed: Array  # [T, B, N, F]: tanh of the memory
+    gates: Array  # [T, B, N, 2 G]
 
 
 def make_record(leaves: Leaves, heads: int, steps: int, batch: int) -> Record:

@@ -79,14 +79,10 @@ class _Plan(NamedTuple):
 
     heads: int
     resets: Resets
-    cut: int
-    """Number of steps after which gradients are truncated; 0: none."""
-    recording: bool
-    """Whether a backward pass may follow."""
-    routine: int
-    """Address of the multiplication routine."""
-    matrices: tuple[list[Tensor], list[Tensor], list[Tensor]]
-    """The weights behind `qkv`, `mlp` and `gates`."""
+    cut: int  # Number of steps after which gradients are truncated; 0: none
+    recording: bool  # Whether a backward pass may follow
+    routine: int  # Address of the multiplication routine
+    matrices: tuple[list[Tensor], list[Tensor], list[Tensor]]  # The weights behind `qkv`, `mlp` and `gates`
 
     def packed(self, leaves: Leaves, turn: bool = False) -> Leaves:
         """Leaves with weights packed for the routine with bfloat16 factors; with `turn` for the gradient."""

@@ -1,0 +1,130 @@
+"""Linear recurrences step by step in compiled code, as one node of autograd's graph, for a CPU. Differentiable once.
+
+A step is one multiplication and one addition per value, and every value is read and written once. Values are real or
+complex; conj does not change real ones.
+
+Shapes: T steps, B environments, C channels.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ....base.compiled import compiled
+from .elementwise import Array
+from .routes import check, gradient_cuts, suits
+
+_scans = compiled(allocates=False)
+
+
+@_scans
+def recur(decay: Array, inputs: Array, reset: Array, start: Array, out: Array) -> None:
+    """h_t = a_t h_{t-1} + x_t into `out` [T, B, C]; at a reset (bool [T, B]) h_t = x_t. decay a [T, B, C] or [1, 1, C],
+    inputs x [T, B, C], start h_{-1} [B, C]."""
+    steps, batch, channels = inputs.shape
+    same = len(decay) == 1 and len(decay[0]) == 1
+    for t in range(steps):
+        for b in range(batch):
+            before = start[b] if t == 0 else out[t - 1, b]
+            a = decay[0, 0] if same else decay[t, b]
+            x, h = inputs[t, b], out[t, b]
+            if reset[t, b]:
+                for c in range(channels):
+                    h[c] = x[c]
+            else:
+                for c in range(channels):
+                    h[c] = a[c] * before[c] + x[c]
+
+
+@_scans
+def recur_backward(
+    grad: Array,
+    decay: Array,
+    states: Array,
+    reset: Array,
+    cut: Array,
+    start: Array,
+    on_inputs: Array,
+    on_decay: Array,
+    on_start: Array,
+) -> None:
+    """The adjoint of `recur`, the same recurrence backwards in time.
+
+        dx_t = dh_t + conj(a_{t+1}) dx_{t+1},   da_t = dx_t conj(h_{t-1})
+
+    grad dh and states h [T, B, C]; from t to t - 1 nothing passes where `cut` (bool [T, B]) is set, which includes all
+    resets. `on_decay` and `on_start` begin at zero; one decay for all steps gets the sum.
+    """
+    steps, batch, channels = grad.shape
+    same = len(decay) == 1 and len(decay[0]) == 1
+    for t in range(steps - 1, -1, -1):
+        for b in range(batch):
+            g, dx = grad[t, b], on_inputs[t, b]
+            if t + 1 < steps and not cut[t + 1, b]:
+                a, later = (decay[0, 0] if same else decay[t + 1, b]), on_inputs[t + 1, b]
+                for c in range(channels):
+                    dx[c] = g[c] + np.conj(a[c]) * later[c]
+            else:
+                for c in range(channels):
+                    dx[c] = g[c]
+            if not reset[t, b]:
+                before = start[b] if t == 0 else states[t - 1, b]
+                da = on_decay[0, 0] if same else on_decay[t, b]
+                for c in range(channels):
+                    da[c] += dx[c] * np.conj(before[c])
+    for b in range(batch):
+        if not cut[0, b]:
+            a, first, out = (decay[0, 0] if same else decay[0, b]), on_inputs[0, b], on_start[b]
+            for c in range(channels):
+                out[c] = np.conj(a[c]) * first[c]
+
+
+def can_compile(inputs: Tensor) -> bool:
+    """Whether compiled loops can work on such a tensor, real or complex, here and now."""
+    return suits(torch.view_as_real(inputs) if inputs.is_complex() else inputs)
+
+
+def scan_compiled(
+    decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None = None
+) -> Tensor:
+    """Like `scan`."""
+    steps, batch, *features = inputs.shape
+    check("scan", inputs, start=(start, (batch, *features)), reset=(reset, (steps, batch)))
+    if decay.shape not in (inputs.shape, (1, 1, *features)) or decay.dtype != inputs.dtype:
+        raise ValueError(f"scan: decay is {decay.dtype} {list(decay.shape)}; expected as inputs, {list(inputs.shape)}")
+    cut = reset if bptt_length is None else gradient_cuts(reset, bptt_length)
+    out = _Scan.apply(decay.flatten(2), inputs.flatten(2), reset, cut, start.flatten(1))  # pyright: ignore
+    return out.view(inputs.shape)
+
+
+class _Scan(torch.autograd.Function):
+    """h_t = a_t h_{t-1} + x_t, features flattened."""
+
+    @staticmethod
+    def forward(ctx: Any, decay: Tensor, inputs: Tensor, reset: Tensor, cut: Tensor, start: Tensor) -> Tensor:
+        """decay [T, B, C] or [1, 1, C], inputs [T, B, C], reset and cut bool [T, B], start [B, C] -> h [T, B, C]."""
+        out = torch.empty_like(inputs, memory_format=torch.contiguous_format)
+        recur(_array(decay), _array(inputs), _array(reset), _array(start), out.numpy())
+        ctx.save_for_backward(decay, out, reset, cut, start)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        """dh [T, B, C] -> gradients of decay, inputs and start."""
+        decay, states, reset, cut, start = ctx.saved_tensors
+        on_inputs = torch.empty_like(states)
+        on_decay = torch.zeros_like(decay, memory_format=torch.contiguous_format)
+        on_start = torch.zeros_like(start, memory_format=torch.contiguous_format)
+        recur_backward(
+            *map(_array, (grad, decay, states, reset, cut, start)), *map(_array, (on_inputs, on_decay, on_start))
+        )
+        return on_decay, on_inputs, None, None, on_start
+
+
+def _array(tensor: Tensor) -> Array:
+    """The same memory as a numpy array; a tensor with gaps or of a lazy conjugate is copied."""
+    return tensor.detach().resolve_conj().contiguous().numpy()
