@@ -49,14 +49,15 @@ def batch_loops(
 ) -> Loops:
     """The loops over a batch of the environment whose rules are these three kernels."""
     rules = {"start": start, "advance": advance, "observe": observe}
-    return Loops(*(_with_rules(loop, rules, advance.__module__) for loop in (_reset_batch, _step_batch)))
+    return Loops(*(_with_rules(loop, rules) for loop in (_reset_batch, _step_batch)))
 
 
-def _with_rules(loop: Any, rules: dict[str, Any], module: str) -> Any:
-    """`loop` compiled with an environment's rules as globals, and cached on disk under the name of its module. Globals,
-    since numba never finds compiled closures over functions again on disk."""
-    made = FunctionType(loop.__code__, globals() | rules, loop.__name__)
-    made.__module__, made.__qualname__ = module, f"{module.replace('.', '_')}{loop.__name__}"
+def _with_rules(loop: Any, rules: dict[str, Any]) -> Any:
+    """`loop` compiled with an environment's rules as globals, and cached on disk under their name. Globals, since numba
+    never finds compiled closures over functions again on disk."""
+    made, advance = FunctionType(loop.__code__, globals() | rules, loop.__name__), rules["advance"]
+    name = f"{advance.__module__}.{advance.__name__}{loop.__name__}"
+    made.__module__, made.__qualname__ = advance.__module__, name.replace(".", "_")
     return kernel(made)
 
 

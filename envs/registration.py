@@ -43,14 +43,14 @@ ENVIRONMENTS = {
         Environment("cued-catch", "CuedCatch", "cued_catch", {"always_show_ball_symbol": True}),
         Environment("t-maze", "TMaze", "t_maze", {"cue_after_teleport": True}),
         Environment("sequence-recall", "SequenceRecall", "sequence_recall", {"show_sequence": True}),
-        Environment("popgym-repeat-previous", "PopgymRepeatPrevious", "popgym.repeat_previous"),
-        Environment("popgym-repeat-first", "PopgymRepeatFirst", "popgym.repeat_first"),
-        Environment("popgym-autoencode", "PopgymAutoencode", "popgym.autoencode"),
+        Environment("popgym-repeat-previous", "PopgymRepeatPrevious", "popgym.packs"),
+        Environment("popgym-repeat-first", "PopgymRepeatFirst", "popgym.packs"),
+        Environment("popgym-autoencode", "PopgymAutoencode", "popgym.packs"),
         Environment("popgym-count-recall", "PopgymCountRecall", "popgym.count_recall"),
         Environment("popgym-concentration", "PopgymConcentration", "popgym.concentration"),
-        Environment("popgym-higher-lower", "PopgymHigherLower", "popgym.higher_lower"),
-        Environment("popgym-battleship", "PopgymBattleship", "popgym.battleship"),
-        Environment("popgym-mine-sweeper", "PopgymMineSweeper", "popgym.mine_sweeper"),
+        Environment("popgym-higher-lower", "PopgymHigherLower", "popgym.packs"),
+        Environment("popgym-battleship", "PopgymBattleship", "popgym.boards"),
+        Environment("popgym-mine-sweeper", "PopgymMineSweeper", "popgym.boards"),
     ]
 }
 

@@ -79,16 +79,18 @@ class ForeignBatch:
 
     def reset_into(self, observation: Observation, seed: int | None = None) -> None:
         """Start an episode in every copy and write all observations."""
-        seeds: list[int | None] = [None] * self.num_envs
-        if seed is not None:
-            indices = range(self.first_index, self.first_index + self.num_envs)
-            seeds = [
-                int(state >> np.uint64(32)) for state in streams(seed, indices)
-            ]  # some environments take 32 bits only
+        seeds = self._seeds(seed)
         values, _ = self._staying(lambda: self.vector.reset(seed=seeds))
         self._observations.write(values, observation)
         self.action_mask = self._masks.reset(values, self.vector.infos)
         self.started = True
+
+    def _seeds(self, seed: int | None) -> Any:
+        """A seed for each environment, which depends on that of the run and the environment's index alone."""
+        if seed is None:
+            return None
+        indices = range(self.first_index, self.first_index + self.num_envs)
+        return [int(state >> np.uint64(32)) for state in streams(seed, indices)]  # some environments take 32 bits only
 
     def step_into(
         self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
@@ -137,12 +139,15 @@ class ForeignBatch:
     def draw(self, index: int, full: bool = True) -> Array:
         """An image of copy `index`, uint8 [H, W, 3]; ValueError if the environment draws none."""
         try:
-            image = self.vector.envs[index].render()
+            image = self._render(index)
         except (error.Error, NotImplementedError) as problem:
             raise ValueError(f"{self.name} renders no images: {problem}".removesuffix(": ")) from problem
-        if not isinstance(image, np.ndarray) or image.ndim != 3:
+        if image is None or np.ndim(image) != 3:
             raise ValueError(f"{self.name} renders no images")
-        return image.astype(np.uint8)
+        return np.asarray(image).astype(np.uint8)
+
+    def _render(self, index: int) -> Any:
+        return self.vector.envs[index].render()
 
     def save(self) -> dict[str, Array]:
         """The exact state of all environments as pickled bytes, uint8. Raises ValueError if the environment cannot be
@@ -175,14 +180,17 @@ class ForeignBatch:
     def restore(self, saved: dict[str, Array]) -> None:
         """Return to a state made by `save`. It is unpickled, which runs whatever code is in it: ValueError unless
         `trusted` is set."""
+        self._check_saved(saved)
+        states = np.split(saved["pickled"], np.cumsum(saved["sizes"])[:-1])
+        self.vector.envs = [pickle.loads(state.tobytes()) for state in states]
+        self.vector._autoreset_envs, self.started = saved["ended"].copy(), bool(saved["started"].all())
+
+    def _check_saved(self, saved: dict[str, Array]) -> None:
         if not self.trusted:
             raise ValueError(f"saved state of {self.name} is code, and not trusted")
         count = len(saved.get("sizes", ()))
         if count != self.num_envs:
             raise ValueError(f"saved state of {self.name} holds {count} environments; expected {self.num_envs}")
-        states = np.split(saved["pickled"], np.cumsum(saved["sizes"])[:-1])
-        self.vector.envs = [pickle.loads(state.tobytes()) for state in states]
-        self.vector._autoreset_envs, self.started = saved["ended"].copy(), bool(saved["started"].all())
 
     def close(self) -> None:
         """Close all environments."""

@@ -18,7 +18,6 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from ...base.messages import calling, check_integer
 from ..arrays import Array, ContractError, Observation
 from ..masks import KEY, random_valid
-from ..randomness import streams
 from . import facts
 from .batch import ForeignBatch
 from .check import OUTSIDE, check_observation, check_spaces, check_wrappers
@@ -71,13 +70,9 @@ class VectorBatch(ForeignBatch):
         """bool [N, A]: the valid actions of the vector environment's own step, which may be an episode ahead."""
 
     def reset_into(self, observation: Observation, seed: int | None = None) -> None:
-        seeds: Any = None
-        if seed is not None:
-            indices = range(self.first_index, self.first_index + self.num_envs)
-            seeds = [int(state >> np.uint64(32)) for state in streams(seed, indices)]
-            inner = self.vector.unwrapped
-            if not getattr(inner, "own_seeds", isinstance(inner, SyncVectorEnv | AsyncVectorEnv)):
-                seeds = seeds[0]
+        seeds, inner = self._seeds(seed), self.vector.unwrapped
+        if seeds and not getattr(inner, "own_seeds", isinstance(inner, SyncVectorEnv | AsyncVectorEnv)):
+            seeds = seeds[0]
         values, self._info = self._staying(lambda: self.vector.reset(seed=seeds))
         self._write("reset", values, observation)
         self.action_mask = self._valid = self._masks.reset(values, self._mask_infos(self._info))
@@ -148,15 +143,9 @@ class VectorBatch(ForeignBatch):
                     f"{self.name}.step returned {what} of shape {np.shape(values)}; expected {(self.num_envs,)}"
                 )
 
-    def draw(self, index: int, full: bool = True) -> Array:
-        """An image of environment `index`, uint8 [H, W, 3]; ValueError if it has none."""
-        try:
-            images = self.vector.render()
-        except (error.Error, NotImplementedError) as problem:
-            raise ValueError(f"{self.name} renders no images: {problem}".removesuffix(": ")) from problem
-        if images is None or np.ndim(images[index]) != 3:
-            raise ValueError(f"{self.name} renders no images")
-        return np.asarray(images[index], np.uint8)
+    def _render(self, index: int) -> Any:
+        images = self.vector.render()
+        return None if images is None else images[index]
 
     def save(self) -> dict[str, Array]:
         """The exact state as pickled bytes, uint8. Raises ValueError if the vector environment cannot be pickled."""

@@ -14,8 +14,24 @@ from ..loops import batch_loops
 from ..single import single
 from ..timeout import last_frame
 from . import rules
-from .map import COLS, HALF_WIDTHS, NARROWEST, PAD_WIDTH, ROWS, WIDEST, draw_map, maze_at, pack, unpack
-from .rules import CHARACTERS, VIEW_COLS, VIEW_ROWS, Params, Rules, new_state
+from .rules import (
+    CHARACTERS,
+    COLS,
+    HALF_WIDTHS,
+    NARROWEST,
+    PAD_WIDTH,
+    ROWS,
+    VIEW_COLS,
+    VIEW_ROWS,
+    WIDEST,
+    Params,
+    Rules,
+    draw_map,
+    maze_at,
+    new_state,
+    pack,
+    unpack,
+)
 
 _WALL, _SPECKLE, _GRAY = (150, 40, 200), (96, 30, 128), (120, 120, 130)
 _COLORS: dict[int, Color] = {rules.WALL: _WALL, rules.CUE: (0, 225, 0), rules.PAD: (70, 110, 255)}

@@ -67,7 +67,7 @@ class Task:
 
     def save(self) -> dict[str, Array]:
         """A copy of where all streams are."""
-        return {"random": self.random.copy()}
+        return {name: array.copy() for name, array in self._state().items()}
 
     def restore(self, saved: Mapping[str, Array]) -> None:
         """Return to where `save` was called, on a task with the same parameters."""

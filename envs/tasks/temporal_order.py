@@ -143,10 +143,6 @@ class TemporalOrder(Task):
         per_marker = [np.zeros((num_sequences, markers), np.int64) for _ in range(3)]
         self._sequences = State(self.random, zeros, zeros.copy(), *per_marker)
 
-    def save(self) -> dict[str, Array]:
-        """A copy of where all sequences are."""
-        return {name: array.copy() for name, array in self._state().items()}
-
     def _state(self) -> dict[str, Array]:
         return self._sequences._asdict()
 

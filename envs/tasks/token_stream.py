@@ -58,10 +58,6 @@ class TokenStream(Task):
             sizes = [len(document.tokens) for document in documents]
             self.batches = -(-max(sum(sizes[b::num_sequences]) for b in range(num_sequences)) // chunk)
 
-    def save(self) -> dict[str, Array]:
-        """A copy of where all sequences are."""
-        return {name: array.copy() for name, array in self._state().items()}
-
     def _state(self) -> dict[str, Array]:
         return {"random": self.random, "place": self.place, "offset": self.offset}
 

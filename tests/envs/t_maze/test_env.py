@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engram.envs.t_maze import TMaze, TMazeBatch
-from engram.envs.t_maze.map import draw_map, maze_at
+from engram.envs.t_maze.rules import draw_map, maze_at
 
 UP, DOWN, LEFT, RIGHT, STAY = range(5)
 NOTHING, WALL, PLAYER, CUE, PAD = range(5)

@@ -1,0 +1,188 @@
+"""Four POPGym tasks with one pack of cards: Repeat First, Repeat Previous, Higher Lower and Autoencode."""
+
+from ...base.compiled import kernel
+from ..arrays import Array
+from ..loops import batch_loops
+from ..single import single
+from .cards import DECK, RANKS, SUITS, Params, State, class_of, deal, one_hot, show_last
+from .game import CLASS, CardBatch, SuitBatch, symbols_of
+
+
+def _repeat_first(decks: int) -> Params:
+    steps = DECK * decks - 1
+    return Params(DECK * decks, steps, 1 / steps, -1 / steps, divisor=SUITS.divisor, classes=SUITS.classes)
+
+
+@kernel
+def advance_repeat_first(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
+    """Answer and deal: (reward, whether it was the last answer, never truncated)."""
+    state.step[i] += 1
+    right = action == class_of(state, params, i, 0)
+    return params.right if right else params.wrong, state.step[i] == params.num_steps, False
+
+
+class PopgymRepeatFirstBatch(SuitBatch):
+    """N games of Repeat First.
+
+    Description:
+        A card is dealt in every step, and the action should always be the suit of the first one.
+
+    Actions: 0 spades, 1 diamonds, 2 clubs, 3 hearts.
+
+    Observations: uint8 [4], the one-hot suit of the card.
+
+    Start: a shuffled pack of 1 (easy), 8 (medium) or 16 (hard) decks, its first card dealt.
+
+    Rewards: 1 / (52 D - 1) for the right suit and minus as much for a wrong one, with D decks. At best 1, random play
+        -0.5.
+
+    Episode end: terminated when the last but one card was answered, after 52 D - 1 steps.
+    """
+
+    tasks = {"easy": _repeat_first(1), "medium": _repeat_first(8), "hard": _repeat_first(16)}  # noqa: RUF012
+    loops = batch_loops(deal, advance_repeat_first, show_last)
+
+
+PopgymRepeatFirst = single(PopgymRepeatFirstBatch)
+
+
+def _repeat_previous(decks: int, lag: int) -> Params:
+    size = DECK * decks
+    share = 1 / (size - lag)
+    return Params(size, size - 1, share, -share, divisor=SUITS.divisor, classes=SUITS.classes, lag=lag)
+
+
+@kernel
+def advance_repeat_previous(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
+    """Answer and deal: (reward, whether it was the last answer, never truncated)."""
+    requested = state.step[i] + 1 - params.lag
+    state.step[i] += 1
+    reward = 0.0
+    if requested >= 0:
+        reward = params.right if action == class_of(state, params, i, requested) else params.wrong
+    return reward, state.step[i] == params.num_steps, False
+
+
+class PopgymRepeatPreviousBatch(SuitBatch):
+    """N games of Repeat Previous.
+
+    Description:
+        A card is dealt in every step, and the action should be the suit of the card that was dealt k - 1 steps before
+        the one visible: k is 4 (easy), 32 (medium) or 64 (hard).
+
+    Actions: 0 spades, 1 diamonds, 2 clubs, 3 hearts.
+
+    Observations: uint8 [4], the one-hot suit of the card.
+
+    Start: a shuffled pack of 1 (easy), 2 (medium) or 3 (hard) decks, its first card dealt.
+
+    Rewards: 1 / (52 D - k) for the right suit and minus as much for a wrong one, with D decks; 0 before k cards
+        were dealt. At best 1, random play -0.5.
+
+    Episode end: terminated when the last but one card was answered, after 52 D - 1 steps.
+    """
+
+    tasks = {"easy": _repeat_previous(1, 4), "medium": _repeat_previous(2, 32), "hard": _repeat_previous(3, 64)}  # noqa: RUF012
+    loops = batch_loops(deal, advance_repeat_previous, show_last)
+
+
+PopgymRepeatPrevious = single(PopgymRepeatPreviousBatch)
+
+
+def _higher_lower(decks: int) -> Params:
+    size = DECK * decks
+    return Params(size, size - 1, 1 / size, -1 / size, divisor=RANKS.divisor, classes=RANKS.classes)
+
+
+@kernel
+def advance_higher_lower(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
+    """Guess and deal: (reward, whether no card is left, never truncated)."""
+    before = class_of(state, params, i, state.step[i])
+    state.step[i] += 1
+    after = class_of(state, params, i, state.step[i])
+    reward = 0.0
+    if before != after:
+        reward = params.right if (after > before) == (action == 0) else params.wrong
+    return reward, state.step[i] == params.num_steps, False
+
+
+class PopgymHigherLowerBatch(CardBatch):
+    """N games of Higher Lower.
+
+    Description:
+        A card is visible; the action guesses whether the next one has a higher or a lower rank, from ace (lowest) to
+        king. Who remembers the cards that are gone guesses better.
+
+    Actions: 0 higher, 1 lower.
+
+    Observations: uint8 [13], the one-hot rank of the card.
+
+    Start: a shuffled pack of 1 (easy), 2 (medium) or 3 (hard) decks, its first card dealt.
+
+    Rewards: 1 / (52 D) for a right guess and minus as much for a wrong one, with D decks; 0 if the ranks are equal.
+        Random play 0; guessing by the card visible alone about 0.5.
+
+    Episode end: terminated when no card is left, after 52 D - 1 steps.
+    """
+
+    symbols = symbols_of((CLASS, "ace, the lowest"), (CLASS + RANKS.classes - 1, "king, the highest"))
+    tasks = {"easy": _higher_lower(1), "medium": _higher_lower(2), "hard": _higher_lower(3)}  # noqa: RUF012
+    action_names = ("higher", "lower")
+    loops = batch_loops(deal, advance_higher_lower, show_last)
+
+
+PopgymHigherLower = single(PopgymHigherLowerBatch)
+
+
+def _autoencode(decks: int) -> Params:
+    size = DECK * decks
+    return Params(size, 2 * size - 1, 1 / size, -1 / size, divisor=SUITS.divisor, classes=SUITS.classes)
+
+
+@kernel
+def advance_autoencode(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
+    """Deal or answer: (reward, whether it was the last answer, never truncated)."""
+    step = state.step[i]
+    state.step[i] += 1
+    reward = 0.0
+    if step >= params.size - 1:
+        right = action == class_of(state, params, i, params.num_steps - 1 - step)
+        reward = params.right if right else params.wrong
+    return reward, step + 1 == params.num_steps, False
+
+
+@kernel
+def observe_autoencode(state: State, params: Params, i: int, vector: Array) -> None:
+    """Whether to watch, and the suit of the card dealt last: one-hots [2 + 4]."""
+    step = state.step[i]
+    one_hot(vector, 0, 2, 1 if step < params.size - 1 else 0)
+    one_hot(vector, 2, params.classes, class_of(state, params, i, step) if step < params.size else 0)
+
+
+class PopgymAutoencodeBatch(SuitBatch):
+    """N games of Autoencode.
+
+    Description:
+        All cards of a pack are dealt, one in each step; then the actions should be their suits, the last card first.
+
+    Actions: 0 spades, 1 diamonds, 2 clubs, 3 hearts; they mean nothing while cards are dealt.
+
+    Observations: uint8 [6]: two values, the one-hot of 0 (answer) or 1 (watch), and four, the one-hot suit of the card
+        dealt last. The last card of the pack is shown with "answer"; from the first answer on the suit is spades.
+
+    Start: a shuffled pack of 1 (easy), 2 (medium) or 3 (hard) decks, its first card dealt.
+
+    Rewards: 1 / (52 D) for the right suit and minus as much for a wrong one, with D decks. At best 1, random play -0.5.
+
+    Episode end: terminated by the last answer, after 104 D - 1 steps.
+    """
+
+    tasks = {"easy": _autoencode(1), "medium": _autoencode(2), "hard": _autoencode(3)}  # noqa: RUF012
+    loops = batch_loops(deal, advance_autoencode, observe_autoencode)
+
+    @classmethod
+    def groups(cls, params: Params) -> list[int]:
+        return [2, params.classes]
+
+
+PopgymAutoencode = single(PopgymAutoencodeBatch)
