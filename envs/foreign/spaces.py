@@ -53,7 +53,7 @@ def observation_form(space: spaces.Space[Any], name: str) -> ObservationForm:
     if isinstance(space, spaces.Box):
         return _box_form(space)
     if isinstance(space, spaces.MultiBinary):
-        return ObservationForm(spaces.Box(0, 1, space.shape, np.float32), _copy)
+        return ObservationForm(spaces.Box(0, 1, space.shape, np.float32), lambda values, out: np.copyto(out, values))
     if isinstance(space, spaces.Discrete):
         return _one_hot_form(space, np.array([space.n]), np.array([space.start]), name)
     if isinstance(space, spaces.MultiDiscrete):
@@ -99,6 +99,16 @@ def empty(space: spaces.Space[Any], num_envs: int) -> Observation:
     if isinstance(space, spaces.Dict):
         return {key: empty(part, num_envs) for key, part in space.spaces.items()}
     return np.zeros((num_envs, *(space.shape or ())), space.dtype)
+
+
+def map_parts(function: Callable[..., Any], *values: Any) -> Any:
+    """Apply `function` array by array to values of one structure: (nested) dicts and tuples."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: map_parts(function, *(each[key] for each in values)) for key in first}
+    if isinstance(first, tuple):
+        return tuple(map_parts(function, *parts) for parts in zip(*values, strict=True))
+    return function(*values)
 
 
 def is_text(space: spaces.Space[Any]) -> bool:
@@ -159,7 +169,3 @@ def _tuple_form(space: "spaces.Tuple[Any]", name: str) -> ObservationForm:
         form.write({str(i): part for i, part in enumerate(values)}, out)
 
     return ObservationForm(form.space, write)
-
-
-def _copy(values: Array, out: Array) -> None:
-    out[...] = values

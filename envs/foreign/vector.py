@@ -21,6 +21,7 @@ from ..masks import KEY, random_valid
 from . import facts
 from .batch import ForeignBatch
 from .check import OUTSIDE, check_observation, check_spaces, check_wrappers
+from .spaces import map_parts
 
 
 class VectorBatch(ForeignBatch):
@@ -104,7 +105,8 @@ class VectorBatch(ForeignBatch):
         over = ended & ~waiting
         if self.mode == AutoresetMode.SAME_STEP:
             for i in np.flatnonzero(over).tolist():
-                _put(self._final_observation(i), observation, i)
+                rows = map_parts(lambda part, i=i: part[i : i + 1], observation)
+                map_parts(np.copyto, rows, self._final_observation(i))
         if waiting.any():
             self._reset_some(waiting, observation)
             reward[waiting], terminated[waiting], truncated[waiting] = 0, False, False
@@ -181,14 +183,14 @@ class VectorBatch(ForeignBatch):
         if observation is None:
             return
         self._reset_info = info, where
-        first = self.as_agents_see(values, self.num_envs)
-        if not _same(first, observation, ~where):
+        first, same = self.as_agents_see(values, self.num_envs), list[bool]()
+        map_parts(lambda a, b: same.append(np.array_equal(a[~where], b[~where], equal_nan=True)), first, observation)
+        if not all(same):
             raise ContractError(
                 f"{self.name} resets all environments although options['reset_mask'] selects some, and its "
                 f"autoreset_mode is {self.mode}; expected: only those are reset, or {AutoresetMode.NEXT_STEP}"
             )
-        for i in np.flatnonzero(where).tolist():
-            _put(_entry(first, slice(i, i + 1)), observation, i)
+        map_parts(lambda part, new: part.__setitem__(where, new[where]), observation, first)
 
     def _mask_infos(self, info: Mapping[str, Any]) -> list[dict[str, Any]]:
         """For each environment its action mask in `info`, if it has one there."""
@@ -204,13 +206,13 @@ class VectorBatch(ForeignBatch):
     def _final_observation(self, index: int) -> Observation:
         """[1, ...]: the last observation of the episode that has just ended in environment `index`."""
         final = self._info.get("final_obs")
-        value = None if final is None else _entry(final, index)
+        value = None if final is None else map_parts(lambda part: part[index], final)  # arrays, or one of objects
         if value is None:
             raise ContractError(
                 f"{self.name}.step returned no info['final_obs'] of environment {index}, whose episode has ended; "
                 f"expected with autoreset_mode {self.mode}: its last observation"
             )
-        return self.as_agents_see(_with_axis(value), 1)
+        return self.as_agents_see(map_parts(lambda part: np.asarray(part)[None], value), 1)
 
 
 def _info_of(info: Any, index: int) -> Mapping[str, Any]:
@@ -223,32 +225,3 @@ def _info_of(info: Any, index: int) -> Mapping[str, Any]:
         if not key.startswith("_") and np.ndim(values) and (there is None or there[index]):
             own[key] = values[index]
     return own
-
-
-def _entry(values: Any, index: Any) -> Any:
-    """Part of batched observations; an array of objects has one per environment."""
-    if isinstance(values, dict):
-        return {key: _entry(part, index) for key, part in values.items()}
-    return tuple(_entry(part, index) for part in values) if isinstance(values, tuple) else values[index]
-
-
-def _with_axis(values: Any) -> Any:
-    if isinstance(values, dict):
-        return {key: _with_axis(part) for key, part in values.items()}
-    return tuple(map(_with_axis, values)) if isinstance(values, tuple) else np.asarray(values)[None]
-
-
-def _put(one: Any, observation: Any, index: int) -> None:
-    """Write an observation [1, ...] as that of environment `index`."""
-    if isinstance(one, dict):
-        for key, part in one.items():
-            _put(part, observation[key], index)
-    else:
-        observation[index] = one[0]
-
-
-def _same(one: Any, other: Any, where: Array) -> bool:
-    """Whether observations of environments `where` are equal, nan being equal to nan."""
-    if isinstance(one, dict):
-        return all(_same(part, other[key], where) for key, part in one.items())
-    return np.array_equal(one[where], other[where], equal_nan=True)

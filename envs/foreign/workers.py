@@ -19,6 +19,7 @@ from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory
 
 from ..arrays import Array, Observation
 from .batch import ForeignBatch
+from .spaces import map_parts
 
 MakeGroup = Callable[[int, int], ForeignBatch]  # make(num_envs, first_index): picklable
 CLOSING_SECONDS = 10.0  # Time for environments to close before their process is killed
@@ -63,7 +64,7 @@ class WorkerBatch(ForeignBatch):
 
     def _read(self, masks: Sequence[Array | None], observation: Observation) -> None:
         """Copy the observations that all groups wrote, and join their action masks."""
-        _copy(self.vector.observation, observation)
+        map_parts(np.copyto, observation, self.vector.observation)
         own = [mask for mask in masks if mask is not None]
         self.action_mask = np.concatenate(own) if len(own) == len(masks) else None
 
@@ -196,7 +197,8 @@ def _work(pipe: Any, make: Callable[[], ForeignBatch], shared: tuple[Any, Any, i
             break
         try:
             if group is None:
-                group = _Group(make, _some(read_from_shared_memory(*shared), part))
+                views = map_parts(lambda view: view[part], read_from_shared_memory(*shared))
+                group = _Group(make, views)
             result = getattr(group, name)(*arguments)
         except Exception as problem:
             result = _sendable(problem)
@@ -213,15 +215,3 @@ def _sendable(problem: Exception) -> Exception:
     except Exception:
         return RuntimeError(f"{type(problem).__name__}: {problem}")
     return problem
-
-
-def _some(values: Any, part: slice) -> Any:
-    return {k: _some(each, part) for k, each in values.items()} if isinstance(values, dict) else values[part]
-
-
-def _copy(values: Any, out: Any) -> None:
-    if isinstance(values, dict):
-        for key, part in values.items():
-            _copy(part, out[key])
-    else:
-        out[...] = values
