@@ -108,7 +108,7 @@ class Agent(nn.Module):
         self._unrolling = False
         """Whether weights are constant between steps, so that features of observations are cached."""
         self._core_step: Step | None = None  # Steps of the core prepared for these weights
-        extra = config.previous_action * action.num_inputs + config.previous_reward + (config.time_horizon > 0)
+        extra = config.previous_action * action.num_outputs + config.previous_reward + (config.time_horizon > 0)
         self.rewards = Moments(1, memory=1e6) if config.previous_reward and not config.previous_reward_clip else None
         options = _core_options(config, getattr(self.torso, "image", None))
         self.core = make_core(config.core, int(self.torso.output_size) + extra, **options)  # pyright: ignore
@@ -122,7 +122,7 @@ class Agent(nn.Module):
         self.value = (RescaledHead if config.normalize_returns else nn.Linear)(width, 1)
         self.prediction = None
         if config.prediction_size:
-            inputs = self.core.output_size + action.num_inputs
+            inputs = self.core.output_size + action.num_outputs
             if config.predict == "observation":
                 self.prediction = Prediction(observation, inputs, config.prediction_size, config.torso.image_layout)
             else:  # reward frequency differs between levels of a curriculum

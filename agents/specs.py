@@ -27,12 +27,7 @@ class ChoiceSpec(NamedTuple):
 
     @property
     def num_outputs(self) -> int:
-        """Width of the policy head."""
-        return sum(self.choices)
-
-    @property
-    def num_inputs(self) -> int:
-        """Width of `as_input`."""
+        """Width of the policy head and of `as_input`."""
         return sum(self.choices)
 
     @property
@@ -50,12 +45,7 @@ class BoxSpec(NamedTuple):
 
     @property
     def num_outputs(self) -> int:
-        """Width of the policy head: the means."""
-        return self.size
-
-    @property
-    def num_inputs(self) -> int:
-        """Width of `as_input`."""
+        """Width of the policy head, the means, and of `as_input`."""
         return self.size
 
     @property
@@ -196,7 +186,7 @@ def _finite(log_policies: Tensor) -> Tensor:
 
 
 def as_input(spec: ActionSpec, action: Tensor) -> Tensor:
-    """float32 [..., num_inputs]: one-hot of each choice, or all zeros for `no_action`; a Box's values in -1..1."""
+    """float32 [..., num_outputs]: one-hot of each choice, or all zeros for `no_action`; a Box's values in -1..1."""
     if isinstance(spec, BoxSpec):
         return action.clamp(-1, 1)
     actions = (action,) if len(spec.choices) == 1 else action.unbind(-1)
