@@ -127,7 +127,7 @@ class MNM(Core):
     ) -> tuple[Tensor, MNMState, Tensor | None]:
         cell, none = self.controller.cell, inputs.new_empty(0)
         targets = self.targets
-        tensors = fast.Tensors(
+        tensors = fast.Leaves(
             gates=linear(inputs, cell.weight_ih[:, : self.input_size], cell.bias_ih + cell.bias_hh),
             h=state.controller.h,
             c=state.controller.c,

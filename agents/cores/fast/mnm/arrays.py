@@ -4,37 +4,39 @@ Shapes: T steps, B environments, S cells of the LSTM, d values of a layer of the
 MNMp's; their arrays have length 0 for MNMg, and the other way round.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..elementwise import Array
 
 
-class Weights(NamedTuple):
-    """Matrices are [outputs, inputs], transposed in the forward pass."""
+class Leaves(NamedTuple):
+    """Everything that the unroll depends on and that gradients are computed for, as tensors, or as arrays for compiled
+    functions. Matrices are [outputs, inputs], in the forward pass transposed."""
 
-    recurrent: Array  # [4 S, S + d]: from [h ; v^r] to the LSTM's gates.
-    heads: Array  # [(3 H + 1) d, S]: W_v
-    targets: Array  # [3 d, d]: q; [0, d] for MNMg.
-    heads_bias: Array
-    rate: Array  # [d]: w_beta
-    rate_bias: Array  # [1]
-    targets_bias: Array
-    norm_gain: Array
-    norm_bias: Array  # [(3 H + 1) d]: of the layer normalization; [0] where tanh takes its place.
+    gates: Any  # [T, B, 4 S]: W_x x + b
+    h: Any
+    c: Any  # [B, S]
+    read: Any  # [B, d]
+    memory: Any  # [B, 3, d, d], before the first step
+    recurrent: Any  # [4 S, S + d]: from [h ; v^r] to the LSTM's gates.
+    heads: Any  # [(3 H + 1) d, S]: W_v
+    targets: Any  # [3 d, d]: q; [0, d] for MNMg.
+    heads_bias: Any
+    rate: Any  # [d]: w_beta
+    rate_bias: Any  # [1]
+    targets_bias: Any
+    norm_gain: Any
+    norm_bias: Any  # [(3 H + 1) d]: of the layer normalization; [0] where tanh takes its place.
 
 
 class Inputs(NamedTuple):
-    """Inputs of the loop and the state before it."""
+    """Inputs of the loop without a gradient."""
 
-    gates: Array  # [T, B, 4 S]: W_x x + b
     reset: Array  # bool [T, B]
     kept: Array  # int [T, B]: index in `Record.memories` for the memory that a reset replaces; -1: none.
     initial: Array  # [3, d, d]: the memory after a reset
-    h: Array
-    c: Array  # [B, S]
-    read: Array  # [B, d]
     scale: Array  # [2]: s of the write, and the factor of the meta error
 
 
@@ -73,14 +75,12 @@ class Gradients(NamedTuple):
     memory: Array  # [B, 3, d, d]: likewise
 
 
-def make_record(
-    steps: int, batch: int, inputs: Inputs, heads: int, local: bool, normalized: bool, replaced: int
-) -> Record:
+def make_record(steps: int, batch: int, w: Leaves, heads: int, replaced: int) -> Record:
     """Allocate a record."""
-    size, width = inputs.h.shape[1], inputs.read.shape[1]
+    size, width, local, normalized = w.h.shape[1], w.read.shape[1], len(w.targets_bias) > 0, len(w.norm_gain) > 0
 
     def room(*sizes: int) -> Array:
-        return np.empty((steps, batch, *sizes), inputs.h.dtype)
+        return np.empty((steps, batch, *sizes), w.h.dtype)
 
     return Record(
         joined=room(size + width),
@@ -98,5 +98,5 @@ def make_record(
         errors=room(3, heads, width),
         back=room(2, 0 if local else heads, width),
         found=room(3, 2 * heads, width),
-        memories=np.empty((replaced, *inputs.initial.shape), inputs.h.dtype),
+        memories=np.empty((replaced, *w.memory.shape[1:]), w.h.dtype),
     )

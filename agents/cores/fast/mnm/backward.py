@@ -12,7 +12,7 @@ from .....base.compiled import compiled
 from ..blas import multiply
 from ..elementwise import Array, add, add_through_tanh, dot, gradient_ends, normalize_backward, part
 from ..gated.lstm import cell_backward
-from .arrays import Gradients, Inputs, Record, Weights
+from .arrays import Gradients, Inputs, Leaves, Record
 from .products import add_outer, times, turned_times
 
 
@@ -35,7 +35,7 @@ def backward(
     last: int,
     cut: int,
     inputs: Inputs,
-    w: Weights,
+    w: Leaves,
     record: Record,
     memory: Array,
     grad_out: Array,
@@ -212,7 +212,7 @@ def _heads(
     t: int,
     b: int,
     group: int,
-    w: Weights,
+    w: Leaves,
     record: Record,
     to_keys: Array,
     to_values: Array,

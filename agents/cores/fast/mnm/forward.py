@@ -8,7 +8,7 @@ from .....base.compiled import compiled
 from ..blas import multiply
 from ..elementwise import Array, add, normalize, part, scale, tanh
 from ..gated.lstm import cell
-from .arrays import Inputs, Record, Weights
+from .arrays import Inputs, Leaves, Record
 from .products import add_outer, times, turned_times
 
 
@@ -18,7 +18,7 @@ def forward(
     first: int,
     last: int,
     inputs: Inputs,
-    w: Weights,
+    w: Leaves,
     record: Record,
     out: Array,
     errors: Array,
@@ -32,16 +32,16 @@ def forward(
     shift, end = first - start, start + last - first
     values, width = record.values.shape[2:]
     size = cells.shape[1]
-    cells[first:last] = inputs.c[first:last]
+    cells[first:last] = w.c[first:last]
     hidden = np.empty((end - start, size), out.dtype)
     for t in range(len(out)):
         s = t % len(record.c)
         for b in range(start, end):
-            _remember(t, b + shift, inputs, record.joined[s, b], record.c[s, b], out, cells, memory, record.memories)
+            _remember(t, b + shift, inputs, w, record.joined[s, b], record.c[s, b], out, cells, memory, record.memories)
         multiply(gemm, record.joined[s, start:end], w.recurrent, False, record.gates[s, start:end])
         for b in range(start, end):
             e = b + shift
-            add(record.gates[s, b], inputs.gates[t, e])
+            add(record.gates[s, b], w.gates[t, e])
             cell(record.gates[s, b], record.c[s, b], record.squashed[s, b], cells[e], out[t, e, :size])
             hidden[b - start] = out[t, e, :size]
         # [beta' ; k^w, v^w, k^r per head] = tanh(W_v h + b_v), or its layer normalization
@@ -72,7 +72,16 @@ def forward(
 
 @part
 def _remember(
-    t: int, e: int, inputs: Inputs, joined: Array, c: Array, out: Array, cells: Array, memory: Array, memories: Array
+    t: int,
+    e: int,
+    inputs: Inputs,
+    w: Leaves,
+    joined: Array,
+    c: Array,
+    out: Array,
+    cells: Array,
+    memory: Array,
+    memories: Array,
 ) -> None:
     """The state of environment `e` before step t, after a reset."""
     size = len(c)
@@ -86,13 +95,13 @@ def _remember(
         if t > 0:
             joined[:] = out[t - 1, e]
         else:
-            joined[:size] = inputs.h[e]
-            joined[size:] = inputs.read[e]
+            joined[:size] = w.h[e]
+            joined[size:] = w.read[e]
         c[:] = cells[e]
 
 
 @part
-def _rate(squashed: Array, w: Weights) -> float:
+def _rate(squashed: Array, w: Leaves) -> float:
     """beta = sigmoid(w_beta beta' + b_beta)."""
     total = w.rate_bias[0]
     for k in range(len(squashed)):
@@ -102,7 +111,7 @@ def _rate(squashed: Array, w: Weights) -> float:
 
 
 @part
-def _write(s: int, b: int, inputs: Inputs, w: Weights, record: Record, memory: Array) -> None:
+def _write(s: int, b: int, inputs: Inputs, w: Leaves, record: Record, memory: Array) -> None:
     """M^l <- M^l - beta s sum_heads D^l (z^{l-1})^T."""
     one = memory.dtype.type(1)
     heads, width = record.values.shape[2:]

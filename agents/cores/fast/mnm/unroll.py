@@ -19,28 +19,11 @@ from ..routes import (
     routine,
     turned,
 )
-from .arrays import Gradients, Inputs, Record, Weights, make_record
+from .arrays import Gradients, Inputs, Leaves, Record, make_record
 from .backward import backward
 from .forward import forward
 
-
-class Tensors(NamedTuple):
-    """Differentiable inputs of the unroll; shapes as in arrays.py."""
-
-    gates: Tensor
-    h: Tensor
-    c: Tensor
-    read: Tensor
-    memory: Tensor  # [B, 3, d, d], before the first step
-    recurrent: Tensor
-    heads: Tensor
-    targets: Tensor
-    heads_bias: Tensor
-    rate: Tensor
-    rate_bias: Tensor
-    targets_bias: Tensor
-    norm_gain: Tensor
-    norm_bias: Tensor
+MATRICES = ("recurrent", "heads", "targets")
 
 
 class Result(NamedTuple):
@@ -53,7 +36,7 @@ class Result(NamedTuple):
 
 
 def run(
-    tensors: Tensors, reset: Tensor, initial: Tensor, scales: tuple[float, float], heads: int, bptt_length: int | None
+    tensors: Leaves, reset: Tensor, initial: Tensor, scales: tuple[float, float], heads: int, bptt_length: int | None
 ) -> Result:
     """All T steps.
 
@@ -61,7 +44,7 @@ def run(
         tensors: the inputs' share of the controller's gates, the state before the first step, and parameters.
         reset, bptt_length: as in `Core.unroll`.
         initial: the memory that an episode begins with, [3, d, d].
-        scales: see `_Plan`.
+        scales: scale s of the write, and the factor of the meta error.
         heads: H.
     """
     (steps, batch, _), size = tensors.gates.shape, tensors.recurrent.shape[0] // 4
@@ -75,15 +58,18 @@ def run(
         reset=(reset, (steps, batch)),
     )
     resets, first = arrays(reset, initial)
+    recording = torch.is_grad_enabled()
+    replaced = resets & recording
+    replaced[0] = False  # no gradient goes back to the memory that the first step replaces
+    kept = np.where(replaced, replaced.cumsum().reshape(replaced.shape) - 1, -1)
+    inputs = Inputs(resets, kept, first, np.asarray(scales, first.dtype))
     address = routine(tensors.gates.dtype, tensors.recurrent)
-    plan = _Plan(resets, first, scales, heads, bptt_length or 0, torch.is_grad_enabled(), address)
+    plan = _Plan(inputs, heads, bptt_length or 0, recording, address)
     return Result(*_Unroll.apply(plan, *tensors))  # pyright: ignore
 
 
 class _Plan(NamedTuple):
-    reset: Array
-    initial: Array
-    scales: tuple[float, float]  # Scale s of the write, and the factor of the meta error
+    inputs: Inputs
     heads: int
     cut: int
     recording: bool
@@ -93,22 +79,21 @@ class _Plan(NamedTuple):
 class _Unroll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *leaves: Tensor) -> tuple[Tensor, ...]:
-        tensors = Tensors(*leaves)
-        inputs, weights = _arguments(plan, tensors)
-        (steps, batch), kind = plan.reset.shape, (len(weights.targets) > 0, len(weights.norm_gain) > 0)
-        turns = packed_matrices(tensors) if plan.routine < 0 else [turned(each) for each in weights[:3]]
-        weights = weights._replace(recurrent=turns[0], heads=turns[1], targets=turns[2])
-        record = make_record(steps, batch, inputs, plan.heads, *kind, inputs.kept.max() + 1) if plan.recording else None
-        if not plan.recording:
-            inputs.kept.fill(-1)
-        size, width = inputs.h.shape[1], inputs.read.shape[1]
+        tensors, weights, inputs = Leaves(*leaves), Leaves(*arrays(*leaves)), plan.inputs
+        steps, batch = inputs.reset.shape
+        if plan.routine < 0:
+            weights = _packed(tensors, weights)
+        else:
+            weights = weights._replace(**{name: turned(getattr(weights, name)) for name in MATRICES})
+        record = make_record(steps, batch, weights, plan.heads, inputs.kept.max() + 1) if plan.recording else None
+        size, width = weights.h.shape[1], weights.read.shape[1]
         out, errors = tensors.gates.new_empty(steps, batch, size + width), tensors.gates.new_empty(steps, batch)
         cells, memory = tensors.c.new_empty(tensors.c.shape), tensors.memory.clone()
         address, group = plan.routine, group_size(batch)
         results = [result.numpy() for result in (out, errors, cells, memory)]
 
         def work(_: int, first: int, last: int) -> None:
-            own = record or make_record(1, min(group, batch), inputs, plan.heads, *kind, 0)
+            own = record or make_record(1, min(group, batch), weights, plan.heads, 0)
             forward(address, first, last, inputs, weights, own, *results)
 
         by_groups(work, batch, group)
@@ -122,11 +107,9 @@ class _Unroll(torch.autograd.Function):
         refuse_second_derivative()
         plan, record = ctx.plan, ctx.record
         *leaves, out, last_memory = ctx.saved_tensors
-        tensors = Tensors(*leaves)
-        inputs, weights = _arguments(plan, tensors)
+        tensors, weights = Leaves(*leaves), Leaves(*arrays(*leaves))
         if plan.routine < 0:
-            recurrent, heads, targets = packed_matrices(tensors, turn=True)
-            weights = weights._replace(recurrent=recurrent, heads=heads, targets=targets)
+            weights = _packed(tensors, weights, turn=True)
         (memory,) = arrays(last_memory.clone())
         grad_out, grad_errors, grad_c, grad_memory = arrays(*grad)
         address, group = plan.routine, group_size(len(memory))
@@ -145,29 +128,18 @@ class _Unroll(torch.autograd.Function):
 
         def work(number: int, first: int, last: int) -> None:
             above = grad_out, grad_errors
-            backward(address, number, first, last, plan.cut, inputs, weights, record, memory, *above, grads)
+            backward(address, number, first, last, plan.cut, plan.inputs, weights, record, memory, *above, grads)
 
         by_groups(work, len(memory), group)
         return None, *_named(tensors, grads, record, out.numpy(), address < 0)
 
 
-def packed_matrices(tensors: Tensors, turn: bool = False) -> list[Array]:
-    """`recurrent`, `heads` and `targets` in the layout of a routine with bfloat16 factors."""
-    return [packed(each, turn=turn) for each in (tensors.recurrent, tensors.heads, tensors.targets)]
+def _packed(tensors: Leaves, weights: Leaves, turn: bool = False) -> Leaves:
+    """The weights with matrices in the layout of a routine with bfloat16 factors."""
+    return weights._replace(**{name: packed(getattr(tensors, name), turn=turn) for name in MATRICES})
 
 
-def _arguments(plan: _Plan, tensors: Tensors) -> tuple[Inputs, Weights]:
-    """Arguments of compiled functions: inputs and weights, with matrices not transposed."""
-    a = Tensors(*arrays(*tensors))  # pyright: ignore[reportArgumentType]
-    replaced = plan.reset.copy()
-    replaced[0] = False  # no gradient goes back to the memory that the first step replaces
-    places = np.where(replaced, replaced.cumsum().reshape(replaced.shape) - 1, -1)
-    scale = np.asarray(plan.scales, plan.initial.dtype)
-    inputs = Inputs(a.gates, plan.reset, places, plan.initial, a.h, a.c, a.read, scale)  # pyright: ignore[reportArgumentType]
-    return inputs, Weights(*(getattr(a, name) for name in Weights._fields))
-
-
-def _named(tensors: Tensors, grads: Gradients, record: Record, out: Array, rounded: bool) -> Tensors:
+def _named(tensors: Leaves, grads: Gradients, record: Record, out: Array, rounded: bool) -> Leaves:
     """Gradients of all tensors."""
     size = grads.c.shape[1]
     hidden = np.ascontiguousarray(out[..., :size])
@@ -181,7 +153,7 @@ def _named(tensors: Tensors, grads: Gradients, record: Record, out: Array, round
     heads_bias, rate_bias, targets_bias = (
         torch.from_numpy(grad).flatten(0, -2).sum(0) for grad in (grads.heads, grads.rate, grads.targets)
     )
-    return Tensors(
+    return Leaves(
         gates=torch.from_numpy(grads.gates),
         h=joined[:, :size],
         c=torch.from_numpy(grads.c),
