@@ -23,7 +23,7 @@ from .extras import Extras
 from .levels.config import LevelsConfig
 from .levels.replay import Replay
 from .levels.stagger import Stagger
-from .packed import Packer, fetch, take_over
+from .packed import Packer, take_over
 from .unroll import Unroll
 
 ALL_NEW = LevelsConfig()  # Configuration without replay, stages or staggering: every episode samples a new level
@@ -159,7 +159,7 @@ class Actor:
         for t in range(self.unroll_length):
             env = self.env_output(buffers, t)
             output, self.state = self.agent.step(env, self.state, self.generator, buffers.initial)
-            self.step_environment(buffers, t, output, fetch(output.action)())
+            self.step_environment(buffers, t, output, output.action.cpu().numpy())
         return self.finish(buffers)
 
     def begin(self, weights: Weights | None = None) -> "Buffers":

@@ -36,7 +36,7 @@ import torch
 from engram.actors.factory import ActorFactory
 from engram.actors.remote import slot
 from engram.actors.remote.pool import RayPool
-from engram.actors.remote.window import RequestWindow
+from engram.actors.remote.slot import RequestWindow
 from engram.actors.unroll import Unroll, nbytes
 from engram.agents.process import prepare_process
 from engram.agents.values import Weights, flatten
@@ -47,7 +47,7 @@ from engram.launch.metrics.provenance import provenance
 from engram.launch.run.config import RunConfig
 from engram.launch.run.presets.lookup import preset
 from engram.launch.train.acting import ACTOR_NICENESS
-from engram.learners.batcher import Batcher
+from engram.learners.batches import Batcher
 from engram.learners.learner import Learner
 
 RESULTS = Path(__file__).parent / "results"

@@ -1,17 +1,108 @@
-"""Preparation of a batch before the passes of a learner: minibatches, rewards, counts."""
+"""Batches: from the unrolls of actors, shared among learners, and prepared before the passes of a learner."""
 
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..actors.extras import NOVELTY
-from ..actors.unroll import Unroll, some_environments
+from ..actors.unroll import Unroll, join, some_environments
+from ..agents.agent import Agent
+from ..agents.normalization import share_sums
 from ..agents.values import map_leaves
 from .algorithms.algorithm import Targets
 from .config import LearnerConfig
+
+
+class Batcher:
+    """Split and join unrolls along the batch axis into batches of `batch_size`; every environment is used exactly once.
+    Unrolls of different members of a population never mix: use one batcher per member."""
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
+        self._parts: deque[Unroll] = deque()
+        self._waiting = 0
+
+    def add(self, unroll: Unroll) -> None:
+        """Append the environments of an unroll to the queue."""
+        self._parts.append(unroll)
+        self._waiting += len(unroll.weights_version)
+
+    @property
+    def complete(self) -> bool:
+        """Whether there are enough environments for a batch."""
+        return self._waiting >= self.batch_size
+
+    def take(self) -> Unroll | None:
+        """Remove and return the oldest `batch_size` environments, or None while there are fewer."""
+        if not self.complete:
+            return None
+        taken: list[Unroll] = []
+        missing = self.batch_size
+        while missing:
+            part = self._parts.popleft()
+            width = len(part.weights_version)
+            if width > missing:
+                self._parts.appendleft(some_environments(part, slice(missing, width)))
+                part = some_environments(part, slice(0, missing))
+            taken.append(part)
+            missing -= min(width, missing)
+        self._waiting -= self.batch_size
+        return join(taken)
+
+    def next(self, pull: Callable[[], Unroll | None]) -> Unroll | None:
+        """Return the next batch, pulling unrolls as needed; None if none arrived, while received ones stay queued."""
+        while (batch := self.take()) is None:
+            unroll = pull()
+            if unroll is None:
+                return None
+            self.add(unroll)
+        return batch
+
+
+class Group:
+    """Group of a single learner, whose share is the whole batch, without exchange."""
+
+    rank, size, first = 0, 1, 0  # `first`: number of environments of the learners before this one
+
+    def __deepcopy__(self, _: object) -> "Group":
+        return self
+
+    def all_environments(self, own: int) -> int:
+        """Number of environments in the batch of all learners, of which this one has `own`."""
+        return own
+
+    def share(self, chosen: Tensor, own: int) -> Tensor:
+        """Select this learner's part of environments of the whole batch (int64 [K]), counted from its first."""
+        return chosen[(self.first <= chosen) & (chosen < self.first + own)] - self.first
+
+    def total(self, *parts: Any) -> Sequence[Any]:
+        """Sum each tensor or float over all learners; shapes are equal everywhere."""
+        return parts
+
+    def least(self, value: Tensor) -> Tensor:
+        """Minimum of all learners' scalars."""
+        return value
+
+    def reduce(
+        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], metrics: Tensor
+    ) -> tuple[Sequence[Tensor | None], Tensor]:
+        """Sum gradients of the parameters (None where no learner has one) and metrics [M] in one exchange."""
+        return gradients, metrics
+
+    def close(self) -> None:
+        """Leave the group, even while an exchange waits for a lost learner."""
+
+    def share_sums(self, agent: Agent) -> None:
+        """Make the running statistics of an agent count the data of all learners."""
+        share_sums(agent, self.total)
+
+
+ALONE = Group()
 
 
 @dataclass

@@ -9,10 +9,11 @@ from ..base.settings import setting
 from .algorithms.algorithm import Algorithm
 from .algorithms.imitation import Imitation
 from .algorithms.registry import make_algorithm
-from .device.precision import Precision
 from .optimizers import OptimizerName, Schedule
 
 Reduction: TypeAlias = Literal["mean", "sum"]
+Precision: TypeAlias = Literal["auto", "float32", "tf32", "bf16"]
+"""Precisions; a run replaces auto by one of the others when it begins."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.distributed import AllToAllOptions, ProcessGroupGloo
 from torch.nn.functional import pad
 
-from ..agents.agent import Agent
-from ..agents.normalization import share_sums
+from .batches import Group
 
 NO_LIMIT = timedelta(hours=1)
 """Timeout, longer than any exchange, after which its threads end if another learner is unreachable."""
@@ -52,44 +51,6 @@ def deal(learners: int, actors: int, environments: int | None, envs_per_actor: i
             width = environments // learners + (rank < environments % learners)
         shares.append(Share(sum(share.actors for share in shares), own, width))
     return shares
-
-
-class Group:
-    """Group of a single learner, whose share is the whole batch, without exchange."""
-
-    rank, size, first = 0, 1, 0  # `first`: number of environments of the learners before this one
-
-    def __deepcopy__(self, _: object) -> "Group":
-        return self
-
-    def all_environments(self, own: int) -> int:
-        """Number of environments in the batch of all learners, of which this one has `own`."""
-        return own
-
-    def share(self, chosen: Tensor, own: int) -> Tensor:
-        """Select this learner's part of environments of the whole batch (int64 [K]), counted from its first."""
-        return chosen[(self.first <= chosen) & (chosen < self.first + own)] - self.first
-
-    def total(self, *parts: Any) -> Sequence[Any]:
-        """Sum each tensor or float over all learners; shapes are equal everywhere."""
-        return parts
-
-    def least(self, value: Tensor) -> Tensor:
-        """Minimum of all learners' scalars."""
-        return value
-
-    def reduce(
-        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], metrics: Tensor
-    ) -> tuple[Sequence[Tensor | None], Tensor]:
-        """Sum gradients of the parameters (None where no learner has one) and metrics [M] in one exchange."""
-        return gradients, metrics
-
-    def close(self) -> None:
-        """Leave the group, even while an exchange waits for a lost learner."""
-
-    def share_sums(self, agent: Agent) -> None:
-        """Make the running statistics of an agent count the data of all learners."""
-        share_sums(agent, self.total)
 
 
 class SharedGroup(Group):

@@ -17,13 +17,11 @@ from ..agents.agent import Agent
 from ..agents.cores.core import readable
 from ..agents.unrolling.compiled import compile_steps
 from .algorithms.algorithm import Targets
-from .batches import Updates, cause_of, learned_rewards, means, some_of, valid_steps, with_bonus
+from .batches import ALONE, Group, Updates, cause_of, learned_rewards, means, some_of, valid_steps, with_bonus
 from .config import LearnerConfig
 from .device.cuda_graph import Recorded, changing, cuda_graph
-from .device.precision import matrix_precision
 from .device.transfer import Transfer
-from .group import Group
-from .loss import ALONE, CAUSES, KL, METRICS, Gradient, Minibatch, evaluate, gradient, rescaled
+from .loss import CAUSES, KL, METRICS, Gradient, Minibatch, evaluate, gradient, matrix_precision, rescaled
 from .optimizers import clip_global_norm, make_optimizer, scheduled, set_gradients, set_hyperparameters
 from .replay import Replay
 

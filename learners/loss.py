@@ -1,20 +1,25 @@
-"""One pass of the network over a batch of unrolls, its loss, and the gradient of the loss."""
+"""One pass of the network over a batch of unrolls, its loss, and the gradient of the loss.
 
-from collections.abc import Sequence
-from typing import NamedTuple
+Precision concerns the factors of multiplications; weights, gradients, losses and recurrent sums stay float32.
+"""
+
+import contextlib
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..actors.extras import PLAYER
 from ..actors.unroll import Unroll
+from ..agents import bf16
 from ..agents.agent import Agent
+from ..agents.process import round_factors
 from ..agents.specs import best, log_policy, log_probability
 from .algorithms.algorithm import Imitated, Pass, Targets
-from .batches import learned_rewards
-from .config import LearnerConfig
-from .device.precision import lowered, matrix_precision
-from .group import Group
+from .batches import ALONE, Group, learned_rewards
+from .config import LearnerConfig, Precision
 from .replay import counted
 from .returns import transitions, valid_sum
 
@@ -33,9 +38,6 @@ Metrics of the algorithm (`Algorithm.metrics`) follow."""
 KL = METRICS.index("policy/kl_behavior")
 CAUSES = ("loss", "reward", "observation")
 """Possible causes of a skipped update; the loss, if rewards and observations were finite."""
-
-
-ALONE = Group()
 
 
 class LossTerms(NamedTuple):
@@ -74,8 +76,10 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = 
     if agent.units is not None:
         reward, values, bootstrap = (x / agent.units.unit for x in (reward, values, bootstrap))
     step = transitions(reward, batch.env.terminated, batch.env.truncated, values, config.discount)
+    if config.replay_burn_in:
+        step = step._replace(valid=counted(batch, step.valid))
     now = Pass(
-        step._replace(valid=counted(batch, step.valid)),
+        step,
         values,
         bootstrap,
         log_probability(agent.action_spec, log_policies, batch.agent.action),
@@ -174,3 +178,27 @@ def gradient(minibatch: Minibatch) -> Gradient:
         terms = loss(minibatch)
         gradients = torch.autograd.grad(terms.total, list(minibatch.agent.parameters()), allow_unused=True)
     return Gradient(gradients, terms.metrics, terms.returns)
+
+
+@contextlib.contextmanager
+def matrix_precision(precision: Precision, device: torch.device) -> Generator[None]:
+    """Round the factors of a GPU's matrix multiplications and convolutions to 10 bits, only with tf32.
+
+    A backward pass reads the process's flags too: leave the context after computing gradients.
+    """
+    if device.type == "cpu":
+        yield
+        return
+    restore = round_factors(precision == "tf32")
+    try:
+        yield
+    finally:
+        restore()
+
+
+def lowered(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
+    """Compute a forward pass with bf16: on a CPU large multiplications round their factors; on a GPU torso and heads
+    use bfloat16, and cores use float32 (`full_precision`)."""
+    if device.type == "cpu":
+        return bf16.products(precision == "bf16")
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()

@@ -24,9 +24,8 @@ from ..failures import Failures, TransportDiedError
 from ..members import MakeActor, MemberSchedule, WeightsVersion
 from ..pool import ActorStateError
 from ..unroll import Stored, Unroll
-from .slot import ActorSlot, ActorSlots, Request
-from .window import RequestWindow
-from .wire import ObjectStores, fetch, message_of, share_tensors, unpack
+from .slot import ActorSlot, ActorSlots, Request, RequestWindow
+from .wire import ObjectStores, dead_part, fetch, message_of, share_tensors, unpack
 
 PATIENCE = 2.0  # Seconds without any unroll after which the pool returns None to the learner
 # An actor is passed over if others' responses have waited so long for it, and SLOWER times one of their unrolls
@@ -49,7 +48,6 @@ class RayPool:
         first: number of the first actor, after those of other pools of the run.
         niceness: scheduling niceness of actors, so that the learner has priority on their cores (0..19).
         timeout: seconds without a response or an environment step after which an active actor is replaced.
-        died: returns the name of a Ray process that has died, or None; a call of Ray's store would end this process.
     """
 
     def __init__(
@@ -66,11 +64,10 @@ class RayPool:
         first: int = 0,
         niceness: int = 0,
         timeout: float = 120.0,
-        died: Callable[[], str] = str,
         near: bool = False,
     ) -> None:
         share_tensors()
-        self._timeout, self._report, self._died = timeout, report, died
+        self._timeout, self._report = timeout, report
         self._unrolls_from: Counter[str] = Counter()  # Received unrolls by machine
         self._failures = Failures(max_failures, report)
         self._window = window
@@ -165,7 +162,7 @@ class RayPool:
             raise ActorStateError("unrolls are in progress")
         if lost := [slot.number for slot in self._slots if slot.handle is None]:
             raise ActorStateError(f"actor {lost[0]} has failed and is not replaced yet")
-        if died := self._died():
+        if died := dead_part():
             raise ActorStateError(f"{died} died")
         try:
             return ray.get([slot.handle.save.remote() for slot in self._slots], timeout=self._timeout)
@@ -250,7 +247,7 @@ class RayPool:
             self._lose(slot, why)
 
     def _check_ray(self) -> None:
-        if died := self._died():
+        if died := dead_part():  # a call of Ray's store would end this process
             raise TransportDiedError(f"{died} died")
 
     def _all_gathered(self) -> list[Unroll] | None:
@@ -326,7 +323,8 @@ class RayPool:
             if not self._streaming:
                 self._gathered[slot.number] = request.answer
             self._unroll_seconds += (request.answer.seconds - self._unroll_seconds) / 2
-            self._failures.forgive(slot.number)
+            if self._failures.total:
+                self._failures.forgive(slot.number)
             assert slot.place is not None, "its location arrives before its first request"
             self._unrolls_from[slot.place.machine] += request.unrolls
 

@@ -1,4 +1,4 @@
-"""Wire format between actor and learner: unrolls as bytes, Ray's serializer for tensors, use of the object store.
+"""Wire format between actor and learner: unrolls as bytes, Ray's serializer for tensors, state of Ray's processes.
 
 An unroll is sent as its tensors' bytes and a short description of them.
 
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import ray
 import torch
+from ray._private import worker
 from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
@@ -26,6 +27,8 @@ from ..unroll import Unroll
 SMALL_BYTES = 1 << 16
 """Size in bytes below which an unroll is one string: copying takes microseconds, a dozen separate buffers a hundred."""
 STORE_PAUSE_SECONDS = 60.0  # Pause after Ray did not answer for the size of the stores: it asks every machine
+
+NEEDED = ("raylet", "gcs_server")  # Ray's processes without which a run cannot continue
 
 
 @dataclass
@@ -70,6 +73,14 @@ class ObjectStores:
         except Exception:  # not a public function: if a later Ray changes it, training continues without this metric
             self._silent_until = time.monotonic() + STORE_PAUSE_SECONDS
             return None
+
+
+def dead_part() -> str:
+    """Name of a dead main process of this process's private Ray; empty if none is dead, or there is no such Ray."""
+    node: Any = getattr(worker, "_global_node", None)
+    dead = [str(name) for name, _ in node.dead_processes()] if node is not None else []
+    names = [name for name in dead if name in NEEDED]  # others, such as the dashboard, may end
+    return f"Ray's {names[0]}" if names else ""
 
 
 def fetch(refs: "Sequence[ray.ObjectRef[Any]]", patience: float, timeout: float) -> list[Any]:

@@ -24,7 +24,7 @@ from ...actors.unroll import Unroll
 from ...agents.specs import BoxSpec
 from ...agents.values import EnvOutput, map_leaves
 from ...envs.masks import random_valid
-from ...learners.batcher import Batcher
+from ...learners.batches import Batcher
 from ...learners.learner import Learner
 from ..run.config import RunConfig
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import ray_constants, services, worker
+from ray._private import ray_constants, services
 from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
@@ -35,7 +35,6 @@ PRELOADED = ("engram.actors.remote.slot", "engram.actors.factory")
 OBJECT_STORE_BYTES = 1 << 30
 """Bytes for unrolls in flight: far more than two per actor need, small enough for containers."""
 ANSWER_SECONDS = 10.0  # Seconds in which a cluster's head must answer
-NEEDED = ("raylet", "gcs_server")  # Ray's processes without which a run cannot continue
 STOP_SECONDS = 10.0  # Seconds in which Ray must stop; otherwise this process ends, and the orphan cleanup kills Ray's
 ADDRESS_SPACE = 6 * 2**30
 """Bytes of address space that each process needs with Ray: with 4 GiB some abort or hang at the start."""
@@ -177,14 +176,6 @@ def end_clean_ups() -> None:
         process.communicate()
         for folder in sessions.glob(f"session_*_{os.getpid()}"):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def dead_part() -> str:
-    """Name of a dead main process of this process's private Ray; empty if none is dead, or there is no such Ray."""
-    node: Any = getattr(worker, "_global_node", None)
-    dead = [str(name) for name, _ in node.dead_processes()] if node is not None else []
-    names = [name for name in dead if name in NEEDED]  # others, such as the dashboard, may end
-    return f"Ray's {names[0]}" if names else ""
 
 
 class _Job(JobConfig):

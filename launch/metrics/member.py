@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ...actors.packed import weights_for
 from ...actors.pool import ActorPool
 from ...actors.unroll import Unroll
-from ...agents.values import Weights
-from ...learners.batcher import Batcher
+from ...agents.values import Weights, flatten
+from ...learners.batches import Batcher
 from ...learners.curriculum import Curriculum, Mixture, make_curriculum
 from ...learners.learner import Learner
 from ...learners.population.search_space import PREFIX, Values, applied
@@ -93,7 +93,10 @@ class Member:
     def weights(self, pool: ActorPool | None = None) -> Weights:
         """The newest weights, for the actors; a pool on the learner's device receives them there."""
         stage = self.curriculum.stage if self.curriculum else 0
-        values, ready = weights_for(self.learner.agent, pool.device if pool else None)
+        if pool is None or pool.device.type == "cpu":
+            values, ready = flatten(self.learner.agent), None
+        else:
+            values, ready = weights_for(self.learner.agent, pool.device)
         return Weights(self.version, self.number, values, self._beginnings, stage, ready)
 
     def receive(self, unroll: Unroll) -> None:

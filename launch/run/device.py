@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import torch
 
+from ...agents import bf16
 from ...base.errors import EngramError, user_errors
-from ...learners.config import LearnerConfig
-from ...learners.device.precision import chosen
+from ...learners.config import LearnerConfig, Precision
 
 
 def check_device(name: str) -> None:
@@ -32,6 +32,20 @@ def on_device(config: LearnerConfig, device: torch.device) -> LearnerConfig:
     """The configuration with "auto" replaced by a precision. Raises EngramError for one that the device lacks."""
     with user_errors():
         return replace(config, precision=chosen(config.precision, device))
+
+
+def chosen(precision: Precision, device: torch.device) -> Precision:
+    """Choose the precision of a run whose learner is on this device. Raises ValueError if the device lacks it. "auto"
+    is bf16 on a CPU with instructions for it if a short measurement finds it faster, else float32."""
+    if device.type != "cpu":
+        return "float32" if precision == "auto" else precision
+    if precision == "auto":
+        return "bf16" if bf16.pays() else "float32"
+    if precision == "tf32":
+        raise ValueError("precision is 'tf32'; allowed on a CPU: auto, float32, bf16")
+    if precision == "bf16" and not bf16.routine():
+        raise ValueError(f"precision is 'bf16'; allowed on this CPU ({bf16.missing()}): auto, float32")
+    return precision
 
 
 def devices() -> list[str]:

@@ -85,7 +85,7 @@ class Acting:
         """Watch over the training loop."""
         died: Callable[[], str] = str
         if not self.config.in_process:
-            from ..cluster.ray_session import dead_part as died
+            from ...actors.remote.wire import dead_part as died
 
         def rescue(reason: str, code: int) -> None:
             trainer.rescuing = True
@@ -175,7 +175,7 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
         actors, ahead = config.fixed_actors or 1, (config.lag_bound + 1) * config.columns
         make, failures, envs = factory.make_actor, config.max_actor_failures, config.actor_envs
         return ThreadPool(make, actors, failures, report, num_envs=envs, ahead=ahead, together=together)
-    from ..cluster.ray_session import dead_part, require_gpus, start_ray  # Ray takes a second to import
+    from ..cluster.ray_session import require_gpus, start_ray  # Ray takes a second to import
 
     working = -(-(config.lag_bound + 1) * config.columns // config.actor_envs) * config.num_members
     if not config.synchronous and (config.fixed_actors or 1) > working:
@@ -188,7 +188,7 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
     device = find_device(config.device, config.num_learners)
     learners = 0 if config.num_learners == 1 or device.type == "cpu" else config.num_learners
     require_gpus(waited_for, config.actor_gpus, min(learners, 1) if config.ray_address else learners)
-    own = ray_pool(config, factory, config.shares[0], report, dead_part)
+    own = ray_pool(config, factory, config.shares[0], report)
     if config.num_learners == 1 or config.population:
         return own
     from ...learners.remote.team import Team
@@ -200,12 +200,10 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
     return Team(own, config.shares, learner, pool_of, config.synchronous, report, device)
 
 
-def ray_pool(
-    config: RunConfig, factory: ActorFactory, share: Share, report: Callable[[str], None], died: Callable[[], str] = str
-) -> ActorPool:
+def ray_pool(config: RunConfig, factory: ActorFactory, share: Share, report: Callable[[str], None]) -> ActorPool:
     """The Ray processes of one learner's actors."""
     from ...actors.remote.pool import RayPool  # Ray takes a second to import; --local does not need it
-    from ...actors.remote.window import RequestWindow
+    from ...actors.remote.slot import RequestWindow
 
     actors = config.fixed_actors and share.actors
     return RayPool(
@@ -219,7 +217,6 @@ def ray_pool(
         first=share.first_actor,
         niceness=ACTOR_NICENESS,
         timeout=config.actor_timeout,
-        died=died,
         near=len(config.shares) > 1,
     )
 

@@ -84,6 +84,7 @@ class Trainer:
         by_itself = device.type == "cuda" and not config.learner.cuda_graph
         self._dealt = config.num_learners > 1 and bool(population)  # Members learn at once, in several processes
         self._together = together == "on" or (together == "auto" and by_itself) or (self._dealt and config.synchronous)
+        self._synchronous = config.synchronous
         self._between = True  # Whether no update is in progress, so that a run can resume from the state
         self._saved_at, self._saved_step = time.monotonic(), self.steps
 
@@ -128,7 +129,7 @@ class Trainer:
     def update(self) -> None:
         """Make the next update of a member, or of all together; nothing if no batch is ready yet."""
         started = time.perf_counter()
-        complete = self._synchronous_batches() if self.config.synchronous else self._ready_batches()
+        complete = self._synchronous_batches() if self._synchronous else self._ready_batches()
         self._waited += time.perf_counter() - started
         if not complete:
             return
@@ -149,7 +150,7 @@ class Trainer:
             for each in copied:
                 self._publish(self.members[each])
         self._between = True
-        for member, batch in ready:
+        for member, batch in ready if self.callbacks.on_update else ():
             self._call(UPDATE, Update(member.steps, member.number, member.learner, batch, self.directory.path), member)
         for (member, _), steps in zip(ready, before, strict=True):
             self._look(member, steps)
@@ -247,7 +248,7 @@ class Trainer:
             "best": best,
             "torch_rng": torch.get_rng_state(),
         }
-        if self.config.synchronous and not self.rescuing:
+        if self._synchronous and not self.rescuing:
             try:
                 state["actors"] = self.pool.save()
             except ActorStateError as problem:

@@ -20,9 +20,8 @@ from torch.func import functional_call, stack_module_state, vmap
 from ...actors.unroll import Unroll, tensors, with_tensors
 from ..algorithms.algorithm import Targets
 from ..config import LearnerConfig
-from ..device.precision import matrix_precision
 from ..learner import Learner
-from ..loss import Gradient, LossTerms, Minibatch, gradient, loss
+from ..loss import Gradient, LossTerms, Minibatch, gradient, loss, matrix_precision
 
 VARIED = ("discount", "entropy_cost", "value_cost", "auxiliary_cost", "prediction_cost")
 """Factors of the loss, which may differ between members of one call."""

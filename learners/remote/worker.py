@@ -14,9 +14,9 @@ from ...actors.unroll import Unroll, join
 from ...agents.process import prepare_process
 from ...agents.threads import use_threads
 from ...agents.values import Weights, flatten, map_leaves
-from ..batcher import Batcher
+from ..batches import Batcher, Group
 from ..device.nccl import NcclGroup
-from ..group import GlooGroup, Group, GroupLostError
+from ..group import GlooGroup, GroupLostError
 from ..learner import Learner
 from .store import RayStore
 

@@ -12,8 +12,8 @@ from engram.agents.agent import AgentConfig
 from engram.agents.cores.core import reset_state
 from engram.agents.cores.registry import make_core
 from engram.agents.torsos import TorsoConfig
+from engram.launch.run.device import chosen
 from engram.learners.config import LearnerConfig
-from engram.learners.device.precision import chosen
 from engram.learners.learner import Learner
 from engram.learners.loss import evaluate
 

@@ -229,11 +229,11 @@ DEAD_RAY = """
 import os, pools, ray, time
 from engram.actors.failures import TransportDiedError
 from engram.actors.remote.pool import RayPool
-from engram.launch.cluster.ray_session import dead_part, start_ray
+from engram.launch.cluster.ray_session import start_ray
 from pools import FACTORY, open_window, take, weights
 ray.cloudpickle.register_pickle_by_value(pools)
 start_ray(1)
-pool = RayPool(FACTORY.make_actor, 1, 0, window=open_window(), died=dead_part)
+pool = RayPool(FACTORY.make_actor, 1, 0, window=open_window())
 pool.publish(weights(1))
 take(pool)
 (raylet,) = [each.process for each in ray._private.worker._global_node.all_processes["raylet"]]

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.distributed import FileStore  # pyright: ignore[reportPrivateImportUsage]
 
 from engram.actors.unroll import map_tensors, some_environments
-from engram.learners.group import GlooGroup, Group
+from engram.learners.batches import Group
+from engram.learners.group import GlooGroup
 from engram.learners.learner import Learner
 from reference_cases import TOTAL_STEPS, Case, batches, in_double, learned, make_agent
 

@@ -11,11 +11,11 @@ import torch
 from engram.actors.actor import Actor
 from engram.actors.factory import ActorFactory
 from engram.actors.pool import ActorPool
-from engram.actors.remote.window import RequestWindow
+from engram.actors.remote.slot import RequestWindow
 from engram.actors.unroll import Unroll
 from engram.agents.agent import AgentConfig
 from engram.agents.values import Weights, flatten
-from engram.learners.batcher import Batcher
+from engram.learners.batches import Batcher
 
 FACTORY = ActorFactory(
     env="boxworld",

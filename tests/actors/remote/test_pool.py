@@ -19,8 +19,7 @@ from engram.actors.levels.config import LevelsConfig
 from engram.actors.pool import ActorStateError, LocalPool
 from engram.actors.remote import pool as pool_module
 from engram.actors.remote.pool import RayPool
-from engram.actors.remote.slot import ActorSlot, ActorSlots, Request
-from engram.actors.remote.window import RequestWindow
+from engram.actors.remote.slot import ActorSlot, ActorSlots, Request, RequestWindow
 from engram.actors.remote.wire import fetch, unpack
 from engram.actors.unroll import join
 from engram.base.errors import EngramError

@@ -9,8 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from engram.actors.pool import least_max_lag, usual_max_lag
-from engram.actors.remote.slot import ActorSlot, Request
-from engram.actors.remote.window import RequestWindow
+from engram.actors.remote.slot import ActorSlot, Request, RequestWindow
 
 DONE: Any = "an unroll"
 
