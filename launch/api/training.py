@@ -119,7 +119,8 @@ def train(
     with ExitStack() as start:
         start.enter_context(watch_start(config, stop))  # until training begins
         device = find_device(config.device, config.num_learners)
-        config = replace(config, learner=on_device(config.learner, device))
+        if (learner := on_device(config.learner, device)) is not config.learner:
+            config = replace(config, learner=learner)
         agents, fields = make_agents(config, config.factory(), device)
         saved = saved_state(directory, config, agents) if directory else None
         if config.start_from is not None and not saved:

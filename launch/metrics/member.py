@@ -232,7 +232,8 @@ class Member:
         """Show this member's settings in TensorBoard."""
         if self.writer is not None:
             explored = [each.setting for each in self.config.pbt.explored]
-            self.writer.hparams(replace(self.config, learner=self.learner.config), explored)
+            own = self.config if not self.settings else replace(self.config, learner=self.learner.config)
+            self.writer.hparams(own, explored)
 
     def due(self) -> bool:
         """Whether a row of metrics is due."""

@@ -31,7 +31,8 @@ def find_device(name: str, num_learners: int = 1) -> torch.device:
 def on_device(config: LearnerConfig, device: torch.device) -> LearnerConfig:
     """The configuration with "auto" replaced by a precision. Raises EngramError for one that the device lacks."""
     with user_errors():
-        return replace(config, precision=chosen(config.precision, device))
+        precision = chosen(config.precision, device)
+    return config if precision == config.precision else replace(config, precision=precision)
 
 
 def chosen(precision: Precision, device: torch.device) -> Precision:

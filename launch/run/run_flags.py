@@ -6,22 +6,23 @@ then --preset, then defaults.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import tyro
 
+from ...agents.agent import AgentConfig
 from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import OTHER_NAMES, advice
 from ...envs.registration import ENVIRONMENTS
+from ...learners.algorithms.registry import algorithm_settings
 from ...learners.config import LearnerConfig
-from ...learners.population.config import PopulationConfig
 from .command_line import DRY_RUN, FLAG, LIST, TRUST, dashed, flags_of, parse, settings_of, value_of, without
 from .config import PASSIVE, RunConfig
 from .imports import refuse_inside
 from .presets.lookup import PRESETS
-from .presets.lookup import preset as preset_of
+from .presets.lookup import preset_values as preset_of
 from .run_directory import CONFIG, read_toml
 from .settings.other_names import in_python, meaning
 from .settings.plain import differences, from_dict, typed
@@ -47,6 +48,27 @@ def parse_run(
         other_flags: flags that the command parses itself.
         env_required: whether arguments without an environment are refused.
     """
+    return _parse(arguments, base, other_flags, env_required)[0]
+
+
+def parse_new_run(arguments: Sequence[str]) -> tuple[RunConfig, str]:
+    """`parse_run` for a new run, which has an environment, and text listing what differs from the preset or the file of
+    --config; empty if nothing relevant differs."""
+    config, default = _parse(arguments, None, OTHER_FLAGS, env_required=True)
+    argv = dashed(arguments)
+    changes = [
+        f"{name} {_shown(new)} ({_shown(old)})"
+        for name, old, new in differences(default, config, whole=False)
+        if name not in PASSIVE and name != "run_dir"
+    ]
+    named = value_of("--config", argv) or f"preset {value_of('--preset', argv) or PRESETS[0]}"
+    return config, f"differs from {named}: {', '.join(changes)}" if changes else ""
+
+
+def _parse(
+    arguments: Sequence[str], base: RunConfig | None, other_flags: tuple[str, ...], env_required: bool
+) -> tuple[RunConfig, RunConfig]:
+    """The configuration for arguments, and the one before any flag."""
     argv = dashed(arguments)
     default = base or _default(argv)
     named = base is not None or value_of("--env", argv) or value_of("--config", argv)
@@ -60,7 +82,7 @@ def parse_run(
     if config.local and address is not None:
         raise EngramError(f"--ray-address {address} has no effect with --local; allowed: one of them")
     refuse(env_required and not named, f"--env is missing; {NO_ENV}, as in: rl-train --env t-maze --preset easy")
-    return _finished(config, default, chosen)
+    return _finished(config, default, chosen), default
 
 
 def with_settings(settings: Mapping[str, Any], base: RunConfig | None = None) -> RunConfig:
@@ -75,9 +97,8 @@ def with_settings(settings: Mapping[str, Any], base: RunConfig | None = None) ->
         chosen = {name: remaining.pop(name, None) for name in ("preset", "config")}
         if remaining.get("env") is None and chosen["config"] is None:
             raise EngramError(f"env is missing; {NO_ENV}")
-        default = _default_of(**chosen, **{name: remaining.get(name) for name in ("env", "core", "algorithm")})
-        if remaining.get("population") == 0:
-            default = _alone(default)
+        named = {name: remaining.get(name) for name in ("env", "core", "algorithm")}
+        default = _default_of(**chosen, **named, alone=remaining.get("population") == 0)
     assert default is not None
     with user_errors():
         values = _by_path(remaining, default)
@@ -119,8 +140,21 @@ def _finished(config: RunConfig, default: RunConfig, chosen: Collection[str]) ->
     `chosen` are the settings that the user sets.
     """
     _refuse_unused(config, chosen)
+    agent, learner, torso = config.agent, config.learner, config.agent.torso
+    if torso.torso == default.agent.torso.torso:
+        torso = replace(torso, torso_args=default.agent.torso.torso_args | torso.torso_args)
+    same = agent.core == default.agent.core
+    agent = replace(
+        agent, torso=torso, core_args=default.agent.core_args | agent.core_args if same else agent.core_args
+    )
+    if learner.algorithm == default.learner.algorithm:
+        learner = replace(learner, algorithm_args=default.learner.algorithm_args | learner.algorithm_args)
     with user_errors():
-        return _with_preset(replace(config, learner=_complete(config.learner, default.learner)), default)
+        parts: dict[str, Any] = {"agent": agent, "learner": learner.resolved()}
+        if config.env == default.env:
+            parts["env_args"] = default.env_args | config.env_args
+        different = any(part != getattr(config, name) for name, part in parts.items())
+        return replace(config, **parts) if different else config
 
 
 _OPTIMIZERS = {"adam_beta1": "adam", "rmsprop_decay": "rmsprop_tf", "rmsprop_momentum": "rmsprop_tf"}
@@ -142,36 +176,8 @@ def _refuse_unused(config: RunConfig, chosen: Collection[str]) -> None:
             raise EngramError(f"{name} has no effect with {config.learner.optimizer}; allowed with: {optimizer}")
 
 
-def changed_from_preset(config: RunConfig, arguments: Sequence[str]) -> str:
-    """Text listing the differences from the preset or the file of --config; empty if nothing relevant differs."""
-    argv = dashed(arguments)
-    plain = _default(argv)
-    plain = replace(plain, learner=_complete(plain.learner, plain.learner))
-    changes = [
-        f"{name} {_shown(new)} ({_shown(old)})"
-        for name, old, new in differences(plain, config, whole=False)
-        if name not in PASSIVE and name != "run_dir"
-    ]
-    named = value_of("--config", argv) or f"preset {value_of('--preset', argv) or PRESETS[0]}"
-    return f"differs from {named}: {', '.join(changes)}" if changes else ""
-
-
 def _shown(value: Any) -> str:
     return "unset" if value is None else str(value)
-
-
-def _with_preset(config: RunConfig, default: RunConfig) -> RunConfig:
-    """The configuration with unset parameters of environment and core taken from `default`."""
-    if config.env == default.env:
-        config = replace(config, env_args=default.env_args | config.env_args)
-    if config.agent.core == default.agent.core:
-        agent = replace(config.agent, core_args=default.agent.core_args | config.agent.core_args)
-        config = replace(config, agent=agent)
-    torso, before = config.agent.torso, default.agent.torso
-    if torso.torso == before.torso:
-        torso = replace(torso, torso_args=before.torso_args | torso.torso_args)
-        config = replace(config, agent=replace(config.agent, torso=torso))
-    return config
 
 
 def _refuse_elsewhere(arguments: Sequence[str], default: RunConfig, flags: set[str]) -> set[str]:
@@ -193,56 +199,51 @@ def _parts(config: RunConfig) -> dict[str, str]:
     return {"algorithm": config.learner.algorithm, "core": config.agent.core, "env": config.env}
 
 
-def _complete(learner: LearnerConfig, default: LearnerConfig) -> LearnerConfig:
-    """The learner's settings with all of the algorithm's; unset ones are those of the default."""
-    if learner.algorithm == default.algorithm:
-        learner = replace(learner, algorithm_args=default.algorithm_args | learner.algorithm_args)
-    return learner.resolved()
-
-
-def _for_algorithm(config: RunConfig, algorithm: str | None) -> RunConfig:
-    """The configuration without its algorithm's settings if another algorithm is requested."""
-    if algorithm is None or algorithm == config.learner.algorithm:
-        return config
-    with user_errors():
-        return replace(config, learner=replace(config.learner, algorithm=algorithm, algorithm_args={}))
-
-
 def _default(arguments: Sequence[str]) -> RunConfig:
     """The configuration before any flag."""
-    config = _default_of(
-        **{name: value_of(f"--{name}", arguments) for name in ("config", "preset", "env", "core", "algorithm")}
-    )
-    return _alone(config) if value_of("--population", arguments) == "0" else config
-
-
-def _alone(config: RunConfig) -> RunConfig:
-    """A single learner instead of a population, without the population's settings to explore."""
-    return replace(config, population=0, pbt=PopulationConfig())
+    chosen = {name: value_of(f"--{name}", arguments) for name in ("config", "preset", "env", "core", "algorithm")}
+    return _default_of(**chosen, alone=value_of("--population", arguments) == "0")
 
 
 def _default_of(
-    config: str | Path | None, preset: str | None, env: str | None, core: str | None, algorithm: str | None
+    config: str | Path | None,
+    preset: str | None,
+    env: str | None,
+    core: str | None,
+    algorithm: str | None,
+    alone: bool = False,
 ) -> RunConfig:
-    """A saved configuration, or the preset of an environment and a core, for an algorithm."""
-    if config is not None:
-        if preset is not None:
-            raise EngramError(f"--preset {preset} has no effect with --config {config}; allowed: one of them")
-        return _for_algorithm(saved_config(Path(config)), algorithm)
-    plain = RunConfig()
-    with user_errors():
-        defaults = preset_of(preset or PRESETS[0], env or plain.env, core or plain.agent.core)
-    return _for_algorithm(defaults, algorithm)
+    """A saved configuration, or the preset of an environment and a core, with all settings of the algorithm.
+
+    Another `algorithm` than its own has its defaults. `alone` replaces a population, and what it explores, by a single
+    learner.
+    """
+    if config is not None and preset is not None:
+        raise EngramError(f"--preset {preset} has no effect with --config {config}; allowed: one of them")
+    with user_errors(f"--config {config}" if config else ""):
+        if config is not None:
+            values = saved_values(Path(config))
+        else:
+            values = preset_of(preset or PRESETS[0], env or RunConfig.env, core or AgentConfig.core)
+        learner: Any = values.get("learner", {})
+        if isinstance(learner, dict):
+            own = learner.get("algorithm", LearnerConfig.algorithm)
+            args = learner.get("algorithm_args", {}) if algorithm in (None, own) else {}
+            settings = algorithm_settings(algorithm or own, typed(dict[str, Any], args, "learner.algorithm_args"))
+            values |= {"learner": learner | {"algorithm": algorithm or own, "algorithm_args": asdict(settings)}}
+        return from_dict(RunConfig, {key: x for key, x in values.items() if not (alone and key in _OF_POPULATIONS)})
 
 
-def saved_config(file: Path) -> RunConfig:
-    """The configuration in a TOML file. Raises EngramError naming the file and what is wrong with it."""
-    data = read_toml(file, f"cannot read --config {file}", f"--config {file}: expected TOML, as a run's config.toml")
-    with user_errors(f"--config {file}"):
-        if file.name == CONFIG and (file.absolute().parent != Path.cwd() or (file.parent / "checkpoints").exists()):
-            refuse_inside(data, file.parent)  # the file belongs to a run
-            data.pop("run_dir", None)  # the directory of that run, not of the new one
-        return from_dict(RunConfig, data)
+_OF_POPULATIONS = ("population", "pbt")
+
+
+def saved_values(file: Path) -> dict[str, Any]:
+    """The settings in a TOML file. Raises EngramError naming the file and what is wrong with it."""
+    data = read_toml(file, "the file cannot be read", "expected TOML, as a run's config.toml")
+    if file.name == CONFIG and (file.absolute().parent != Path.cwd() or (file.parent / "checkpoints").exists()):
+        refuse_inside(data, file.parent)  # the file belongs to a run
+        data.pop("run_dir", None)  # the directory of that run, not of the new one
+    return RunConfig.upgrade(data)
 
 
 _HELP = f"""Train an agent with memory.

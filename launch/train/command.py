@@ -29,7 +29,7 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
         return 0
     from ..api.training import refuse_taken
     from ..run.run_directory import RunDirectory
-    from ..run.run_flags import changed_from_preset, parse_run
+    from ..run.run_flags import parse_new_run
     from ..run.urls import is_url
     from ..trials.command import train_several, trains_several
     from .resume import resumed_by_words
@@ -45,9 +45,9 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
         return supervise(arguments)
     trust, arguments = TRUST in arguments, [argument for argument in arguments if argument != TRUST]
     if resume is None:
-        config = parse_run(arguments, env_required=True)
+        config, changed = parse_new_run(arguments)
         refuse_taken(config.checkpoint_url)
-        return run_training(config, None, stop, changed=changed_from_preset(config, arguments))
+        return run_training(config, None, stop, changed=changed)
     argv = without(arguments, ("--resume",))
     if is_url(resume):
         from .mirror import fetch

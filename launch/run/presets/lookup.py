@@ -1,5 +1,7 @@
 """The configuration of a preset."""
 
+from typing import Any
+
 from ....base.errors import refuse
 from ....envs.registration import find_environment, is_environment
 from ..config import RunConfig
@@ -15,6 +17,11 @@ PRESETS = ("paper", *_VARIANTS)
 
 def preset(name: str, env: str, core: str) -> RunConfig:
     """The configuration of `--preset NAME --env ENV --core CORE`, before any other flag."""
+    return from_dict(RunConfig, preset_values(name, env, core))
+
+
+def preset_values(name: str, env: str, core: str) -> dict[str, Any]:
+    """The settings of `preset` that differ from the defaults, as nested dicts."""
     refuse(name not in PRESETS, f"unknown preset {name!r}; allowed: {', '.join(PRESETS)}")
     environment = environment_of(env)
     paper = merge(PAPER.get(environment, OTHERS), CORES.get((environment, core), {}))
@@ -24,7 +31,7 @@ def preset(name: str, env: str, core: str) -> RunConfig:
         if environment not in environments:
             raise ValueError(f"no preset {name!r} for {env!r}; there is one for: {', '.join(sorted(environments))}")
         values = merge(merge(values, environments[environment]), cores.get((environment, core), {}))
-    return from_dict(RunConfig, values)
+    return values
 
 
 def environment_of(env: str) -> str:

@@ -15,7 +15,7 @@ from engram.launch.api.training import Outcome
 from engram.launch.run.config import RunConfig
 from engram.launch.run.presets.lookup import preset
 from engram.launch.run.run_directory import RunDirectory
-from engram.launch.run.run_flags import changed_from_preset, parse_run
+from engram.launch.run.run_flags import parse_new_run, parse_run
 from engram.launch.run.settings.plain import from_dict, to_dict
 from engram.launch.run.urls import check_url, redacted
 from engram.launch.train import acting
@@ -54,9 +54,9 @@ def test_the_file_of_a_run_does_not_carry_its_directory(tmp_path: Path) -> None:
 
 def test_what_differs_from_the_preset_is_said() -> None:
     words = ["--env", "pomdp-graph", "--core", "fwm", "--core-args", "num_reads=1", "--lr", "0.5", "--seed", "9"]
-    said = changed_from_preset(parse_run(words), words)
+    said = parse_new_run(words)[1]
     assert said == "differs from preset paper: agent.core_args.num_reads 1 (3), learner.lr 0.5 (0.001)"
-    assert changed_from_preset(parse_run(words[:4]), words[:4]) == ""
+    assert parse_new_run(words[:4])[1] == ""
 
 
 @pytest.mark.parametrize("name", ["engram/BoxWorld-v0", "engram:engram/BoxWorld-v0", "boxworld-twin"])
