@@ -95,7 +95,7 @@ def test_it_begins_as_the_core_without(name):
     assert isinstance(learned, type(plain))
 
 
-OTHERS = ["lstm", "rmc", "mnm-p", "agalite", "shm", "rtu", "slstm", "mlstm", "s5"]
+OTHERS = ["lstm", "rmc", "mnm-p", "rtu", "mlstm"]
 
 
 @pytest.mark.parametrize("name", ["gru", *(pytest.param(name, marks=pytest.mark.integration) for name in OTHERS)])

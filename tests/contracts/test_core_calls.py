@@ -203,12 +203,13 @@ def test_members_of_a_population_may_be_one_vmap(name):
         torch.testing.assert_close(outputs, expected, atol=1e-9, rtol=1e-9)
 
 
-@pytest.mark.integration  # the tracer takes seconds for some
+@pytest.mark.integration
 @every_core
 def test_a_core_is_pickled_and_copied_after_use(name, capsys):
     core = small_core(name)
     arguments = call(core)
-    compile_steps(core, "eager")
+    if name in ("gru", "fwm", "lru"):  # the tracer takes seconds for some
+        compile_steps(core, "eager")
     wanted = core.unroll(*arguments)[0]
     for other in (pickle.loads(pickle.dumps(core)), copy.deepcopy(core)):
         torch.testing.assert_close(other.unroll(*arguments)[0], wanted)
@@ -243,7 +244,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.integration
 def test_a_forked_child_learns_after_the_second_thread_was_used():
     path = os.pathsep.join(["tests/support", os.environ.get("PYTHONPATH", "")])
-    subprocess.run([sys.executable, "-c", FORK], env=os.environ | {"PYTHONPATH": path}, timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", FORK], env=os.environ | {"PYTHONPATH": path}, timeout=300, check=True)
 
 
 @pytest.mark.integration

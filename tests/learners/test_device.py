@@ -200,7 +200,7 @@ def test_nothing_else_uses_the_device_while_an_update_is_recorded():
     assert locked == [True, False]
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_a_compiled_step_is_part_of_a_recorded_update(monkeypatch, capfd):
     """On the CPU: the compiler cannot trace tensors of the stand-in device."""
     monkeypatch.setattr(learner_module, "compile_steps", partial(compile_steps, backend="aot_eager"))

@@ -293,7 +293,8 @@ def test_gif_has_a_frame_for_every_board_of_the_episodes(trained: Path, tmp_path
 
 def test_gif_shows_the_board_once_where_the_agent_sees_all_of_it(tmp_path: Path) -> None:
     agent = AgentConfig(core="feedforward")
-    factory = ActorFactory(env="mini-pacman-twin", agent=agent, num_envs=1, unroll_length=1, seed=0)
+    args = {"frame_cap": 30}
+    factory = ActorFactory(env="mini-pacman-twin", env_args=args, agent=agent, num_envs=1, unroll_length=1, seed=0)
     (tmp_path / "twin.gif").write_bytes(encoded(film(factory.make_actor(0), 1)))
     actor = factory.make_actor(0)
     board = Image.fromarray(actor.batch.draw(0))

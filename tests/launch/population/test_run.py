@@ -132,8 +132,7 @@ def test_settings_of_an_algorithm_differ_between_members_and_are_really_used(tmp
 @pytest.mark.parametrize(
     ("algorithm", "scheme", "together", "updates"),
     [
-        ("vtrace", "lp-rnn", "off", (13, 10)),
-        ("a2c", "truncation", "off", (13, 10)),
+        ("a2c", "lp-rnn", "off", (13, 10)),
         ("vtrace", "truncation", "on", (4, 3)),
     ],
 )
