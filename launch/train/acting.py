@@ -251,7 +251,7 @@ def deal_members(
     claim, make = reserve(device), partial(make_learner, config, config.factory(), device)
     homes = [MemberHome(rank, make, device, report) for rank in range(1, number)]
 
-    places = [ray.util.get_node_ip_address(), *(home.machine() for home in homes)]
+    places = [ray.util.get_node_ip_address(), *(home.wait() for home in homes)]
 
     def deal(rank: int, machine: str) -> None:
         places[rank] = machine

@@ -2,7 +2,8 @@
 
 The run's process has a copy of every member's weights and optimizer, and decides about updates. Unrolls go from the
 actors straight to the assigned process, or, in synchronous mode, batches from the run's process. Results equal those of
-a learner in the run's process, bit for bit. If a process is lost, another one on the run's machine repeats its updates.
+a learner in the run's process, bit for bit. If a process is lost, the run's process repeats its updates and continues
+with its members until a replacement has started.
 """
 
 import os
@@ -16,10 +17,9 @@ import ray
 import torch
 from numpy.typing import NDArray
 from ray.exceptions import RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...actors.remote.stuck import ProcessPlace, StuckProcesses, place_of_this_process
-from ...actors.remote.wire import Parcel, pack, share_tensors, unpack
+from ...actors.remote.wire import pack, share_tensors, unpack
 from ...actors.unroll import Stored, Unroll, join, some_environments
 from ...agents.agent import Agent
 from ...agents.process import prepare_process
@@ -74,35 +74,40 @@ class MemberProcess:
     def ping(self) -> None:
         """Return, which shows that this process is alive; called alongside others."""
 
-    def begin(self, member: int, state: dict[str, Any], config: LearnerConfig) -> None:
-        """Create a member's learner in this state."""
-        self._learners[member] = self._make_learner()
-        self._learners[member].load_state_dict(state)
-        self._learners[member].reconfigure(config)
-
     def learn(
-        self, member: int, settings: Sequence[str], parts: Sequence[slice], parcels: Sequence[Any]
+        self,
+        member: int,
+        state: tuple[dict[str, Any], LearnerConfig] | None,
+        settings: Sequence[str],
+        stored: Sequence[Stored],
     ) -> Answer | None:
-        """Run one update of a member from these environments of each parcel, or of Ray's reference to one; report the
-        values of these settings. None without an update if a parcel is lost."""
+        """Run one update of a member, first of all from this state if there is one; report the values of these
+        settings. None without an update if an unroll is lost."""
         use_threads(self._threads)
-        try:
-            unrolls = [unpack(_fetched(parcel)) for parcel in parcels]
-        except RayError:
+        if state is not None:
+            self._learners[member] = self._make_learner()
+            self._learners[member].load_state_dict(state[0])
+            self._learners[member].reconfigure(state[1])
+        batch = batch_of(stored)
+        if batch is None:
             return None
         learner = self._learners[member]
-        learner.learn(join([some_environments(unroll, part) for unroll, part in zip(unrolls, parts, strict=True)]))
+        learner.learn(batch)
         metrics, effective = learner.read(), {name: learner.effective(name) for name in settings}
         facts = learner.updates, learner.steps, learner.skipped, learner.cause, effective
         return Answer(flatten(learner.agent), metrics, *facts, on_cpu(learner.optimizer.state_dict()))
 
-    def call(self, member: int, name: str, *arguments: Any) -> Any:
-        """Call a method of a member's learner."""
-        return on_cpu(getattr(self._learners[member], name)(*arguments))
 
-
-def _fetched(parcel: Any) -> Parcel | bytes:
-    return ray.get(parcel, timeout=FETCH_SECONDS) if isinstance(parcel, ray.ObjectRef) else parcel
+def batch_of(stored: Sequence[Stored]) -> Unroll | None:
+    """Join parts of unrolls, which are fetched if they are in Ray's store; None if one is lost."""
+    parts: list[Unroll] = []
+    for parcel, first, end in stored:
+        try:
+            value: Any = ray.get(parcel, timeout=FETCH_SECONDS) if isinstance(parcel, ray.ObjectRef) else parcel
+        except RayError:
+            return None
+        parts.append(some_environments(unpack(value), slice(first, end)))
+    return join(parts)
 
 
 class MemberHome:
@@ -127,21 +132,35 @@ class MemberHome:
         self._rank, self._arguments, self._device = rank, (make_learner, os.getcwd(), threads), device
         self.report = report
         self.moved: Callable[[int, str], None] = lambda rank, machine: None
-        """Called after a replacement, with the rank and the address of its machine."""
+        """Called with the rank and the address of the machine whenever its members' learners move."""
         self.starts = self._losses = 0
         self._stuck = StuckProcesses(ray.util.get_node_ip_address())
-        self._start(claims(device))
+        self._start()
 
-    def _start(self, options: dict[str, Any]) -> None:
-        options["concurrency_groups"] = {"control": 1}
+    def _start(self) -> None:
+        options: dict[str, Any] = {**claims(self._device), "concurrency_groups": {"control": 1}}
         made: Any = ray.remote(**options)(MemberProcess)
         self.handle = made.remote(*self._arguments)
         self.starts += 1
-        self._starting, self._pulse = self.handle.place.remote(), Pulse(self.handle, f"learner {self._rank}")
+        self._starting, self._ready = self.handle.place.remote(), False
+        self._pulse = Pulse(self.handle, f"learner {self._rank}")
 
-    def machine(self) -> str:
-        """Return the address of the process's machine, once it is ready."""
+    def wait(self) -> str:
+        """Wait until the process is ready; return the address of its machine."""
         return answer_of(self._starting, START_SECONDS).machine
+
+    def ready(self) -> bool:
+        """Whether the process is ready."""
+        if not self._ready:
+            self._stuck.end_overdue()
+            if not ray.wait([self._starting], timeout=0)[0]:
+                return False
+            try:
+                self.moved(self._rank, answer_of(self._starting, PATIENCE).machine)
+                self._ready = True
+            except GroupLostError as problem:
+                self.replace(problem)
+        return self._ready
 
     def get(self, ref: Any) -> Any:
         """Return a response. Raises GroupLostError as soon as the process is dead or has not responded for too long."""
@@ -151,20 +170,16 @@ class MemberHome:
         return response
 
     def replace(self, problem: GroupLostError) -> None:
-        """Start another process: on this machine, where the members' states are; on GPUs wherever one is free."""
+        """Start another process, which is ready when the cluster has had resources for it."""
         self._losses += 1
         if self._losses > MOST_LOSSES:
             raise LearnerLossError(f"learner {self._rank} was lost {self._losses} times in a row: {problem}")
-        self.report(f"{problem}: another process continues with the members of learner {self._rank}")
+        self.report(f"{problem}: learner 0 continues with the members of learner {self._rank}")
         with suppress(RayError):
             self._stuck.note(ray.get(self._starting, timeout=PATIENCE))
         ray.kill(self.handle)
-        here: Any = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        gpu = self._device.type == "cuda"
-        self._start(claims(self._device) if gpu else {"num_cpus": 0, "scheduling_strategy": here})
-        while not ray.wait([self._starting], timeout=LOOK_SECONDS)[0]:
-            self._stuck.end_overdue()
-        self.moved(self._rank, self.machine())
+        self.moved(self._rank, ray.util.get_node_ip_address())
+        self._start()
 
 
 class RemoteLearner(Learner):
@@ -182,11 +197,11 @@ class RemoteLearner(Learner):
         self._home, self._member, self._claim = home, member, claim
         super().__init__(agent, config, total_steps)
         self._at = 0
-        """Which of its home's processes has this learner's state."""
-        self._batch: Unroll | None = None
+        """Which of its home's processes has this learner's newest state; 0 for none."""
+        self._batch: Sequence[Stored] = ()
         self._learning: Any = None
         self._newest = self.optimizer.state_dict()
-        """State of the optimizer in the other process."""
+        """Newest state of the optimizer."""
         self._effective: dict[str, float] = {}
         """Values of settings in the other process since the last update or change."""
 
@@ -198,72 +213,57 @@ class RemoteLearner(Learner):
         self.finish()
 
     def begin(self, batch: Unroll) -> None:
-        """Make the other process learn from a batch, whose unrolls it fetches if they are in Ray's store."""
-        self._batch, self._learning = batch, None
-        if self._at == self._home.starts:
-            self._learning = self._send()
+        """Make the other process, if it is ready, learn from a batch."""
+        self._batch = batch.stored or (Stored(pack(batch), 0, len(batch.weights_version)),)
+        self._learning = None
+        if self._home.ready():
+            state = None if self._at == self._home.starts else (on_cpu(self.state_dict()), self.config)
+            self._at, settings = self._home.starts, list(self._effective)
+            self._learning = self._home.handle.learn.remote(self._member, state, settings, self._batch)
 
     def finish(self) -> None:
-        """Wait for the update, and copy its results."""
-        result: Answer | None = self._get(lambda: self._send() if self._learning is None else self._learning)
-        self._batch = self._learning = None
-        if result is None:
+        """Wait for the update and copy its results, or run it here. No update if unrolls are lost."""
+        try:
+            updated = self._learn_here() if self._learning is None else self._copy(self._home.get(self._learning))
+        except GroupLostError as problem:
+            if self._at == self._home.starts:  # else it was replaced for another member
+                self._home.replace(problem)
+            updated = self._learn_here()
+        self._batch, self._learning = (), None
+        if not updated:
             self._home.report(f"unrolls of member {self._member} were lost with their machine: they are not used")
-            return
-        load(self.agent, result.weights)
-        self.updates, self.steps, self._skipped, self.cause, self._effective, self._newest = result[2:]
-        self._read += result.metrics
 
-    def _send(self) -> Any:
-        batch = self._batch
-        assert batch is not None, "begin() comes before"
-        stored = batch.stored or (Stored(pack(batch), 0, len(batch.weights_version)),)
-        parts = [slice(each.first, each.end) for each in stored]
-        parcels = [each.parcel for each in stored]
-        return self._home.handle.learn.remote(self._member, list(self._effective), parts, parcels)
+    def _copy(self, result: Answer | None) -> bool:
+        if result is not None:
+            load(self.agent, result.weights)
+            self.updates, self.steps, self._skipped, self.cause, self._effective, self._newest = result[2:]
+            self._read += result.metrics
+        return result is not None
+
+    def _learn_here(self) -> bool:
+        batch = batch_of(self._batch)
+        if batch is not None:
+            self.take_over(self.agent.state_dict(), self._newest)
+            super().learn(batch)
+            self._newest = self.optimizer.state_dict()
+        return batch is not None
 
     def reconfigure(self, config: LearnerConfig) -> None:
         super().reconfigure(config)
-        self._change("reconfigure", config)
+        self._at, self._effective = 0, {}
 
     def effective(self, setting: str) -> float:
         if setting not in self._effective:
-            self._effective[setting] = self._call("effective", setting)
+            self._effective[setting] = super().effective(setting)
         return self._effective[setting]
 
     def take_over(self, agent: dict[str, Any], optimizer: dict[str, Any]) -> None:
         super().take_over(agent, optimizer)
         self._newest = self.optimizer.state_dict()
-        self._change("take_over", agent, optimizer)
+        self._at, self._effective = 0, {}
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"optimizer": self._newest}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
-        super().load_state_dict(state)
-        self._change("load_state_dict", state)
-
-    def _change(self, name: str, *arguments: Any) -> None:
-        self._effective = {}
-        self._call(name, *arguments)
-
-    def _call(self, name: str, *arguments: Any) -> Any:
-        return self._get(lambda: self._home.handle.call.remote(self._member, name, *map(on_cpu, arguments)))
-
-    def _get(self, request: Callable[[], Any]) -> Any:
-        """Return the response to a request; if the process is lost, its replacement gets the newest state and the same
-        request."""
-        while True:
-            try:
-                if self._at != self._home.starts:
-                    self._at, self._learning = self._home.starts, None
-                    self._home.get(self._home.handle.begin.remote(self._member, on_cpu(self.state_dict()), self.config))
-                return self._home.get(request())
-            except GroupLostError as problem:
-                self._learning = None
-                if self._at == self._home.starts:  # else it was replaced for another member
-                    self._home.replace(problem)
 
 
 def learn_dealt(learners: Sequence[Learner], batches: Sequence[Unroll]) -> None:

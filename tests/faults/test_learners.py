@@ -45,7 +45,7 @@ def test_a_lost_learner_is_replaced_and_nothing_learned_is_lost(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
 def test_a_lost_learner_of_a_population_is_replaced(tmp_path: Path, number: signal.Signals) -> None:
-    """Its members continue within seconds and lose no step; the process is replaced."""
+    """Its members continue within seconds in the run's process and lose no step, then in a replacement."""
     run = tmp_path / "run"
     process = start(*WORDS, "--population", 2, "--total-steps", 10**9, "--run-dir", run)
     member = run / "members" / "1"
@@ -56,10 +56,12 @@ def test_a_lost_learner_of_a_population_is_replaced(tmp_path: Path, number: sign
     reached, since = last_step(member), time.monotonic()
     wait_for(lambda: last_step(member) > reached + 100, process=process)
     seconds = time.monotonic() - since
-    assert [each.pid for each in workers(process.pid, "MemberProcess")] not in ([], [lost.pid])
+    wait_for(lambda: [each.pid for each in workers(process.pid, "MemberProcess")] not in ([], [lost.pid]))
+    joined = last_step(member)
+    wait_for(lambda: last_step(member) > joined + 2_000, process=process)
     code, output = stop(process)
     assert code == 0, output
-    assert "another process continues with the members of learner 1" in output
+    assert "learner 0 continues with the members of learner 1" in output
     steps = [row["step"] for row in rows(member)]
     assert steps == sorted(steps)
     assert seconds < REBUILT_SECONDS, seconds

@@ -2,7 +2,7 @@
 
 from engram.actors.factory import ActorFactory
 from engram.actors.remote.wire import pack
-from engram.actors.unroll import join, some_environments
+from engram.actors.unroll import Stored, join, some_environments
 from engram.agents.agent import AgentConfig
 from engram.agents.values import flatten
 from engram.learners.config import LearnerConfig
@@ -19,8 +19,8 @@ def test_an_update_from_parts_of_stored_unrolls_is_that_of_the_whole_batch() -> 
     state = initial.state_dict()
     batch = join([some_environments(unroll, cut) for unroll, cut in zip(unrolls, cuts, strict=True)])
     process = MemberProcess(lambda: Learner(factory.make_actor(0).agent, config, total_steps=1000), ".", 1)
-    process.begin(0, state, config)
-    answer = process.learn(0, [], cuts, [*map(pack, unrolls)])
+    stored = [Stored(pack(unroll), cut.start, cut.stop) for unroll, cut in zip(unrolls, cuts, strict=True)]
+    answer = process.learn(0, (state, config), [], stored)
     assert answer is not None
     initial.learn(batch)
     assert answer.steps == initial.steps == 2 * 3 * 5
