@@ -10,11 +10,13 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from ..agents.agent import PRIVILEGED
+from ..agents.agent import MAP, PRIVILEGED
+from ..agents.specs import MapSpec
 from ..agents.values import map_leaves
 from ..base.messages import calling
 from ..envs.foreign.check import OUTSIDE
 from ..envs.protocol import BatchedEnvironment
+from ..envs.seen_map import SIDE, around
 
 PLAYER, NOVELTY = "player", "novelty"  # Names of the extras for a player's actions and for novelty within the episode
 
@@ -61,6 +63,19 @@ def privileged_size(env: str, batch: BatchedEnvironment) -> int:
     return size
 
 
+def map_spec(env: str, batch: BatchedEnvironment) -> MapSpec:
+    """The map of an environment. Raises ValueError if it has none."""
+    if classes := getattr(batch, "map_classes", ()):
+        return MapSpec(SIDE, SIDE, classes)
+    entry = _entry(batch, MAP)
+    if isinstance(entry, spaces.Box) and entry.dtype == np.uint8 and len(entry.shape) == 3:
+        return MapSpec(*entry.shape[:2], tuple(int(most) for most in entry.high.max((0, 1))))
+    raise ValueError(
+        f"predict is 'map', and {env} has no map; allowed: observation, reward, or an environment whose Dict "
+        f"observation has a {MAP!r} of uint8 [rows, columns, layers]: 0 not seen in this episode, else 1 + a class"
+    )
+
+
 def _entry(batch: BatchedEnvironment, name: str) -> spaces.Space[Any] | None:
     """Space of an entry of a Dict observation."""
     space = batch.single_observation_space
@@ -74,16 +89,21 @@ class Extras:
         batch: the environments.
         names: extras that the agent reads; with Dict observations they are entries of the observation.
         player: name of the imitated player; "" without one.
-        novelty: whether to add the extra NOVELTY: 1 at a step whose cell, or whose observation if the environment has
-            no cells, is new in its episode, else 0; 0 at the first step.
+        novelty: whether to add the extra NOVELTY: 1 at a step whose cell of the map, or whose observation if the
+            environment has no map, is new in its episode, else 0; 0 at the first step.
     """
 
     def __init__(self, batch: Any, names: Sequence[str], player: str, novelty: bool = False) -> None:
         self._batch, self._name = batch, player
         self._player = make_player(player, batch) if player else None
+        own = getattr(batch, "map_shape", None)
         self._privileged = PRIVILEGED in names and bool(getattr(batch, "privileged_size", 0))
+        self._maps: NDArray[np.uint8] | None = None  # Maps of the whole environment, [N, rows, columns, layers]
+        self._map = MAP in names and own is not None
         self._visited: list[set[int]] | None = [set() for _ in range(batch.num_envs)] if novelty else None
         """Digests of the cells or observations of each environment's episode."""
+        if (self._map or novelty) and own is not None:
+            self._maps = np.zeros((batch.num_envs, *own, len(batch.map_classes)), np.uint8)
 
     def arrays(self) -> dict[str, NDArray[Any]] | None:
         """Allocate arrays [N, ...] for the extras of a step; None without extras."""
@@ -92,6 +112,8 @@ class Extras:
             made[PRIVILEGED] = np.zeros((count, self._batch.privileged_size), np.float32)
         if self._visited is not None:
             made[NOVELTY] = np.zeros(count, np.float32)
+        if self._map and self._maps is not None:
+            made[MAP] = np.zeros((count, SIDE, SIDE, self._maps.shape[-1]), np.uint8)
         if self._player is not None:
             space: spaces.Space[Any] = self._batch.single_action_space
             made[PLAYER] = np.zeros((count, *(space.shape or ())), np.int64)
@@ -103,9 +125,14 @@ class Extras:
             return
         if self._privileged:
             extras[PRIVILEGED][...] = self._batch.privileged()
+        shown: Any = observation
+        if self._maps is not None:
+            self._maps[first] = 0
+            shown = self._batch.mark_seen(self._maps)
+            if self._map:
+                extras[MAP][...] = around(self._maps, shown)
         if self._visited is not None:
-            cells = self._batch.cells() if hasattr(self._batch, "cells") else None
-            for i, digest in enumerate(_digests(observation if cells is None else cells, self._batch.num_envs)):
+            for i, digest in enumerate(_digests(shown, self._batch.num_envs)):
                 visited = self._visited[i]
                 if first[i]:
                     visited.clear()
@@ -121,13 +148,18 @@ class Extras:
     def save(self) -> dict[str, Any]:
         """Everything that the next extras depend on."""
         player = self._player.save() if hasattr(self._player, "save") else None  # pyright: ignore
-        visited = [np.array(sorted(digests), np.uint64) for digests in self._visited or ()]
-        return {"player": player} | ({} if self._visited is None else {"visited": visited})
+        return {"player": player, "seen": None if self._maps is None else self._maps.copy()} | (
+            {}
+            if self._visited is None
+            else {"visited": [np.array(sorted(digests), np.uint64) for digests in self._visited]}
+        )
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Continue from a state returned by `save`."""
         if hasattr(self._player, "restore") and saved["player"] is not None:
             self._player.restore(saved["player"])  # pyright: ignore
+        if self._maps is not None:
+            self._maps[...] = saved["seen"]
         if self._visited is not None:
             self._visited = [set(digests.tolist()) for digests in saved["visited"]]
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ..agents.agent import PRIVILEGED, Agent, AgentConfig
+from ..agents.agent import MAP, PRIVILEGED, Agent, AgentConfig
 from ..agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
 from ..envs.protocol import BatchedEnvironment
 from ..envs.registration import is_environment, make_batch
 from .actor import Actor
-from .extras import make_player, privileged_size
+from .extras import make_player, map_spec, privileged_size
 from .levels.config import LevelsConfig, in_words
 from .levels.mixture import MixtureBatch, Shares, widths
 
@@ -107,10 +107,13 @@ class ActorFactory:
         if is_environment(self.env):  # built-in environments use [rows, columns, features], even with few rows
             config = replace(config, torso=replace(config.torso, image_layout="channels-last"))
         privileged = privileged_size(self.env, batch) if config.critic == "privileged" else 0
+        map_entry = map_spec(self.env, batch) if config.predict == "map" else None
         spec = observation_spec(batch.single_observation_space)
         if isinstance(spec, dict):  # entries hidden from the policy
-            spec = {key: part for key, part in spec.items() if not (privileged and key == PRIVILEGED)}
-        agent = Agent(spec, action_spec(batch.single_action_space), config, privileged)
+            hidden = {PRIVILEGED} if privileged else set[str]()
+            hidden |= set() if map_entry is None else {MAP}
+            spec = {key: part for key, part in spec.items() if key not in hidden}
+        agent = Agent(spec, action_spec(batch.single_action_space), config, privileged, map_entry)
         agent.rounded = self.precision == "bf16"
         return agent
 

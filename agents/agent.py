@@ -17,14 +17,14 @@ from .cores.registry import core_class, make_core
 from .critic import PrivilegedCritic
 from .custom.torso import TORSOS
 from .normalization import Moments, RescaledHead, symlog
-from .prediction import REWARD, Prediction
-from .specs import ActionSpec, BoxSpec, ObservationSpec, as_input, best, masked, no_action, sample
+from .prediction import REWARD, MapPrediction, Prediction
+from .specs import ActionSpec, BoxSpec, MapSpec, ObservationSpec, as_input, best, masked, no_action, sample
 from .torsos import TorsoConfig, make_torso
 from .unique_observations import TorsoCache, once_each
 from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 
 LOG_DEVIATIONS = (-5.0, 2.0)  # Bounds of a Gaussian policy's log standard deviations
-PRIVILEGED = "privileged"  # Name of an extra, or of an observation entry that the torso does not read
+PRIVILEGED, MAP = "privileged", "map"  # Names of extras, or of observation entries that the torso does not read
 MOST_STEPS = 2**63 - 1  # A count of steps is an int64
 
 
@@ -56,14 +56,17 @@ class AgentConfig:
     prediction_size: int = 0
     """Units of the hidden layer that predicts the next step from the core's output and the action. The error,
     times `prediction_cost`, is a loss that trains the memory; acting does not use it. 0 disables it."""
-    predict: Literal["observation", "reward"] = "observation"
-    """The target of the prediction: next observation (dynamics of the environment) or reward (information relevant for
-    rewards)."""
+    predict: Literal["observation", "reward", "map"] = "observation"
+    """The target of the prediction: next observation (dynamics of the environment), reward
+    (information relevant for rewards), or a map around the agent of the cells
+    observed in this episode (storage of observations)."""
     critic: Literal["history", "privileged"] = "history"
     """Inputs of the value head: the core's output, or in addition privileged information of the environment, which the
     policy does not receive and evaluation does not need."""
 
     def __post_init__(self) -> None:
+        if self.predict == MAP and not self.prediction_size:
+            raise ValueError("prediction_size is 0; allowed with predict 'map': at least 1")
         check_range("time_horizon", self.time_horizon, 0, MOST_STEPS)
         check_range("prediction_size", self.prediction_size, 0, None)
         check_range("previous_reward_clip", self.previous_reward_clip, 0, None)
@@ -99,6 +102,7 @@ class Agent(nn.Module):
         action: ActionSpec,
         config: AgentConfig,
         privileged: int = 0,
+        seen: MapSpec | None = None,
     ) -> None:
         super().__init__()
         self.action_spec = action
@@ -121,7 +125,9 @@ class Agent(nn.Module):
         width = self.core.output_size if self.critic is None else self.critic.output_size
         self.value = (RescaledHead if config.normalize_returns else nn.Linear)(width, 1)
         self.prediction = None
-        if config.prediction_size:
+        if config.predict == "map" and seen is not None:
+            self.prediction = MapPrediction(seen, self.core.output_size, config.prediction_size)
+        elif config.prediction_size:
             inputs = self.core.output_size + action.num_outputs
             if config.predict == "observation":
                 self.prediction = Prediction(observation, inputs, config.prediction_size, config.torso.image_layout)
@@ -139,7 +145,8 @@ class Agent(nn.Module):
     @property
     def extras(self) -> tuple[str, ...]:
         """Names of the values from the environment in addition to the inputs of the torso."""
-        return (PRIVILEGED,) if self.critic is not None else ()
+        names = (PRIVILEGED,) if self.critic is not None else ()
+        return (*names, MAP) if isinstance(self.prediction, MapPrediction) else names
 
     @property
     def unobserved(self) -> bool:
@@ -233,7 +240,7 @@ class Agent(nn.Module):
         """Add R steps of B environments to the running moments and shares of inputs, torso and prediction."""
         if self.rewards is not None:
             self.rewards.update(env.reward.reshape(-1, 1), float(env.reward.numel()))
-        if self.prediction is not None:
+        if isinstance(self.prediction, Prediction):
             self.prediction.observe(self._to_predict(env))
         if self.critic is not None and (privileged := _extra(env, PRIVILEGED)) is not None:
             self.critic.moments.update(privileged.flatten(0, -2), float(env.reward.numel()))
@@ -277,9 +284,12 @@ class Agent(nn.Module):
         return env.observation if self.config.predict == "observation" else env.reward.unsqueeze(-1)
 
     def _predicted(self, outputs: Tensor, action: Tensor, env: EnvOutput) -> Tensor | None:
-        """Error [R - 1, B] of predicting each step from the previous one; None without gradients."""
+        """Error [R - 1, B] of predicting each step from the previous one, or its own map; None without gradients."""
         if self.prediction is None or not torch.is_grad_enabled():
             return None
+        if isinstance(self.prediction, MapPrediction):
+            maps = _extra(env, MAP)
+            return None if maps is None else self.prediction(outputs[:-1], maps[:-1])
         inputs = torch.cat([outputs[:-1], as_input(self.action_spec, action)], -1)
         return self.prediction(inputs, map_leaves(lambda x: x[1:], self._to_predict(env)))
 

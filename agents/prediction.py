@@ -6,6 +6,9 @@ while an advantage also includes later rewards. Sources: Oh et al. 2015, "Action
 deep networks in Atari games" (prediction from a recurrent state and the action); Wayne et al. 2018, "Unsupervised
 predictive memory in a goal-directed agent" (predictions that train a memory); Jaderberg et al. 2017,
 "Reinforcement learning with unsupervised auxiliary tasks" (a loss in addition to the policy's; predicted rewards).
+
+A map of the cells observed so far in the episode is another target. It contains no privileged information,
+and is a target at every step for the contents of a memory (Zhang et al. 2017, "Neural SLAM").
 """
 
 import torch
@@ -13,12 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .normalization import Moments
-from .specs import ArraySpec, ObservationSpec, channels_first, with_channels_last
+from .specs import ArraySpec, MapSpec, ObservationSpec, channels_first, with_channels_last
 from .values import ObservationTensor
 
 MOST_NUMBERS = 4096  # Largest array that is predicted in full; larger ones are predicted as averages over parts.
 REWARD = ArraySpec((1,))  # Description of the reward as a prediction target
 PARTS = 20  # Rows and columns of the averages of an image
+CELL = 16  # Features of each cell of the map, from which one layer shared by all cells predicts its classes
 
 
 class Prediction(nn.Module):
@@ -61,6 +65,37 @@ class Prediction(nn.Module):
         """Add targets [R, B, ...] to the running moments."""
         values = _numbers(self.spec, self.layout, following).flatten(0, 1)
         self.moments.update(values, float(len(values)))
+
+
+class MapPrediction(nn.Module):
+    """Prediction of the classes of the cells of a map.
+
+    Args:
+        spec: the map.
+        inputs: D, width of the core's output.
+        hidden: H, units of the hidden layer.
+    """
+
+    def __init__(self, spec: MapSpec, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.layers = nn.Sequential(
+            nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, spec.rows * spec.columns * CELL), nn.ReLU()
+        )
+        self.classes = nn.Linear(CELL, sum(spec.classes))
+
+    def forward(self, outputs: Tensor, maps: Tensor) -> Tensor:
+        """Outputs of the core [T, B, D] and maps [T, B, rows, columns, layers] of the same steps -> the loss [T, B].
+        loss = mean over layers of the mean over seen cells i of - log softmax(W_3 f_i + b_3)[seen_i - 1], with f =
+        relu(W_2 relu(W_1 y + b_1) + b_2), CELL features per cell. A layer without seen cells adds 0."""
+        cells = self.layers(outputs).unflatten(-1, (self.spec.rows * self.spec.columns, CELL))
+        losses: list[Tensor] = []
+        for layer, scores in enumerate(self.classes(cells).split(self.spec.classes, -1)):
+            kind = maps[..., layer].flatten(2).long()
+            observed = kind > 0
+            chosen = torch.log_softmax(scores, -1).gather(-1, (kind - 1).clamp(min=0).unsqueeze(-1)).squeeze(-1)
+            losses.append(-torch.where(observed, chosen, 0.0).sum(-1) / observed.sum(-1).clamp(min=1))
+        return torch.stack(losses).mean(0)
 
 
 def _zeros(spec: ObservationSpec) -> ObservationTensor:

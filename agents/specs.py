@@ -20,6 +20,14 @@ ObservationSpec: TypeAlias = ArraySpec | dict[str, "ObservationSpec"]
 LEAST_PICTURE = 16  # Smallest rows and columns of an image, not a grid, if the first axis of the array is the shortest
 
 
+class MapSpec(NamedTuple):
+    """Map [rows, columns, layers] of observed cells: 0 not observed, else 1 + a class of the layer."""
+
+    rows: int
+    columns: int
+    classes: tuple[int, ...]  # Number of classes of each layer
+
+
 class ChoiceSpec(NamedTuple):
     """K simultaneous choices of `choices[k]` options each; an ordinary discrete action is K = 1 and has no K axis."""
 

@@ -44,6 +44,9 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     """Keys of a level, in the form that `level` returns and `set_level` takes."""
     sampled_keys: ClassVar[tuple[str, ...]] = ()
     """Those of them that may be missing; the environment then draws what they would say."""
+    map_shape: tuple[int, int] | None = None
+    """Rows and columns of the map that `mark_seen` fills; None in an environment without one."""
+    map_classes: tuple[int, ...] = ()  # Number of classes of each layer of the map
     replayable: bool = True  # Whether a level depends on `streams` alone, whichever copy plays it
     fixed_levels: int = 0
     """Number of levels if environment i always plays level i modulo this number; 0: every episode has a level of its
@@ -172,9 +175,13 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         """Inputs of a privileged critic in addition to observations, float32 [N, privileged_size]: the facts."""
         return np.stack(list(self.facts().values()), 1).astype(np.float32)
 
-    def cells(self) -> Array | None:
-        """Row and column of each agent, int64 [N, 2], if a new cell is novelty; None: a new observation is."""
-        return None
+    def mark_seen(self, seen: Array) -> Array:
+        """Write what the agents see now into maps of their episodes; returns their cells, int64 [N, 2].
+
+        Args:
+            seen: uint8 [N, *map_shape, layers]: 0 for a cell not seen yet, else 1 + a class of the layer.
+        """
+        raise NotImplementedError
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         """Environment `index` for human viewers: the whole board, or only what the agent observes."""

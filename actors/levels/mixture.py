@@ -85,10 +85,9 @@ class MixtureBatch:
         """Privileged values [N, P]."""
         return np.concatenate([part.privileged() for part in self.parts])
 
-    def cells(self) -> NDArray[Any] | None:
-        """Cells of the agents [N, 2]; None in an environment without them."""
-        cells: list[Any] = [part.cells() if hasattr(part, "cells") else None for part in self.parts]
-        return None if cells[0] is None else np.concatenate(cells)
+    def mark_seen(self, maps: NDArray[Any]) -> NDArray[Any]:
+        """Write the current observations into maps [N, ...] and return the agents' cells [N, 2]."""
+        return np.concatenate([p.mark_seen(maps[own]) for p, own in zip(self.parts, self._slices, strict=True)])
 
     def save(self) -> dict[str, Any]:
         """State of all environments."""

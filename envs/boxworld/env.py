@@ -11,24 +11,11 @@ from ..arrays import Array, check_cell
 from ..drawing import BLACK, WHITE, Canvas, rgb
 from ..engine import BatchedEnv
 from ..loops import batch_loops
+from ..seen_map import layers, mark_window
 from ..single import single
 from . import rules
-from .rules import (
-    BAIT,
-    FLOOR,
-    GEM,
-    KEY,
-    LOCK,
-    NOTHING,
-    NUM_COLORS,
-    PALETTE,
-    PLAYER,
-    WINDOW,
-    Params,
-    State,
-    check_fits,
-    new_state,
-)
+from .levels import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLORS, PLAYER, Params, State, check_fits, new_state
+from .rules import PALETTE, WINDOW
 
 _LETTERS = (
     {"#": NOTHING, " ": FLOOR, "*": GEM, ".": PLAYER}
@@ -38,6 +25,17 @@ _LETTERS = (
 
 
 _LOCKS = ("solution_locks", "distractor_locks")
+
+
+def _map_tables() -> tuple[Array, Array]:
+    """Kind and color of every cell code, as maps have them."""
+    kinds, colors = np.ones(BAIT + NUM_COLORS, np.uint8), np.zeros(BAIT + NUM_COLORS, np.uint8)
+    kinds[FLOOR], kinds[GEM], kinds[KEY:LOCK], kinds[LOCK:] = 2, 3, 4, 5
+    colors[KEY:] = 1 + np.arange(BAIT + NUM_COLORS - KEY) % NUM_COLORS
+    return kinds, colors
+
+
+_MAP = _map_tables()
 
 
 class BoxWorldBatch(BatchedEnv):
@@ -99,6 +97,7 @@ class BoxWorldBatch(BatchedEnv):
     }
     action_names = rules.ACTION_NAMES
     level_keys = ("board", *_LOCKS)
+    map_classes = (5, NUM_COLORS)
     loops = batch_loops(rules.start, rules.advance, rules.observe)
     state: State
 
@@ -122,7 +121,7 @@ class BoxWorldBatch(BatchedEnv):
         check_integer("max_steps", max_steps, 1, None)
         check_fits(paths[1], branches[1], branch_length, grid_size)
         self.grid_size = grid_size
-        full = view == "full"
+        self.map_shape, full = (grid_size + 2, grid_size + 2), view == "full"
         shape = (grid_size + 2, grid_size + 2, 3) if full else (WINDOW, WINDOW, 6)
         super().__init__(
             num_envs,
@@ -200,8 +199,15 @@ class BoxWorldBatch(BatchedEnv):
             1,
         ).astype(np.float32)
 
-    def cells(self) -> Array:
-        return np.stack([self.state.row, self.state.col], 1) - 1
+    def mark_seen(self, seen: Array) -> Array:
+        """Layer 0: border, floor, gem, key, lock; layer 1: the color of a key or lock."""
+        shown = layers(self.state.board[:, 1:-1, 1:-1], _MAP)
+        places = np.stack([self.state.row, self.state.col], 1) - 1
+        if self.params.full_view:  # pyright: ignore[reportAttributeAccessIssue]
+            seen[...] = shown
+        else:
+            mark_window(seen, shown, places, WINDOW // 2)
+        return places
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         full = full or self.params.full_view  # pyright: ignore[reportAttributeAccessIssue]

@@ -11,6 +11,7 @@ from ..arrays import Array, check_cell
 from ..drawing import Canvas, rgb
 from ..engine import BatchedEnv
 from ..loops import batch_loops
+from ..seen_map import mark_window
 from ..single import single
 from . import rules
 from .levels import (
@@ -97,6 +98,8 @@ class MiniPacmanBatch(BatchedEnv):
     )
     episode_fields = ("levels_done",)
     later_fields = ("reflection",)
+    map_shape = ROWS, COLS
+    map_classes = (4,)
     fact_values = {  # noqa: RUF012
         "row": (),
         "column": (),
@@ -204,7 +207,9 @@ class MiniPacmanBatch(BatchedEnv):
     def facts(self) -> dict[str, Array]:
         """Pacman's cell, what is left in this level, whether ghosts can be eaten, and the levels completed."""
         state = self.state
-        row, column = self.cells().T.copy()
+        row, column = np.array(
+            [_cell(self._shown(i, place)) for i, place in enumerate(state.pacman)], np.int64
+        ).T.copy()
         return {
             "row": row,
             "column": column,
@@ -215,8 +220,23 @@ class MiniPacmanBatch(BatchedEnv):
             "levels_done": state.levels_done.copy(),
         }
 
-    def cells(self) -> Array:
-        return np.array([_cell(self._shown(i, place)) for i, place in enumerate(self.state.pacman)], np.int64)
+    def mark_seen(self, seen: Array) -> Array:
+        """Wall, empty, food, pill, as when seen last; ghosts move and are left out."""
+        state = self.state
+        board = np.array([2, 3, 1], np.uint8)[state.board]
+        pills = np.arange(state.pills.shape[1]) < state.num_pills[:, None]
+        board[np.nonzero(pills)[0], state.pills[pills]] = 4
+        shown = board.reshape(-1, HEIGHT, WIDTH)[:, 1:-1, 1:-1, None]
+        places = np.stack(np.divmod(state.pacman, WIDTH), 1) - 1
+        for flips in (1, 2):
+            mirrored = (state.reflection & flips) > 0
+            shown[mirrored] = np.flip(shown[mirrored], 3 - flips)
+            places[mirrored, 2 - flips] = (COLS if flips == 1 else ROWS) - 1 - places[mirrored, 2 - flips]
+        if self.params.full_view:
+            seen[...] = shown
+        else:
+            mark_window(seen, shown, places, WINDOW // 2)
+        return places
 
     def _shown(self, index: int, place: int) -> int:
         """Where copy `index` shows a place: elsewhere if its episode is reflected."""

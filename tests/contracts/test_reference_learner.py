@@ -108,10 +108,17 @@ def test_every_core_in_float32(core: str) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("algorithm", ["vtrace", "ppo"])
-def test_privileged_critics(algorithm: str) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "told"),
+    [
+        ("vtrace", {"critic": "privileged"}),
+        ("a2c", {"predict": "map", "prediction_size": 6}),
+        ("ppo", {"critic": "privileged"}),
+    ],
+)
+def test_privileged_critics_and_maps(told: dict[str, object], algorithm: str) -> None:
     """Alone and as members of a population."""
-    given = case("gru", "none", algorithm, normalize_returns=algorithm != "vtrace", critic="privileged")
+    given = case("gru", "none", algorithm, normalize_returns=algorithm != "vtrace", **told)
     compare([given])
     exact = replace(given.learner, entropy_cost=0.0625, discount=0.9375)  # as float32 represents them
     compare([given._replace(learner=replace(exact, value_cost=cost)) for cost in (0.5, 0.25)])

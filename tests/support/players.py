@@ -42,11 +42,12 @@ class TooFew(Still):
 
 
 class Told(gymnasium.Env[Any, Any]):
-    """An environment made elsewhere whose observation has an entry for the critic."""
+    """An environment made elsewhere whose observation has entries for critic and map."""
 
     observation_space = spaces.Dict(
         {
             "privileged": spaces.Box(-9, 9, (2,), np.float32),
+            "map": spaces.Box(0, np.array([[[3, 1]] * 2]), dtype=np.uint8),
             "vector": spaces.Box(-9, 9, (5,), np.float32),
         }
     )

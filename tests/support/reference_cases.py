@@ -14,7 +14,7 @@ from engram.actors.unroll import Unroll, map_tensors
 from engram.agents.agent import Agent, AgentConfig, AgentState
 from engram.agents.cores.core import map_state
 from engram.agents.cores.registry import core_parameters
-from engram.agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
+from engram.agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, MapSpec, ObservationSpec
 from engram.agents.torsos import TorsoConfig
 from engram.agents.values import AgentOutput, EnvOutput
 from engram.learners.config import LearnerConfig
@@ -24,6 +24,7 @@ from reference_learner import ReferenceLearner
 from small_cores import SMALL
 
 UPDATES, TOTAL_STEPS = 3, 1000
+SEEN = MapSpec(2, 3, (4, 2))
 GRID = ArraySpec((4, 5, 3), 1 / 255)
 TORSOS: dict[str, tuple[ObservationSpec, TorsoConfig]] = {
     "none": (ArraySpec((7,)), TorsoConfig()),
@@ -63,7 +64,8 @@ def small_agent(core: str, torso: TorsoConfig, **settings: Any) -> AgentConfig:
 def make_agent(case: Case, seed: int = 0) -> Agent:
     """A new agent in float64."""
     torch.manual_seed(seed)
-    return Agent(case.spec, case.action, case.agent, 3 * (case.agent.critic == "privileged")).double()
+    seen = SEEN if case.agent.predict == "map" else None
+    return Agent(case.spec, case.action, case.agent, 3 * (case.agent.critic == "privileged"), seen).double()
 
 
 def batches(case: Case, agent: Agent, seed: int = 0, number: int = UPDATES) -> list[Unroll]:
@@ -115,6 +117,10 @@ def _extras(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
         extras["privileged"] = 5 + 2 * torch.randn(*shape, 3, generator=generator, dtype=torch.float64)
     if case.learner.novelty_bonus:
         extras["novelty"] = torch.randint(2, shape, generator=generator).double()
+    if case.agent.predict == "map":
+        layers = [torch.randint(most + 1, (*shape, 2, 3), generator=generator) for most in SEEN.classes]
+        layers[0][:, 0] = 0  # nothing was seen there
+        extras["map"] = torch.stack(layers, -1).to(torch.uint8)
     if case.learner.imitate and isinstance(case.action, ChoiceSpec):
         parts = [torch.randint(size, shape, generator=generator) for size in case.action.choices]
         extras["player"] = parts[0] if len(parts) == 1 else torch.stack(parts, -1)

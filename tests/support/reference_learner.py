@@ -261,7 +261,7 @@ class ReferenceLearner:
         if agent.critic is not None:
             told = batch.env.extras["privileged"]
             count(agent.critic.moments, told.flatten(0, 1), float(batch.env.reward.numel()))
-        if agent.prediction is not None:
+        if agent.prediction is not None and agent.config.predict != "map":
             count(agent.prediction.moments, to_predict(agent, batch).flatten(0, 1), float(batch.env.reward.numel()))
         averages = [each for each in agent.torso.modules() if isinstance(each, Moments | Symbols)]
         for module in averages:  # those of features follow those of the observations that they depend on

@@ -143,10 +143,34 @@ def flat(observation: Any) -> Tensor:
 def prediction_error(agent: Agent, out: Outputs, batch: Unroll) -> Tensor:
     """1/2 mean_S (p - (x - mean) / deviation)^2 of x, the step after, [T, B]; 0 before anything was counted."""
     assert agent.prediction is not None
+    if agent.config.predict == "map":
+        return map_error(agent, out, batch)
     moments = agent.prediction.moments
     predicted = agent.prediction.layers(torch.cat([out.cores[:-1], encoded(agent, batch.agent.action)], -1))
     error = 0.5 * (predicted - moments(to_predict(agent, batch)[1:])).square().mean(-1)
     return torch.where(moments.weight > 0, error, 0.0)
+
+
+def map_error(agent: Agent, out: Outputs, batch: Unroll) -> Tensor:
+    """Cross entropy of the seen cells of each step's map, [T, B]: the mean over layers of the mean over their cells."""
+    head, maps = agent.prediction, batch.env.extras["map"][:-1]
+    steps, num_envs, rows, columns, _ = maps.shape
+    features = head.layers(out.cores[:-1]).reshape(steps, num_envs, rows * columns, -1)
+    losses = torch.zeros(steps, num_envs, dtype=features.dtype)
+    for t in range(steps):
+        for b in range(num_envs):
+            first = 0
+            for layer, classes in enumerate(head.spec.classes):
+                kinds = maps[t, b, :, :, layer].flatten().tolist()
+                terms: list[Tensor] = []
+                for cell, kind in enumerate(kinds):
+                    if kind:
+                        scores = head.classes(features[t, b, cell])[first : first + classes]
+                        terms.append(-Categorical(logits=scores).log_prob(torch.tensor(kind - 1)))
+                first += classes
+                if terms:
+                    losses[t, b] = losses[t, b] + sum(terms, torch.zeros(())) / len(terms) / len(head.spec.classes)
+    return losses
 
 
 def count(moments: Moments, values: Tensor, weight: float) -> None:

@@ -29,10 +29,10 @@ def test_the_network_learns_the_players_actions(run: Path) -> None:
     assert {row[name] for row in found for name in ("loss/value", "loss/entropy")} == {0.0}
 
 
-TOLD = ("--critic", "privileged")
+TOLD = ("--predict", "map", "--prediction-size", "8", "--critic", "privileged")
 
 
-@pytest.mark.parametrize("told", [("--imitate", "players:Summing"), TOLD], ids=["player", "critic"])
+@pytest.mark.parametrize("told", [("--imitate", "players:Summing"), TOLD], ids=["player", "map and critic"])
 def test_a_resumed_run_equals_an_uninterrupted_one(told: tuple[str, ...], tmp_path: Path) -> None:
     """What was seen and the player's state included, which extras depend on."""
     words = [*TINY, *told, "--sync", "--local", "--lr-schedule", "constant", "--total-steps"]
