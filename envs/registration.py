@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 
-from ..base.messages import advice, check_keys
+from ..base.messages import advice, check_choice, check_keys
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Environment:
     """Module in engram.envs that defines both classes."""
     twin: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of `<name>-twin`, the same environment with the information that otherwise must be remembered."""
+    readable: bool = False
+    """Whether `engine="pycolab"` plays a readable reference of the rules (pycolab_games)."""
 
     @property
     def id(self) -> str:
@@ -33,6 +35,7 @@ class Environment:
         return f"engram/{self.class_name}-v0"
 
 
+ENGINES = ("compiled", "pycolab")
 ENVIRONMENTS = {
     environment.name: environment
     for environment in [
@@ -40,9 +43,9 @@ ENVIRONMENTS = {
         Environment("mini-pacman", "MiniPacman", "mini_pacman", {"view": "full"}),
         Environment("maze", "Maze", "maze", {"show_goal": True}),
         Environment("pomdp-graph", "PomdpGraph", "pomdp_graph", {"show_graph": True}),
-        Environment("cued-catch", "CuedCatch", "cued_catch", {"always_show_ball_symbol": True}),
-        Environment("t-maze", "TMaze", "t_maze", {"cue_after_teleport": True}),
-        Environment("sequence-recall", "SequenceRecall", "sequence_recall", {"show_sequence": True}),
+        Environment("cued-catch", "CuedCatch", "cued_catch", {"always_show_ball_symbol": True}, readable=True),
+        Environment("t-maze", "TMaze", "t_maze", {"cue_after_teleport": True}, readable=True),
+        Environment("sequence-recall", "SequenceRecall", "sequence_recall", {"show_sequence": True}, readable=True),
         Environment("popgym-repeat-previous", "PopgymRepeatPrevious", "popgym.packs"),
         Environment("popgym-repeat-first", "PopgymRepeatFirst", "popgym.packs"),
         Environment("popgym-autoencode", "PopgymAutoencode", "popgym.packs"),
@@ -90,12 +93,19 @@ def batch_class(environment: Environment) -> type[Any]:
 
 
 def environment_parameters(environment: Environment) -> dict[str, inspect.Parameter]:
-    """Return the parameters of an environment's constructor, by name."""
+    """Return the parameters of an environment by name: of its constructor, and `engine`."""
     from .engine import parameter_names
 
     made = batch_class(environment)
     values = inspect.signature(made).parameters
-    return {name: values[name] for name in parameter_names(made)}
+    engine = {"engine": inspect.Parameter("engine", inspect.Parameter.KEYWORD_ONLY, default=ENGINES[0])}
+    return {name: values[name] for name in parameter_names(made)} | (engine if environment.readable else {})
+
+
+def constructor_values(environment: Environment, values: dict[str, Any]) -> dict[str, Any]:
+    """Return all arguments of an environment's constructor: the values, and its defaults."""
+    defaults = {name: parameter.default for name, parameter in environment_parameters(environment).items()}
+    return {name: value for name, value in (defaults | values).items() if name != "engine"}
 
 
 def takes_workers(name: str) -> bool:
@@ -149,9 +159,14 @@ def make_batch(
     if foreign is None:
         environment, values = find_environment(name)
         check_keys(name, "parameter", parameters, environment_parameters(environment))
-        return batch_class(environment)(
-            num_envs, first_index=first_index, render_mode=render_mode, **(values | parameters)
-        )
+        values |= parameters
+        check_choice("engine", engine := values.pop("engine", ENGINES[0]), ENGINES)
+        batch = batch_class(environment)(num_envs, first_index=first_index, render_mode=render_mode, **values)
+        if engine == ENGINES[0]:
+            return batch
+        from .pycolab_games.batch import PycolabBatch
+
+        return PycolabBatch(batch, environment.name, constructor_values(environment, values))
     make, allowed = foreign
     if isinstance(make, type) and issubclass(make, BatchedEnv):
         check_keys(name, "parameter", parameters, parameter_names(make))

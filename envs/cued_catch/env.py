@@ -58,6 +58,7 @@ class CuedCatchBatch(BatchedEnv):
             be remembered before remembering pays.
         always_show_ball_symbol: show the ball symbol with every cue: the memory-free twin.
         reward_sigma: standard deviation of normal noise on the reward of every rewarded trial.
+        engine: "compiled", or "pycolab": the same rules as readable games, a hundred times slower (`--env-args`).
         batch: `first_index` and `render_mode`, see BatchedEnv.
 
     Differences from the original: no action quits the game.

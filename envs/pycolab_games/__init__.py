@@ -6,34 +6,16 @@ compares them), a hundred times slower. `make_game` builds one; `game.its_showti
 into the observation of the compiled environment.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from pycolab.engine import Engine
 
 from ..arrays import Array
-from ..cued_catch.rules import CHARACTERS as CUED_CATCH
-from ..registration import environment_parameters, find_environment, make_batch
-from ..sequence_recall.rules import CHARACTERS as SEQUENCE_RECALL
-from ..t_maze.rules import CHARACTERS as T_MAZE
-from . import cued_catch, sequence_recall, t_maze
+from ..registration import constructor_values, find_environment, make_batch
+from .batch import GAMES, find_game, looks
 
-
-class Game(NamedTuple):
-    """How to build a game, and how to read its board."""
-
-    make: Callable[..., Engine]
-    characters: str  # The characters of the planes, in order
-    repaint: dict[str, str]  # Characters of the board that look like others
-
-
-GAMES = {
-    "cued-catch": Game(cued_catch.make_game, CUED_CATCH, {}),
-    "t-maze": Game(t_maze.make_game, T_MAZE, t_maze.REPAINT),
-    "sequence-recall": Game(sequence_recall.make_game, SEQUENCE_RECALL, sequence_recall.REPAINT),
-}
+__all__ = ["GAMES", "make_game", "planes"]
 
 
 def make_game(name: str, level: dict[str, Any] | None = None, **parameters: Any) -> Engine:
@@ -51,8 +33,7 @@ def make_game(name: str, level: dict[str, Any] | None = None, **parameters: Any)
     batch.reset()
     if level is not None:
         batch.set_level(0, level)
-    defaults = {key: parameter.default for key, parameter in environment_parameters(environment).items()}
-    return game.make(batch.level(0), **(defaults | values | parameters))
+    return game.make(batch.level(0), **constructor_values(environment, values | parameters))
 
 
 def planes(name: str, board: Array) -> Array:
@@ -62,17 +43,4 @@ def planes(name: str, board: Array) -> Array:
 
 @lru_cache
 def _looks(name: str) -> Array:
-    """The planes of every character code, uint8 [128, characters]."""
-    game = find_game(name)
-    looks = np.zeros((128, len(game.characters)), np.uint8)
-    shown = {character: character for character in game.characters} | game.repaint
-    for character, other in shown.items():
-        looks[ord(character), game.characters.index(other)] = 1
-    return looks
-
-
-def find_game(name: str) -> Game:
-    """The game of a short name; ValueError names those that there are."""
-    if name not in GAMES:
-        raise ValueError(f"no pycolab game of {name!r}; there are: {', '.join(GAMES)}")
-    return GAMES[name]
+    return looks(find_game(name))

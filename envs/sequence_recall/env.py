@@ -65,6 +65,7 @@ class SequenceRecallBatch(BatchedEnv):
         pause_frames: frames between the demonstration and the opening of the pen.
         timeout_frames: frame in which the episode ends at the latest; -1 for no time-out.
         show_sequence: show what remains of the sequence all the time: the memory-free twin.
+        engine: "compiled", or "pycolab": the same rules as readable games, a hundred times slower (`--env-args`).
         batch: `first_index` and `render_mode`, see BatchedEnv.
 
     Differences from the original: no action quits the game.

@@ -88,6 +88,7 @@ class TMazeBatch(BatchedEnv):
         half_width: columns from the middle of the maze to its outer walls, 4 to 92; None: as the difficulty says. The
             fewest moves to a pad are half_width + 2; from difficulty 4 on, one less to the left, one more to the right.
             Short settings to learn quickly: difficulty 0, half_width 5, limbo_time 40, teleport_delay 1.
+        engine: "compiled", or "pycolab": the same rules as readable games, a hundred times slower (`--env-args`).
         batch: `first_index` and `render_mode`, see BatchedEnv.
 
     Differences from the original: no action quits the game; a "down" right after stepping on a pad is blocked by the

@@ -88,3 +88,42 @@ def test_a_game_draws_a_level_and_refuses_what_the_environment_refuses():
             make_game(name, None, **parameters)
     with pytest.raises(ValueError, match="sequence"):
         make_game("sequence-recall", {"sequence": [4, 0, 0, 0]})
+
+
+SHORT = {
+    "cued-catch": SHORT_CATCH,
+    "sequence-recall-twin": SHORT_RECALL | {"timeout_frames": 30},
+    "t-maze": {"difficulty": 0, "half_width": 5, "limbo_time": 4, "teleport_delay": 1, "timeout_frames": 40},
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_the_engine_is_selectable(name: str) -> None:
+    """Batches of games: the compiled environment's results, also where episodes end, are cut short and begin."""
+    random, rows = np.random.default_rng(0), list[list[np.ndarray]]()
+    actions = random.integers(5, size=(90, 3))
+    for engine in ("compiled", "pycolab"):
+        env = make_batch(name, 3, engine=engine, **SHORT[name])
+        observation, reward, ends = env.new_observation(), np.zeros(3, np.float32), np.zeros((2, 3), np.bool_)
+        env.reset_into(observation, 5)
+        seen = [observation.copy()]
+        for t in range(90):
+            if t == 20:
+                env.cut(np.arange(3) == 1)
+            env.step_into(actions[t], observation, reward, *ends)
+            seen += [observation.copy(), reward.copy(), ends.copy(), env.episode_facts(np.arange(3))]
+        rows.append(seen)
+    for one, other in zip(*rows, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert sum(each.any() for each in rows[0][3::4]) > 1, "episodes must end"
+
+
+def test_mistakes_with_an_engine_are_named() -> None:
+    with pytest.raises(ValueError, match="engine is 'pycollab'; allowed: 'compiled', 'pycolab'"):
+        make_batch("t-maze", 1, engine="pycollab")
+    with pytest.raises(ValueError, match="parameter 'engine'"):
+        make_batch("maze", 1, engine="pycolab")
+    with pytest.raises(ValueError, match="endless is True; allowed"):
+        make_batch("t-maze", 1, engine="pycolab", endless=True)
+    with pytest.raises(ValueError, match="cannot be saved"):
+        make_batch("t-maze", 1, engine="pycolab").save()
