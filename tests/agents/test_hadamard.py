@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from engram.agents.cores.fast.routes import suits
-from engram.agents.unrolling import hadamard
-from engram.agents.unrolling.hadamard import remember
+from engram.agents.cores.fast import routes
+from engram.agents.cores.fast.hadamard.unroll import remember
 from unrolls import random_inputs
+
+pytestmark = pytest.mark.skipif(not routes.enabled, reason="ENGRAM_COMPILED=0")
 
 STEPS, BATCH, GROUPS, ROWS, COLUMNS, READS = 11, 10, 2, 6, 3, 2
 DECAYS = {
@@ -48,11 +49,9 @@ def values_and_gradients(result, sources):
     return *result, *torch.autograd.grad(total, sources)
 
 
-@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "scan"])
 @pytest.mark.parametrize("form", DECAYS)
 @pytest.mark.parametrize("constant", [False, True])
-def test_remember_is_the_loop_with_its_gradients(compiled, form, constant, monkeypatch):
-    monkeypatch.setattr(hadamard, "suits", lambda x: compiled and suits(x))
+def test_remember_is_the_loop_with_its_gradients(form, constant):
     sources, reset = problem(constant)
     a, b, u, w, q, start = sources
     for cut in (None, 1, 4):

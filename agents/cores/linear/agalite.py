@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...unrolling.hadamard import remember
-from ..contract.conditions import readable, under_torch_func
 from ..core import Core, Route
+from ..fast.hadamard.unroll import remember
+from ..fast.routes import stands_for
 from ..gtrxl import Gate
 from .shm import steps_since_reset
 
@@ -87,7 +87,7 @@ class AGaLiTe(Core):
         return self._over_layers(inputs, state, state.step, lambda layer, *rest: layer(*rest))
 
     def fast_route(self, inputs: Tensor) -> Route | None:
-        return None if under_torch_func() or not readable(inputs) else self.unroll_at_once
+        return self.unroll_at_once if stands_for(self, inputs) else None
 
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: AGaLiTeState, bptt_length: int | None = None

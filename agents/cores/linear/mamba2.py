@@ -6,9 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...unrolling.chunks import unroll_chunks
-from ...unrolling.hadamard import remember
-from ..parts.linear_attention import attend_chunk, attend_step, rms_norm
+from ..fast.hadamard.unroll import remember
+from ..parts.linear_attention import attend_step, rms_norm
 from ..parts.short_convolution import ShortConvolution
 from ..parts.stack import Mixer, Stack
 
@@ -32,7 +31,7 @@ class Mamba2(Stack):
         added = W_o RMSNorm(y_t * silu(z_t))
 
     H = num_heads, P = head_size, N = state_size (Dao and Gu 2024, "Transformers are SSMs", sections 3, 6 and 7.1, one
-    group of B and C for all heads). An unroll works on chunks of steps (section 6).
+    group of B and C for all heads).
 
     `s6=true` is the layer of Mamba (Gu and Dao 2023, algorithm 2 and section 3.4): delta per channel, through a
     bottleneck of ceil(H P / 16), A per channel and state number, B and C from x behind the convolution, no norm before
@@ -62,6 +61,8 @@ class Mamba2(Stack):
 class Mamba2Mixer(Mixer):
     """One layer of `Mamba2`, whose docstring has the equations."""
 
+    compiled = True
+
     def __init__(self, hidden_size: int, num_heads: int, head_size: int, state_size: int, conv_size: int) -> None:
         super().__init__()
         self.num_heads, self.head_size, self.state_size = num_heads, head_size, state_size
@@ -90,8 +91,12 @@ class Mamba2Mixer(Mixer):
         gate, mixed, step = self._split(u)
         mixed, past = self.convolution.unroll(mixed, reset, state.past, bptt_length)
         x, steps = self._steps(mixed, step)
-        initial = lambda rows: (self.initial_state(rows).h,)  # noqa: E731
-        read, (h,) = unroll_chunks(attend_chunk, steps, reset, (state.h,), initial, bptt_length)
+        query, key, value, log_decay = steps
+        decay = (-torch.expm1(log_decay)).unsqueeze(-1).expand_as(value)
+        read, h = remember(
+            "complement", (decay, torch.ones_like(key)), (value, key), query, reset, state.h, bptt_length
+        )
+        read = read.squeeze(3)
         return self._output(read, x, gate), MambaState(h, past)
 
     def _split(self, u: Tensor) -> tuple[Tensor, ...]:
@@ -118,6 +123,8 @@ class Mamba2Mixer(Mixer):
 
 class S6Mixer(Mixer):
     """One layer of `Mamba2` with `s6`."""
+
+    compiled = True
 
     def __init__(self, hidden_size: int, num_heads: int, head_size: int, state_size: int, conv_size: int) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...unrolling.hadamard import remember
+from ..fast.hadamard.unroll import remember
 from ..parts.stack import Mixer, Stack
 
 
@@ -49,6 +49,8 @@ class SHM(Stack):
 
 class SHMMixer(Mixer):
     """One layer of `SHM`, whose docstring has the equations."""
+
+    compiled = True
 
     def __init__(self, hidden_size: int, memory_size: int, num_thetas: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Linear attention with a decay per head: one step, and a chunk of steps as matrix multiplications.
+"""Linear attention with a decay per head: one step, and parts of chunks of steps.
 
     S_t = a_t S_{t-1} + k_t v_t^T,   y_t = S_t^T q_t
 
@@ -30,20 +30,3 @@ def attend_step(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, st
     """One step: q, k [B, H, K], v [B, H, V], log a [B, H], S [B, H, K, V] -> y [B, H, V], the next S."""
     after = log_decay.exp()[..., None, None] * start + key.unsqueeze(3) * value.unsqueeze(2)
     return torch.einsum("bhkv,bhk->bhv", after, query), after
-
-
-def attend_chunk(
-    steps: tuple[Tensor, ...], used: Tensor, start: tuple[Tensor, ...]
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """A chunk (`chunks.Chunk`) of steps q, k [N, L, H, K], v [N, L, H, V], log a [N, L, H], from S [N, H, K, V]."""
-    query, key, value, log_decay = steps
-    (before,) = start
-    log_decay = torch.where(used[..., None], log_decay, 0.0)
-    value = torch.where(used[..., None, None], value, 0.0)
-    query, key, value = heads_first(query), heads_first(key), heads_first(value)
-    total = heads_first(log_decay).cumsum(2)
-    between = decays(total)
-    read = total.exp().unsqueeze(3) * (query @ before) + (between * (query @ key.mT)) @ value
-    left = between[:, :, -1].unsqueeze(3) * key
-    after = total[:, :, -1, None, None].exp() * before + left.mT @ value
-    return heads_first(read), (after,)

@@ -1,8 +1,12 @@
 """A causal convolution over the last few steps of every channel, exact at resets and cuts."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ..fast.short_convolution import Convolution
 
 
 class ShortConvolution(nn.Module):
@@ -34,26 +38,17 @@ class ShortConvolution(nn.Module):
         return F.silu((window * self.taps.flip(0)).sum(1) + self.bias), window[:, 1:]
 
     def unroll(self, x: Tensor, reset: Tensor, past: Tensor, bptt_length: int | None) -> tuple[Tensor, Tensor]:
-        """x [T, B, channels], reset bool [T, B], past -> [T, B, channels], last past."""
+        """x [T, B, channels], reset bool [T, B], past -> [T, B, channels], last past; in compiled code."""
         if self.taps is None or self.bias is None:
             return x, past
-        length = len(x)
+        length, cut = len(x), bptt_length or 0
         whole = torch.cat([past.transpose(0, 1), x])  # step t is row t + size - 1
-        cut = whole.detach()
-        time = torch.arange(length, device=x.device).unsqueeze(1)
+        time = torch.arange(length).unsqueeze(1)
         began = torch.where(reset, time, -self.size).cummax(0).values  # the episode's first step, if included
-        boundary = torch.zeros_like(time) if bptt_length is None else time - time % bptt_length
-        total = x * self.taps[0]
-        for lag in range(1, self.size):
-            rows = slice(self.size - 1 - lag, self.size - 1 - lag + length)
-            then = whole[rows]
-            if bptt_length is not None:
-                crosses = (time - lag < boundary) & (boundary > 0)
-                then = torch.where(crosses.unsqueeze(2), cut[rows], then)
-            total = total + torch.where((time - lag >= began).unsqueeze(2), then, 0.0) * self.taps[lag]
-        places = torch.arange(length - self.size + 1, length, device=x.device).unsqueeze(1)
-        last = whole[1 - self.size :]
-        if bptt_length is not None:
-            last = torch.where(((places < boundary[-1]) & (boundary[-1] > 0)).unsqueeze(2), cut[1 - self.size :], last)
+        total: Any = Convolution.apply(whole, self.taps, began, cut)
+        places = torch.arange(length - self.size + 1, length).unsqueeze(1)
+        last, piece = whole[1 - self.size :], (length - 1) // cut * cut if cut else 0
+        if piece:
+            last = torch.where((places < piece).unsqueeze(2), last.detach(), last)
         in_episode = (places >= began[-1]).unsqueeze(2)
         return F.silu(total + self.bias), torch.where(in_episode, last, 0.0).transpose(0, 1)

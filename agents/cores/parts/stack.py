@@ -10,12 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..contract.conditions import readable, under_torch_func
+from ..contract.conditions import readable
 from ..core import Axis, Core, CoreState, Route, map_state, named_leaves
+from ..fast.routes import stands_for
 
 
 class Mixer(nn.Module):
     """The recurrence of one layer, on inputs u [..., hidden_size]."""
+
+    compiled = False  # Whether `unroll` needs compiled code
 
     def initial_state(self, batch_size: int) -> CoreState:
         """NamedTuple of leaves [batch_size, ...]."""
@@ -61,7 +64,9 @@ class Stack(Core):
 
     def fast_route(self, inputs: Tensor) -> Route | None:
         """Layer by layer over all T steps."""
-        return None if under_torch_func() or not readable(inputs) else self.unroll_at_once
+        compiled = any(mixer.compiled for mixer in self._mixers())
+        possible = stands_for(self, inputs) if compiled else readable(inputs)
+        return self.unroll_at_once if possible else None
 
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None

@@ -101,7 +101,7 @@ def to_factors(
 
 
 @_loops
-def remember(
+def recur(
     form: int, rows: Array, period: int, buffer: Array, inputs: Arrays, out: Array, saved: Array, memory: Array
 ) -> None:
     """y into `out`, zero at first, M before every `period`-th step into `saved` [.., B, G, J, I]; `memory` is the first
@@ -124,10 +124,10 @@ def remember(
 
 
 @_loops
-def remember_backward(
+def recur_backward(
     form: int, rows: Array, period: int, cut: int, buffers: Arrays, inputs: Arrays, saved: Array, gradients: Arrays
 ) -> None:
-    """The adjoint of `remember`. `gradients` are those of y, of the last memory, which becomes that of the first one,
+    """The adjoint of `recur`. `gradients` are those of y, of the last memory, which becomes that of the first one,
     and of a, b, rates (on_rates [B, G, J, I]), u, w, q, zero at first. Buffers: memories [period + 1, J, I], decays
     [period, J, I], a row [I]."""
     a, b, rates, u, w, q, reset = inputs

@@ -1,6 +1,11 @@
-"""Matrix memories with a decay per element on a CPU: compiled loops (kernels.py) as one node of autograd's graph.
+"""Matrix memories with a decay per element over all steps of an unroll on a CPU, exact at resets.
 
-Differentiable once. Environments are shared between threads (`agents/threads.py`); shapes: kernels.py.
+    M_t = f(b_t a_t^T) * M_{t-1} + w_t u_t^T,   y_t = q_t^T M_t         M_{t-1} = 0 where an episode begins
+
+Compiled loops (kernels.py) are one node of autograd's graph, differentiable once; they store neither M nor f for all
+steps. Environments are shared between threads (`agents/threads.py`).
+
+Shapes: T steps, B environments, G groups (heads), J rows, I columns.
 """
 
 import math
@@ -13,37 +18,57 @@ from torch.autograd.function import once_differentiable
 
 from ..elementwise import Array
 from ..routes import arrays, by_groups, check
-from .kernels import remember, remember_backward
+from .kernels import COMPLEMENT, EXP, TANH, recur, recur_backward
 
+FORMS = {"exp": EXP, "tanh": TANH, "complement": COMPLEMENT}
 ENVIRONMENTS = 8  # Of one piece of work
 
 
-def remember_compiled(
-    form: int,
-    steps: tuple[Tensor, ...],
-    reads: int,
+def remember(
+    form: str,
+    decay: tuple[Tensor, Tensor],
+    write: tuple[Tensor, Tensor],
+    query: Tensor,
     reset: Tensor,
     start: Tensor,
-    bptt_length: int | None,
+    bptt_length: int | None = None,
+    reads: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """y [T, B, G, R, I] and the last memory [B, G, J, I]. `steps` are a, b, rates, u, w, q."""
-    a, b, rates, _, w, _ = steps
+    """y [T, B, G, R, I] of all steps and the last memory [B, G, J, I].
+
+    Args:
+        form: f(P), "exp": exp(-P), P >= 0; "tanh": 1 + tanh(P); "complement": 1 - P.
+        decay: a [T, B, G, I], and b [T, B, G, J], or [G, J, I] if it is constant and P = b * a^T.
+        write: u [T, B, G, I], w [T, B, G, J].
+        query: q [T, B, G, J].
+        reset: bool [T, B]; where set, the memory before the step is zero, by selection.
+        start: the memory before step 0 [B, G, J, I].
+        bptt_length: no gradient passes from step t to step t - 1 where t is a multiple of it.
+        reads: R; result r is read from rows r J / R to (r + 1) J / R.
+    """
+    (a, b), (u, w) = decay, write
     (*before, columns), height = a.shape, w.shape[3]
+    constant = b.dim() == 3
+    none = a.new_empty(*before, 0) if constant else a.new_empty(before[2], 0, columns)
+    b, rates = (none, b) if constant else (b, none)
     wide, tall = (*before, columns), (*before, height)
     check(
         "hadamard",
         a,
         reset=(reset, before[:2]),
-        b=(b, tall if b.shape[3] else (*before, 0)),
-        rates=(rates, (before[2], 0 if b.shape[3] else height, columns)),
-        **dict(zip("uwq", zip(steps[3:], (wide, tall, tall), strict=True), strict=True)),
+        b=(b, none.shape if constant else tall),
+        rates=(rates, (before[2], height, columns) if constant else none.shape),
+        u=(u, wide),
+        w=(w, tall),
+        q=(query, tall),
         start=(start, (*before[1:], height, columns)),
     )
-    return _Remember.apply(form, reads, bptt_length or 0, reset, start, *steps)  # pyright: ignore
+    steps = (a, b, rates, u, w, query)
+    return _Remember.apply(FORMS[form], reads, bptt_length or 0, reset, start, *steps)  # pyright: ignore
 
 
 class _Remember(torch.autograd.Function):
-    """`remember` and its adjoint."""
+    """`recur` and its adjoint."""
 
     @staticmethod
     def forward(
@@ -60,7 +85,7 @@ class _Remember(torch.autograd.Function):
 
         def run(number: int, first: int, last: int) -> None:
             rows = np.array([first, last])
-            remember(form, rows, period, _like(a, columns), inputs, *outputs)
+            recur(form, rows, period, _like(a, columns), inputs, *outputs)
 
         by_groups(run, batch, ENVIRONMENTS)
         ctx.form, ctx.cut, ctx.period = form, cut, period
@@ -82,7 +107,7 @@ class _Remember(torch.autograd.Function):
             period = ctx.period
             buffers = _like(a, period + 1, height, columns), _like(a, period, height, columns), _like(a, columns)
             rows = np.array([first, last])
-            remember_backward(ctx.form, rows, period, ctx.cut, buffers, inputs, saved.numpy(), gradients)
+            recur_backward(ctx.form, rows, period, ctx.cut, buffers, inputs, saved.numpy(), gradients)
 
         by_groups(run, batch, ENVIRONMENTS)
         results[2] = results[2].sum(0)
