@@ -92,6 +92,7 @@ def test_a_state_of_ones_own_is_shown_as_it_describes_itself() -> None:
     assert isinstance(core, Core)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("options", [{}, PLACES, {"gate": "unit"}])
 def test_attention_and_gates_rebuild_the_step_of_the_rmc(options: dict[str, Any]) -> None:
     core, trace = traced("rmc", **options)
@@ -231,6 +232,7 @@ def test_new_shares_of_min_gru_are_its_gates() -> None:
             np.testing.assert_allclose(shown.values[number], gate, rtol=1e-5)
 
 
+@pytest.mark.integration
 def test_panels_of_the_mnm_are_what_a_write_does() -> None:
     """Change of every layer and the error before and after, by a loop over the steps."""
     core, trace = traced("mnm-p")
@@ -274,6 +276,7 @@ def test_bands_are_the_pools_from_fast_to_slow() -> None:
         np.testing.assert_allclose(sizes.values[n], pool.norm(dim=1), rtol=1e-5)
 
 
+@pytest.mark.integration
 def test_similarity_and_change_of_slots() -> None:
     core, trace = traced("rmc")
     found = {panel.title: panel for panel in panels(core, trace)}
