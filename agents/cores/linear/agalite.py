@@ -76,7 +76,7 @@ class AGaLiTe(Core):
         layer = self.layers[0]
         assert isinstance(layer, Layer)
         heads, size, features = layer.num_heads, layer.head_size, layer.eta * layer.head_size
-        shape, traces = (batch_size, len(self.layers)), len(layer.pairs)
+        shape, traces = (batch_size, len(self.layers)), layer.traces
         new = self.encoder.weight.new_zeros
         step = torch.zeros(batch_size, dtype=torch.int64, device=self.encoder.weight.device)
         return AGaLiTeState(
@@ -117,7 +117,7 @@ class Layer(nn.Module):
     ) -> None:
         super().__init__()
         self.num_heads, self.head_size, self.eta, self.r = num_heads, head_size, eta, r
-        self.pairs = [-math.pi + 2 * math.pi * i / max(r - 1, 1) for i in range(r // 2, r)]  # w, and -w for all but 0
+        self.traces = r - r // 2  # One of w and -w each
         self.norm_1, self.norm_2 = nn.LayerNorm(hidden_size), nn.LayerNorm(hidden_size)
         self.maps = _orthogonal(nn.Linear(hidden_size, 5 * num_heads * head_size))  # rows: k, q, v, b, g
         self.features = _orthogonal(nn.Linear(hidden_size, 3 * num_heads * eta))  # rows: W_1, W_2, W_3
@@ -146,7 +146,7 @@ class Layer(nn.Module):
         """Like `forward` for x [T, B, hidden_size], step and reset [T, B]."""
         key, query, value, beta, gamma, wave = self._mapped(x, step)
         values, keys, norm = traces
-        count = len(self.pairs)
+        count = self.traces
         # s is a K whose wave is 1. Rows of a head's matrix: trace, then eta.
         waves = torch.cat([wave, torch.ones_like(wave[..., :1])], -1)[..., None, :, None]
         written = (waves * (gamma[1] * key[1]).unsqueeze(-2)).flatten(-2)
@@ -177,15 +177,14 @@ class Layer(nn.Module):
         u = self.norm_1(x)
         key, query, value, beta, gamma = self.maps(u).unflatten(-1, (5, self.num_heads, self.head_size)).unbind(-3)
         first, second, third = self.features(u).unflatten(-1, (3, self.num_heads, self.eta)).unbind(-3)
-        wave = torch.cos((step + 2).unsqueeze(-1) * torch.tensor(self.pairs, device=x.device, dtype=x.dtype))
+        frequencies = torch.linspace(-math.pi, math.pi, self.r, device=x.device, dtype=x.dtype)[self.r // 2 :]
+        wave = torch.cos((step + 2).unsqueeze(-1) * frequencies)
         key, query = (F.relu(key), F.relu(first)), (F.relu(query), F.relu(second))
         return key, query, value, torch.sigmoid(beta), (torch.sigmoid(gamma), torch.sigmoid(third)), wave
 
     def _counts(self, like: Tensor) -> Tensor:
         """How many of the r frequencies each trace stands for [n]."""
-        counts = [2.0] * len(self.pairs)
-        counts[0] -= self.r % 2
-        return torch.tensor(counts, device=like.device, dtype=like.dtype)
+        return 2 - (torch.arange(self.traces, device=like.device) < self.r % 2).to(like.dtype)
 
     def _output(self, x: Tensor, read: Tensor, total: Tensor) -> Tensor:
         """x [..., hidden_size], sum_i V^i (K^i . q) [..., heads, d], s . q [..., heads] -> the next layer's x."""
