@@ -165,7 +165,7 @@ def _join_and_total(file: str) -> None:
         group.close()
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_a_learner_that_stops_while_it_joins_is_noticed(tmp_path: Path) -> None:
     file = str(tmp_path / "store")
     process = multiprocessing.get_context("spawn").Process(target=_join_and_stop, args=(file,))

@@ -80,7 +80,7 @@ def start(work: Callable[[str, Any], None], file: str) -> Any:
     return process, joined
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
 def test_a_learner_lost_in_an_exchange_is_noticed(tmp_path: Path, number: signal.Signals) -> None:
     process, joined = start(_join_and_sleep, str(tmp_path / "store"))
@@ -99,7 +99,7 @@ def test_a_learner_lost_in_an_exchange_is_noticed(tmp_path: Path, number: signal
     process.join()
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_a_learner_lost_before_it_has_joined_is_noticed(tmp_path: Path) -> None:
     process, joined = start(_stop_before_joining, str(tmp_path / "store"))
     assert joined.wait(60.0)

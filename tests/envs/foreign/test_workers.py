@@ -121,6 +121,7 @@ def test_an_exception_in_a_worker_is_that_of_the_environment(make: Make) -> None
         batch.restore(batch.save())
 
 
+@pytest.mark.nightly
 def test_a_worker_that_dies_is_an_error_and_takes_the_others_along(make: Make) -> None:
     batch = make(2, fault="dies")
     rows = rows_of(batch)
@@ -130,6 +131,7 @@ def test_a_worker_that_dies_is_an_error_and_takes_the_others_along(make: Make) -
     assert not any(process.is_alive() for process in batch.vector.processes)
 
 
+@pytest.mark.nightly
 def test_workers_survive_the_signals_that_make_their_owner_save_and_end_when_it_closes(make: Make) -> None:
     batch = make(2)
     rows = rows_of(batch)
