@@ -1,4 +1,4 @@
-"""Statistics of a memory: size, effective rank and staleness of its states."""
+"""Statistics of a recurrent state over an episode: norm, saturation, effective rank."""
 
 import torch
 from torch import Tensor
@@ -6,13 +6,13 @@ from torch import Tensor
 from ..cores.core import CoreState, state_leaves
 from .trace import Trace
 
-STATE_METRICS = ("state/norm", "state/saturation", "state/effective_rank", "state/staleness")
+STATE_METRICS = ("state/norm", "state/saturation", "state/effective_rank")
 SATURATED = 0.95  # Magnitude from which a value between -1 and 1 is considered saturated
 MOST_STATES = 128  # Number of evenly chosen states of an episode for the effective rank
 
 
 def statistics(trace: Trace) -> dict[str, float]:
-    """First three of STATE_METRICS over an episode, if they apply to this memory."""
+    """STATE_METRICS over an episode, if they apply to this recurrent state."""
     leaves = _numbers(trace.after)
     if not leaves:
         return {}
@@ -41,12 +41,6 @@ def effective_rank(states: Tensor) -> float:
         return 0.0
     shares = values[values > 1e-6 * total] / total
     return float((-(shares * shares.log()).sum()).exp())
-
-
-def staleness(stored: CoreState, fresh: CoreState) -> float:
-    """Distance of stored states from fresh ones, as a share of the fresh ones' norm; mean over environments [B]."""
-    old, new = (torch.cat(_numbers(state), 1) for state in (stored, fresh))
-    return float(((old - new).norm(dim=1) / new.norm(dim=1).clamp(min=1e-8)).mean())
 
 
 def _numbers(state: CoreState) -> list[Tensor]:

@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import check_keys
 from ...envs.registration import environment_parameters, find_environment, is_environment
 from ..evaluate.episodes import Summary
-from ..metrics.panel import Panel
 from ..metrics.rows import read_log, table_of
 from ..run.config import RunConfig
 from ..run.run_directory import RunDirectory
@@ -263,7 +263,7 @@ def _in_this_process(config: RunConfig, path: Path | None, show: bool, callbacks
         refuse(ray.is_initialized(), "this process has initialized Ray; allowed in it: local=True or wait=False")
     with settings_of_a_command(), ExitStack() as stack:
         directory = None if path is None else stack.enter_context(RunDirectory.open(path))
-        panel = make_panel if show else lambda *_: Silent(config)
+        panel = partial(make_panel, show=show)
         try:
             outcome = train_here(config, directory, stop, show=panel, callbacks=callbacks)
         finally:
@@ -278,22 +278,6 @@ def _in_this_process(config: RunConfig, path: Path | None, show: bool, callbacks
     if outcome.path is None:
         raise KeyboardInterrupt
     return Run(outcome.path, reason=outcome.reason)
-
-
-class Silent(Panel):
-    """A panel that shows nothing."""
-
-    ticks = False
-
-    def __init__(self, config: RunConfig) -> None:
-        super().__init__(config.total_steps, None, config.name)
-        self._live = None
-
-    def message(self, text: str) -> None:
-        """Nothing."""
-
-    def __exit__(self, *_: object) -> None:
-        """Show nothing."""
 
 
 def _named(thing: Any) -> Any:

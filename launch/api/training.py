@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from rich.console import Console
 
 from ...actors.factory import ActorFactory
 from ...actors.failures import ActorFailureError
@@ -39,7 +40,7 @@ from ..trackers.tracker import check_tracking, make_tracking
 from ..train.acting import Acting, StoppedError, deal_members, watch_start
 from ..train.callbacks import Callbacks
 from ..train.resume import drop_code, is_own, newest_state, refuse_unfit
-from ..train.trainer import Trainer
+from ..train.trainer import Look, Trainer
 
 if TYPE_CHECKING:
     from ..train.mirror import Mirror
@@ -81,11 +82,12 @@ Show = Callable[[RunConfig, Path | None, int], Panel]
 """Makes a progress display from a run's configuration, its directory (None before it exists) and its first step."""
 
 
-def make_panel(config: RunConfig, path: Path | None, step: int) -> Panel:
-    """The progress panel of a run in a terminal."""
+def make_panel(config: RunConfig, path: Path | None, step: int, show: bool = True) -> Panel:
+    """The progress panel of a run; one that shows nothing without `show`."""
     kind = PopulationPanel if config.population else Panel
     total = config.total_steps * config.num_members
-    return kind(total, path, config.name, step=step, time_limit=60 * config.time_limit)
+    console = None if show else Console(quiet=True, force_interactive=False)
+    return kind(total, path, config.name, console, step=step, time_limit=60 * config.time_limit)
 
 
 def train(
@@ -225,8 +227,7 @@ def make_trainer(
 ) -> Trainer:
     """The trainer of a run, at its beginning or in the state `saved`; `files` closes its writers."""
     members: list[Member] = []
-    whole = bool(config.look_every or callbacks)
-    for number, learner in enumerate(deal_members(config, learners, pool, panel.message, whole)):
+    for number, learner in enumerate(deal_members(config, learners, pool, panel.message, bool(callbacks))):
         folder = directory.member(number).path if config.population else directory.path
         steps = saved["members"][number]["learner"]["steps"] if saved else 0
         tracker = make_tracking(config.track, directory.path, folder, to_dict(config), panel.message)
@@ -236,23 +237,20 @@ def make_trainer(
     if config.population:
         from ..population.host import add_population  # statistics and plots take seconds to import
 
-        population = add_population(
-            config, members, fields, directory, panel, steps_of(saved) if saved else None, files
-        )
+        population = add_population(config, members, directory, panel, steps_of(saved) if saved else None, files)
     mirror = files.enter_context(make_mirror(config, directory, panel)) if config.checkpoint_url else None
     kept = checkpoints.Kept(directory.checkpoints, lambda path: is_own(path, config))
-    watcher = None
+    looks: list[Look] = []
     if config.look_every:
         from ..look.watching import Watcher  # plots are imported only if needed
 
-        watcher = Watcher(config)
-    film = None
+        looks.append(Watcher(config).look)
     if config.video_every:
         from ..evaluate.video import Camera
 
-        film = Camera(config).look
+        looks.append(Camera(config).look)
     report, say = panel.update, panel.message
-    trainer = Trainer(config, members, pool, directory, report, say, population, mirror, kept, watcher, callbacks, film)
+    trainer = Trainer(config, members, pool, directory, report, say, population, mirror, kept, callbacks, looks)
     if saved:
         load(trainer, saved)
     if config.num_learners > 1 and not population:

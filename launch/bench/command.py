@@ -1,38 +1,47 @@
 """`rl-bench`: training speed as a fraction of this machine's ideal speed (docs/explanation/speed.md)."""
 
 import json
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from ...agents.process import prepare_process
-from ...base.errors import EngramError, user_errors
+from ...base.errors import EngramError, refuse, user_errors
 from ...base.processes import num_cores
 from ...base.units import Seconds, duration
 from ..metrics.provenance import provenance
+from ..metrics.rows import read_log
 from ..run.command_line import make_console, run_command, value_of, without
 from ..run.config import RunConfig
 from ..run.device import find_device, on_device
 from ..run.run_flags import parse_run
 from ..run.settings.plain import to_dict
 from .parts import Parts, measure, open_parts, speed_of_light
-from .training_speed import training_speed
 
 OWN_FLAGS = ("--seconds", "--json")  # Flags of rl-bench; every other flag is rl-train's
-SLICES = 6  # Turns of each part per measurement
+OWN_SETTINGS = ("--run-dir", "--total-steps", "--time-limit", "--log-seconds")
+"""Flags of rl-train that the measurement sets itself."""
+SLICES, ROWS = 6, 9  # Turns of each part per measurement; rows of metrics in the measured time
 MOST_WARM_UP, MOST_PART = 5.0, 3.0
 """Maximum seconds of warm-up, and of each part per measurement; less if --seconds is short."""
-ROWS = {
+LABELS = {
     "env": "environments, alone on 1 core",
     "infer": "inference, alone on 1 core",
     "learn": "learner, alone on 1 core",
     "ideal": "ideal: {} times what one core does alone",
     "reached": "reached by rl-train",
 }
+
+PROGRAM = "from engram.launch.train.command import run; run()"
 
 _HELP = """usage: rl-bench [--seconds S] [--json FILE] [flags of rl-train]
 
@@ -101,6 +110,38 @@ def bench(
     }
 
 
+class TrainingSpeed(NamedTuple):
+    """Speed of one run of `rl-train` after its warm-up."""
+
+    steps_per_second: float
+    steps: int
+    seconds: float  # Seconds between the first and the last measured row of metrics
+    metrics: dict[str, float]  # Means of the `perf/` metrics over those rows
+    seconds_to_first_row: float  # Seconds from the start of the command to its first row of metrics
+
+
+def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> TrainingSpeed:
+    """Run `rl-train` with these arguments for `seconds` after `warm_up` seconds, and read its rows of metrics. Raises
+    EngramError if it fails, or makes no two updates in this time."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, started = Path(folder) / "run", time.time()
+        limits = ["--total-steps", str(10**15), "--time-limit", f"{warm_up + seconds}s"]
+        often = ["--log-seconds", str(seconds / ROWS), "--run-dir", str(path)]
+        command = [sys.executable, "-P", "-c", PROGRAM, *without(arguments, OWN_SETTINGS), *limits, *often]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise EngramError(lines[-1])
+        every = read_log(path / "metrics.jsonl")
+    rows = [row for row in every if row["time"] >= every[0]["time"] + warm_up]
+    refuse(len(rows) < 2, f"rl-train logged {len(rows)} rows in --seconds {seconds:g}; needed: 2, a longer time")
+    first, last = rows[0], rows[-1]
+    steps, elapsed = last["step"] - first["step"], last["time"] - first["time"]
+    names = [name for name in last["metrics"] if name.startswith("perf/")]
+    means = {name: fmean(row["metrics"].get(name, 0.0) for row in rows[1:]) for name in names}
+    return TrainingSpeed(steps / elapsed, steps, elapsed, means, every[0]["time"] - started)
+
+
 def show(result: dict[str, Any], console: Console) -> None:
     """The result of `bench` as a table."""
     config, machine, training = result["configuration"], result["machine"], result["training"]
@@ -111,7 +152,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     )
     table.add_column("")
     table.add_column("steps/s", justify="right", no_wrap=True)
-    for name, label in ROWS.items():
+    for name, label in LABELS.items():
         table.add_row(label.format(machine["cores"]), f"{result['steps_per_second'][name]:,.0f}")
     table.add_row("fraction of the ideal", f"{result['fraction']:.2f}", style="bold")
     console.print(table)

@@ -1,17 +1,16 @@
 """`--video-every`: evaluation episodes as videos in TensorBoard's images and in trackers."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import torch
 
 from ...base.errors import EngramError
 from ...envs.registration import can_draw
 from ..metrics.member import Member
 from ..run.config import RunConfig
-from ..run.trained import make_actor
+from ..run.trained import actor_in_training
 from .gif import encoded, film
 
 TAG = "eval/video"
@@ -45,13 +44,8 @@ class Camera:
             member.writer.video(member.steps, TAG, gif, width, height)
 
     def _film(self, member: Member, number: int, at_step: Callable[[], None]) -> tuple[bytes, int, int]:
-        weights: dict[str, Any] = {name: value.cpu() for name, value in member.learner.agent.state_dict().items()}
         seed = int(np.random.SeedSequence((self.config.seed, number)).generate_state(1)[0])
-        with torch.random.fork_rng(devices=[]):  # a new agent samples initial weights, which are replaced at once
-            actor = make_actor(self.factory, weights, seed=seed, greedy=False, num_envs=1, unroll_length=1)
-        actor.call_at_steps(at_step)
-        try:
+        with closing(actor_in_training(self.factory, member.learner.agent, seed)) as actor:
+            actor.call_at_steps(at_step)
             frames = film(actor, 1)
-        finally:
-            actor.close()
         return encoded(frames), *frames[0][0].size

@@ -20,9 +20,9 @@ from ...base.settings import setting
 from ..run.command_line import make_console, parse, run_command
 from ..run.trained import ActingAgent, evaluation_seed, make_actor, open_run
 from ..run.trainees import chosen_members, described
-from . import page, plots
+from . import page
+from .observations import seen_panels
 from .recording import MOST_STEPS, Recording, marks, record
-from .seen import seen_panels
 
 MOST_LEVELS = 4096  # Number of levels to search for one with the requested facts
 
@@ -36,8 +36,6 @@ class LookConfig(ActingAgent):
 
     html: str = setting("look.html", file="")
     """File for the page; it needs no other file and no network."""
-    gif: str = setting("", file=".gif")
-    """File for an animation of the first episode: board, view and the first panels of the recurrent state."""
     episodes: int = setting(1, (1, None))
     """Episodes on the page; with a seed, of the first environment of rl-eval with this seed."""
     level: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -72,12 +70,9 @@ def main(arguments: Sequence[str]) -> int:
     who = [text for text in (path.name, described(trainees, chosen)) if text]
     lines = [*who, f"evaluation seed {config.seed}, environment {index}", config.run]
     text = page.written(title, lines, option_names(actor), [as_data(actor, recording) for recording in recordings])
-    write(Path(config.html), text.encode(), "--html")
+    with file_errors(f"--html: cannot write {config.html}"):
+        replace_file(Path(config.html), text.encode())
     console.print(f"wrote {config.html} ({len(text) / 1e6:.1f} MB): open it in a browser", highlight=False)
-    if config.gif:
-        with user_errors("--gif"):
-            write(Path(config.gif), plots.film(recordings[0], film_panels(actor, recordings[0])), "--gif")
-        console.print(f"wrote {config.gif}", highlight=False)
     return 0
 
 
@@ -90,11 +85,6 @@ def as_data(actor: Actor, recording: Recording) -> dict[str, Any]:
 def all_panels(actor: Actor, recording: Recording) -> list[Any]:
     """Panels of policy, value and observation, then of the recurrent state."""
     return [*seen_panels(recording, option_names(actor)), *panels(actor.agent.core, recording.trace)]
-
-
-def film_panels(actor: Actor, recording: Recording) -> list[Any]:
-    """Panels of policy and value, then of the recurrent state."""
-    return [*seen_panels(recording, option_names(actor))[:2], *panels(actor.agent.core, recording.trace)]
 
 
 def option_names(actor: Actor) -> list[str]:
@@ -112,19 +102,15 @@ def first_level(factory: ActorFactory, config: LookConfig) -> int:
     """Index of the first environment in the evaluation whose start matches --level. Raises EngramError."""
     if not config.level:
         return 0
-    seed = evaluation_seed(config.seed)
     with user_errors("--level"), closing(factory.make_batch(num_envs=1)) as one:
         names = getattr(one, "fact_values", {})
     refuse(not names, f"--level: environment {factory.env} has no facts of its levels")
-    requested = {}
-    for name, value in config.level.items():
-        if name not in names:
-            raise EngramError(f"--level: unknown fact {name!r}; {advice(name, names)}")
-        requested[name] = number_of(name, value, names[name])
-    compiled: Any = factory.make_batch(num_envs=MOST_LEVELS)
-    with closing(compiled) as batch:
-        batch.reset(seed=seed)
-        facts = batch.facts()
+    for name in config.level:
+        refuse(name not in names, f"--level: unknown fact {name!r}; {advice(name, names)}")
+    requested = {name: number_of(name, value, names[name]) for name, value in config.level.items()}
+    with closing(factory.make_batch(num_envs=MOST_LEVELS)) as batch:
+        batch.reset(seed=evaluation_seed(config.seed))  # pyright: ignore
+        facts: Any = batch.facts()  # pyright: ignore
     fits = np.logical_and.reduce([facts[name] == number for name, number in requested.items()])
     refuse(not fits.any(), f"--level: none of {MOST_LEVELS} levels begins with {config.level}")
     return int(fits.argmax())
@@ -137,12 +123,6 @@ def number_of(name: str, value: Any, names: Sequence[str]) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and (not names or 0 <= value < len(names)):
         return value
     raise EngramError(f"--level: {name} is {value!r}; allowed: {', '.join(names) or 'a whole number'}")
-
-
-def write(file: Path, data: bytes, flag: str) -> None:
-    """Write a file atomically. Raises EngramError naming the flag."""
-    with file_errors(f"{flag}: cannot write {file}"):
-        replace_file(file, data)
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

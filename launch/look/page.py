@@ -14,8 +14,8 @@ import numpy as np
 from PIL import Image
 
 from ...agents.inside import Panel
+from .observations import seen_images, seen_scalars
 from .recording import Mark, Pixels, Recording
-from .seen import seen_images, seen_scalars
 
 HIGHEST = 0.995  # Quantile of the values at the end of the color scale, so that outliers do not make the rest pale
 WIDEST = 960  # Pixels [height, width, channels] of an image

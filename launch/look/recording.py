@@ -7,16 +7,16 @@ core during this episode only.
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ...actors.actor import Actor
 from ...agents.inside import Trace, over_time, recorded
 from ...agents.specs import BoxSpec, log_policy
-from .leaves import named_arrays
 
 Pixels = NDArray[np.uint8]
 MOST_STEPS = 2000  # Maximum steps of an episode
+SINGLE = "observation"  # Name of an observation that is not a dict
 
 
 class Recording(NamedTuple):
@@ -47,50 +47,47 @@ def record(actor: Actor, *, images: bool = True, most: int = MOST_STEPS) -> Reco
     spec = actor.agent.action_spec
     boards: list[Pixels] = []
     views: list[Pixels] = []
-    observations: list[dict[str, NDArray[Any]]] = []
-    rows: list[tuple[NDArray[Any], ...]] = []
+    steps: list[Any] = []  # Unrolls of one step
     facts: list[dict[str, NDArray[np.int64]]] = []
     fields: dict[str, float] = {}
     with recorded(actor.agent.core) as calls:
-        while len(rows) < most:
-            for frames, full in ((boards, True), (views, False)):
-                if (
-                    images
-                    and (full or getattr(batch, "draws_views", True))
-                    and (image := rendered(batch, full)) is not None
-                ):
-                    frames.append(image)
+        while len(steps) < most:
+            if images and (board := rendered(batch, True)) is not None:
+                boards.append(board)
+            if images and getattr(batch, "draws_views", True) and (view := rendered(batch, False)) is not None:
+                views.append(view)
             facts.append(batch.facts() if hasattr(batch, "facts") else {})
             unroll = actor.unroll()
-            env, agent = unroll.env, unroll.agent
-            observations.append(named_arrays(env.observation))
-            rows.append(
-                (
-                    _policy(log_policy(spec, agent.logits[0, 0]), isinstance(spec, BoxSpec)),
-                    agent.action[0, 0].reshape(-1).numpy(),
-                    agent.value[0, 0].numpy(),
-                    env.reward[0, 0].numpy(),
-                )
-            )
+            steps.append(unroll)
             for episode in unroll.episodes.numpy():
                 named = zip(("return", "length", *batch.episode_fields), episode[1:].tolist(), strict=True)
                 fields = {name: value for name, value in named if not np.isnan(value)}
-            if bool(env.terminated[0, 0] | env.truncated[0, 0]):
+            if bool(unroll.env.terminated[0, 0] | unroll.env.truncated[0, 0]):
                 break  # the step whose action is ignored: the board is the next episode's
-    probabilities, actions, values, rewards = (np.stack(column) for column in zip(*rows, strict=True))
-    names = facts[0]
+    policies = [log_policy(spec, unroll.agent.logits[0, 0]) for unroll in steps]
+    observations = [named_arrays(unroll.env.observation) for unroll in steps]
     return Recording(
         boards,
         views,
         {name: np.stack([each[name] for each in observations]) for name in observations[0]},
-        probabilities,
-        actions,
-        values,
-        rewards,
-        {name: np.array([each[name][0] for each in facts]) for name in names},
+        np.stack([(each if isinstance(spec, BoxSpec) else each.exp()).numpy() for each in policies]),
+        np.stack([unroll.agent.action[0, 0].reshape(-1).numpy() for unroll in steps]),
+        np.stack([unroll.agent.value[0, 0].numpy() for unroll in steps]),
+        np.stack([unroll.env.reward[0, 0].numpy() for unroll in steps]),
+        {name: np.array([each[name][0] for each in facts]) for name in facts[0]},
         fields,
         over_time(calls, 0),
     )
+
+
+def named_arrays(observation: Any, name: str = "") -> dict[str, NDArray[Any]]:
+    """The arrays of environment 0 in step 0 of an unroll, by name; dots join keys of nested dicts."""
+    if isinstance(observation, Tensor):
+        return {name or SINGLE: observation[0, 0].numpy()}
+    arrays: dict[str, NDArray[Any]] = {}
+    for key, part in observation.items():
+        arrays |= named_arrays(part, f"{name}.{key}" if name else str(key))
+    return arrays
 
 
 def rendered(batch: Any, full: bool) -> Pixels | None:
@@ -101,10 +98,6 @@ def rendered(batch: Any, full: bool) -> Pixels | None:
         return batch.draw(0, full=full)
     except (NotImplementedError, ValueError):  # a Gymnasium environment raises the second
         return None
-
-
-def _policy(log_policies: torch.Tensor, gaussian: bool) -> NDArray[np.float32]:
-    return (log_policies if gaussian else log_policies.exp()).numpy()
 
 
 class Mark(NamedTuple):

@@ -1,37 +1,37 @@
 """`--look-every`: images of the recurrent state on one level, repeated during training, and metrics of its states.
 
 A separate agent plays with the newest weights, in this process and between two updates, without effect on training's
-random streams. The staleness of stored states is measured on two consecutive unrolls of an actor: the second begins
-with the stored state, which is compared with the state of the newest weights after the first one.
+random streams.
 """
 
+import io
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-import torch
+import numpy as np
+from matplotlib.figure import Figure
 
-from ...actors.actor import Actor
-from ...actors.unroll import Unroll, some_environments, to_device
-from ...agents.agent import Agent, AgentState
 from ...agents.cores.core import state_leaves
-from ...agents.inside import panels
-from ...agents.inside.statistics import staleness, statistics
-from ...agents.values import map_leaves
+from ...agents.inside import Panel, panels
+from ...agents.inside.statistics import statistics
 from ..metrics import events
 from ..metrics.member import Member
 from ..run.config import RunConfig
-from ..run.trained import make_actor
+from ..run.trained import actor_in_training
 from .command import option_names
-from .plots import figure, png
-from .recording import marks, record
-from .seen import seen_panels
+from .observations import seen_panels
+from .page import finite, span
+from .recording import Mark, marks, record
 
 TAG = "memory"  # Tag of the image in TensorBoard
 MOST_STEPS = 300  # Maximum steps of the episode
-LARGEST_SHARE = 0.01  # Maximum fraction of the run's time for images; later ones wait until the limit allows them
-ENVIRONMENTS = 16  # Maximum environments of an unroll whose states are recomputed
+LARGEST_SHARE = 0.01  # Maximum fraction of the run's time for images: after one, the next waits as long as it takes
+COLORMAPS = {"share": "inferno", "signed": "RdBu_r", "positive": "inferno"}
+WIDTH, CURVES, LOWEST, HIGHEST, DPI = 8.6, 0.9, 0.5, 2.0, 100
+"""Inches: the figure; a panel of curves; the minimum and the maximum of a heat map. Pixels per inch."""
+MOST_NAMES = 12  # Maximum rows or curves with names
 
 
 class Watcher:
@@ -40,14 +40,8 @@ class Watcher:
     def __init__(self, config: RunConfig) -> None:
         self.every, self.name, self.seed = config.look_every, config.name, config.seed
         self.factory = replace(config.factory(), imitate="", num_envs=1, unroll_length=1)
-        self.spent = 0.0  # Seconds spent in total
-        self.images = 0  # Number of images so far
-        self.began = time.monotonic()
-        self._dearest, self._newest = 0.0, 0.0
-        """Seconds of an image with its follow-up work: of the slowest one, and so far of the newest."""
         self._due: set[int] = set()
-        self._first: dict[int, Unroll | None] = {}
-        """First of two unrolls, by member whose stored states are to be compared; None before it arrives."""
+        self._next_at = 0.0  # The earliest time of the next image
 
     def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
         """Plot a member's recurrent state if an image became due between `before` and its current steps, or is overdue.
@@ -56,81 +50,53 @@ class Watcher:
         """
         if member.learner.steps // self.every > before // self.every:
             self._due.add(member.number)
-        if member.number not in self._due or not self.affordable():
-            return
         started = time.monotonic()
-        self._due.remove(member.number)
-        self._draw(member, at_step)
-        self._newest = 0.0
-        self.note_cost(time.monotonic() - started)
-
-    def affordable(self) -> bool:
-        """Whether another image keeps within the share of the run's time, or is the first one."""
-        most = LARGEST_SHARE * (time.monotonic() - self.began)
-        return self.spent == 0 or self.spent + self._dearest <= most
-
-    def note_cost(self, seconds: float) -> None:
-        """Add seconds spent on the newest image."""
-        self.spent += seconds
-        self._newest += seconds
-        self._dearest = max(self._dearest, self._newest)
-
-    def receive(self, member: Member, unroll: Unroll) -> None:
-        """Process an unroll on its way to the learner; two consecutive ones of an actor measure the staleness of
-        states."""
-        if member.number not in self._first:
-            return
-        first = self._first[member.number]
-        if first is not None and unroll.actor != first.actor:
-            return
-        started = time.monotonic()
-        chosen = torch.arange(min(ENVIRONMENTS, len(unroll.weights_version)))
-        second = some_environments(unroll, chosen)  # copied: a view would keep memory of the object store
-        share = None if first is None else self._staleness(member.learner.agent, first, second)
-        if share is None:
-            self._first[member.number] = second
-        else:
-            member.accumulator.note({"state/staleness": share})
-            del self._first[member.number]
-        self.note_cost(time.monotonic() - started)
+        if member.number in self._due and started >= self._next_at:
+            self._due.remove(member.number)
+            self._draw(member, at_step)
+            now = time.monotonic()
+            self._next_at = now + (now - started) / LARGEST_SHARE
 
     def _draw(self, member: Member, at_step: Callable[[], None]) -> None:
-        with closing(self._actor(member.learner.agent)) as actor:
+        with closing(actor_in_training(self.factory, member.learner.agent, self.seed)) as actor:
             actor.call_at_steps(at_step)
             if not state_leaves(actor.state.core):
                 return
             recording = record(actor, images=False, most=MOST_STEPS)
         member.accumulator.note(statistics(recording.trace))
-        self._first[member.number] = None
         if member.writer is None:
             return
         shown = [*seen_panels(recording, option_names(actor))[:2], *panels(actor.agent.core, recording.trace)]
         timeline = marks(recording, dict(getattr(actor.batch, "fact_values", {})))
         title = f"{self.name}, step {member.learner.steps:,}, return {recording.rewards[1:].sum():.3g}"
-        made = png(figure(shown, title, timeline))
-        self.images += 1
-        member.writer.show(events.image(member.learner.steps, TAG, *made))
-
-    def _staleness(self, agent: Agent, first: Unroll, second: Unroll) -> float | None:
-        """Staleness of the second unroll's initial states; None if the first unroll did not end there."""
-        new, old = fresh(agent, first), to_device(second, agent.policy.weight.device).initial_state
-        # An actor that was replaced, or received another member's weights, begins new episodes.
-        return staleness(old.core, new.core) if torch.equal(old.elapsed, new.elapsed) else None
-
-    def _actor(self, agent: Agent) -> Actor:
-        """An actor with the newest weights that begins with the same level every time."""
-        weights = {name: value.cpu() for name, value in agent.state_dict().items()}
-        with torch.random.fork_rng(devices=[]):  # a new agent samples initial weights, which are replaced at once
-            return make_actor(self.factory, weights, seed=self.seed, greedy=False, num_envs=1, unroll_length=1)
+        plot, file = figure(shown, title, timeline), io.BytesIO()
+        plot.savefig(file, format="png")  # pyright: ignore[reportUnknownMemberType]
+        width, height = (round(DPI * inches) for inches in plot.get_size_inches())
+        member.writer.show(events.image(member.learner.steps, TAG, file.getvalue(), width, height))
 
 
-def fresh(agent: Agent, unroll: Unroll) -> AgentState:
-    """The state after an unroll, recomputed with these weights from its initial state."""
-    device = agent.policy.weight.device
-    unroll = to_device(unroll, device)
-    state, generator = unroll.initial_state, torch.Generator(device)
-    for t in range(len(unroll.agent.action)):
-        now = map_leaves(lambda x, t=t: x[t], unroll.env)
-        _, state = agent.step(now, state, generator)
-        state = state._replace(previous_action=unroll.agent.action[t])
-    return state
+def figure(panels: Sequence[Panel], title: str, marks: Sequence[Mark]) -> Figure:
+    """Panels over the steps 0..T-1 of an episode, one below the other; tables of a single step are omitted."""
+    shown = [panel for panel in panels if panel.kind != "matrix"]
+    heights = [CURVES if each.kind == "lines" else np.clip(0.1 * len(each.labels), LOWEST, HIGHEST) for each in shown]
+    plot = Figure((WIDTH, sum(heights) + 0.35 * len(shown) + 0.6), DPI, layout="constrained")
+    axes = plot.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    for panel, axis in zip(shown, axes, strict=True):
+        low, high = span(panel)
+        values = finite(panel.values, low, high)
+        named = len(panel.labels) <= MOST_NAMES
+        if panel.kind == "lines":
+            for label, series in zip(panel.labels, values, strict=False):
+                axis.plot(series, label=label, linewidth=1)
+            if named:
+                axis.legend(fontsize=6, loc="upper left", ncols=len(values))
+        else:
+            axis.imshow(values, COLORMAPS[panel.scale], aspect="auto", interpolation="nearest", vmin=low, vmax=high)
+            axis.set_yticks(range(len(values)) if named else [], panel.labels if named else [], fontsize=6)
+        axis.set_title(f"{panel.title}   {low:.3g} to {high:.3g}", fontsize=8, loc="left", parse_math=False)
+        axis.tick_params(labelsize=6)
+        for mark in marks:
+            axis.axvline(mark.step, color="#f59e0b", linewidth=0.8)
+    events = "   ".join(f"{mark.step}: {mark.text}" for mark in marks)[:150]
+    plot.suptitle(f"{title}\n{events}", fontsize=8, parse_math=False)
+    return plot

@@ -1,4 +1,4 @@
-"""TensorBoard's event files as bytes, without a writer thread: scalars, texts, images, layouts, a file's first event.
+"""TensorBoard's event files as bytes, without a writer thread: scalars, texts, images, a file's first event.
 
 TensorBoard's own writer uses a thread. If the disk is full, this thread dies and the run's next write fails.
 """
@@ -13,13 +13,10 @@ from typing import Any
 
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
-from torch.utils.tensorboard.summary import custom_scalars, text
+from torch.utils.tensorboard.summary import text
 
 _proto: Any = event_pb2  # protobuf creates these classes at import, invisible to type checkers
 _summary: Any = summary_pb2
-
-Charts = Mapping[str, Mapping[str, Sequence[str]]]
-"""Section -> title of a chart -> regular expressions of the tags in it."""
 
 
 def new_name(directory: Path) -> Path:
@@ -59,15 +56,6 @@ def image(step: int, tag: str, file: bytes, width: int, height: int) -> bytes:
     """An image in the images tab, a PNG or an animated GIF, with its size in pixels."""
     image = _summary.Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=file)
     return _at(step, _summary.Summary(value=[_summary.Summary.Value(tag=tag, image=image)]))
-
-
-def layout(step: int, charts: Charts) -> bytes:
-    """Charts of the custom-scalars tab, from top to bottom; sections are open."""
-    content = {
-        section: {title: ["Multiline", list(tags)] for title, tags in of_section.items()}
-        for section, of_section in charts.items()
-    }
-    return _at(step, custom_scalars(content))
 
 
 def _at(step: int, *summaries: Any) -> bytes:

@@ -18,8 +18,7 @@ from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ...envs.registration import environment_names, is_environment
 from ..run.command_line import parse, run_command
-from .agent import Player
-from .game import Game
+from .game import Game, Player
 from .terminal import Terminal
 
 KEYS = {
@@ -30,14 +29,12 @@ KEYS = {
     "stay": (" ", "."),
 }
 """Keys by the name of the action; other actions are typed as numbers, with leading zeros for ten or more actions."""
-NEXT, QUIT, VIEW, RULES, WAIT = ("n", "\n"), ("q", "\x1b"), "v", "?", "f"
-WAITS = 10  # Steps of waiting per key press, in environments with long waits
-AGENT_FPS = 8.0
-SLOWEST_FPS, FASTEST_FPS = 0.5, 256.0
-AGENT_KEYS = "space go/pause   n step   +- speed   t take over   v view   ? rules   q quit"
-HAND_KEYS = "t agent continues   arrows or digits act   n next   v view   ? rules   q quit"
-PAUSE, TAKE_OVER = " ", "t"
+NEXT, QUIT, VIEW, RULES, PAUSE, TAKE_OVER = ("n", "\n"), ("q", "\x1b"), "v", "?", " ", "t"
+AGENT_FPS, FASTEST_FPS = 8.0, 256.0
 SPEEDS = {"+": 2.0, "=": 2.0, "-": 0.5}
+COMMON_KEYS = "v view   ? rules   q quit"
+AGENT_KEYS = f"space go/pause   n step   +- speed   t take over   {COMMON_KEYS}"
+HAND_KEYS = f"t agent continues   arrows or digits act   n next   {COMMON_KEYS}"
 
 _HELP = f"""Play an environment ({", ".join(environment_names())}), or watch a trained agent and take over from it."""
 
@@ -84,7 +81,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def play(config: PlayConfig) -> int:
     """Let the user play until they quit."""
-    player = _player(config) if config.is_run() else None
+    player = None
+    if config.is_run():
+        options = {"checkpoint": config.checkpoint, "member": config.member, "greedy": config.greedy}
+        player = Player(config.name, env_args=config.env_args, seed=config.seed, **options)
     game = player.game if player else Game(config.name, config.env_args, config.seed)
     if not player and config.fps and "stay" not in game.batch.action_names:
         raise ValueError(f"fps is {config.fps}, but {config.name} has no action that stays; allowed: 0")
@@ -93,94 +93,69 @@ def play(config: PlayConfig) -> int:
     game.begin()
     try:
         with Terminal() as terminal:
-            table = _Table(game, terminal, config.full, player)
-            if player:
-                table.watch(player, config.fps or AGENT_FPS)
-            else:
-                table.play(config.fps)
+            _Session(game, terminal, config, player).run()
     except KeyboardInterrupt:
         pass
     finally:
         if config.record:
             replace_file(Path(config.record), json.dumps(game.recording()).encode())
-    print(_result(game))
+    for number, score in enumerate(game.scores, 1):
+        print(f"game {number}: score {score:.6g}")
+    if not game.over:
+        print(f"game {len(game.scores) + 1}: score {game.score:.6g} after {game.steps} steps, not finished")
     return 0
 
 
-def _player(config: PlayConfig) -> Player:
-    """The agent of the arguments."""
-    options = {"checkpoint": config.checkpoint, "member": config.member, "greedy": config.greedy}
-    return Player(config.name, env_args=config.env_args, seed=config.seed, **options)
+class _Session:
+    """Connects the user's keys, the agent, the game and the screen."""
 
-
-class _Table:
-    """A session that connects the player, the game and the screen."""
-
-    def __init__(self, game: Game, terminal: Terminal, full: bool, player: Player | None = None) -> None:
-        self.game, self.terminal, self.full, self.player = game, terminal, full, player
+    def __init__(self, game: Game, terminal: Terminal, config: PlayConfig, player: Player | None) -> None:
+        self.game, self.terminal, self.player, self.full = game, terminal, player, config.full
+        self.fps = config.fps or (AGENT_FPS if player else 0.0)
+        self.by_hand, self.paused = player is None, player is not None
         names = list(game.batch.action_names)
         self.moves = {key: names.index(name) for name, keys in KEYS.items() if name in names for key in keys}
         self.numbered = [action for action, name in enumerate(names) if name not in KEYS]
         self.num_digits, self.typed = len(str(len(names) - 1)), ""
-        self.stay = names.index("stay") if "stay" in names else None
 
-    def play(self, fps: float) -> None:
-        """Play until the player quits; in real time if `fps` is positive."""
-        wait = round(1000 / fps) if fps else -1
+    def run(self) -> None:
+        """Play until the user quits."""
         while True:
-            self._show(self._keys())
-            key = self.terminal.key(-1 if self.game.over else wait)
+            self._show()
+            waits = not self.fps or self.paused or (self.by_hand and self.game.over)
+            key = self.terminal.key(-1 if waits else max(round(1000 / self.fps), 1))
             if key in QUIT:
                 return
-            if key == "" and self.stay is not None and not self.game.over:
-                self.game.act(self.stay)
-            self._press(key)
+            if key == VIEW:
+                self.full = not self.full
+            elif key == RULES:
+                self._show_rules()
+            elif self.player and key == TAKE_OVER:
+                self.by_hand, self.paused = not self.by_hand, True
+            elif self.player and key in SPEEDS:
+                self.fps = min(max(self.fps * SPEEDS[key], 0.5), FASTEST_FPS)
+            elif not self.by_hand:
+                self._let_agent_act(key)
+            elif self.game.over:
+                if key in NEXT:
+                    self._act(0)
+            elif (action := self.moves[PAUSE] if key == "" else self._action(key)) is not None:
+                self._act(action)
 
-    def watch(self, player: Player, fps: float) -> None:
-        """Let an agent play until the viewer quits; the viewer may pause it, change its speed and play by hand."""
-        pause, by_hand = True, False
-        while True:
-            waits = by_hand or pause
-            who = "you play" if by_hand else "the agent waits" if pause else f"the agent plays, {fps:g} steps/s"
-            self._show(HAND_KEYS if by_hand else AGENT_KEYS, f"   {who}")
-            key = self.terminal.key(-1 if waits else max(round(1000 / fps), 1))
-            if key in QUIT:
-                return
-            if key == TAKE_OVER:
-                by_hand, pause = not by_hand, True
-            elif key in SPEEDS:
-                fps = min(max(fps * SPEEDS[key], SLOWEST_FPS), FASTEST_FPS)
-            elif key in (VIEW, RULES):
-                self._press(key)
-            elif by_hand:
-                if self.game.over and key in NEXT:
-                    self.game.act(player.choose(0))
-                elif not self.game.over and (move := self._move(key)) is not None:
-                    self.game.act(player.choose(move))
-            elif key == PAUSE:
-                pause = not pause
-            elif key in NEXT or key == "":
-                self.game.act(player.choose())
-                pause = pause or self.game.over
+    def _act(self, action: int) -> None:
+        self.game.act(self.player.choose(action) if self.player else action)
 
-    def _press(self, key: str) -> None:
-        if key == VIEW:
-            self.full = not self.full
-        elif key == RULES:
-            self._show_rules()
-        elif self.game.over:
-            if key in NEXT:
-                self.game.act(0)
-        elif (move := self._move(key)) is not None:
-            self.game.act(move)
-        elif key == WAIT and self.stay is not None:
-            for _ in range(WAITS):
-                if not self.game.over:
-                    self.game.act(self.stay)
+    def _let_agent_act(self, key: str) -> None:
+        assert self.player
+        if key == PAUSE:
+            self.paused = not self.paused
+        elif key in NEXT or key == "":
+            self.game.act(self.player.choose())
+            self.paused = self.paused or self.game.over
 
-    def _move(self, key: str) -> int | None:
+    def _action(self, key: str) -> int | None:
         """The action of a key, or of the digits typed so far; None while the number is incomplete or not an action."""
-        if key in self.moves or key not in "0123456789" or not key:
+        if key in self.moves or key not in "0123456789":
             return self.moves.get(key)
         self.typed += key
         if len(self.typed) < self.num_digits:
@@ -188,29 +163,37 @@ class _Table:
         action, self.typed = int(self.typed), ""
         return action if action in self.numbered else None
 
-    def _show(self, keys: str, who: str = "") -> None:
+    def _show(self) -> None:
         game = self.game
         view = "the whole board" if self.full else "the agent's observation"
-        status = f"step {game.steps}   reward {game.reward:+.6g}   score {game.score:.6g}{'' if game.over else who}"
+        status = f"step {game.steps}   reward {game.reward:+.6g}   score {game.score:.6g}"
         if game.over:
             status += f"   the end ({facts})" if (facts := game.facts()) else "   the end"
+        elif self.player:
+            acting = "the agent waits" if self.paused else f"the agent plays, {self.fps:g} steps/s"
+            status += f"   {'you play' if self.by_hand else acting}"
         title = f"{game.name}   seed {game.seed}, game {len(game.scores) + (not game.over)}   {view}"
-        self.terminal.show([title, _purpose(game)], game.batch.paint(0, self.full), game.batch.symbols, status, keys)
+        lines = [title, _purpose(game)]
+        self.terminal.show(lines, game.batch.paint(0, self.full), game.batch.symbols, status, self._keys())
 
     def _keys(self) -> str:
+        if self.player:
+            return HAND_KEYS if self.by_hand else AGENT_KEYS
         if self.game.over:
-            return "n next game   v view   ? rules   q quit"
+            return f"n next game   {COMMON_KEYS}"
         names = list(self.game.batch.action_names)
         number = f"digits {self.typed:_<{self.num_digits}} act" if self.num_digits > 1 else f"{' '.join(names)} act"
-        moves = "arrows move" if "up" in names else number
-        stay = f"   space stay   f stay {WAITS} times" if self.stay is not None else ""
-        return f"{moves}{stay}   v view   ? rules   q quit"
+        stay = "   space stay" if "stay" in names else ""
+        return f"{'arrows move' if 'up' in names else number}{stay}   {COMMON_KEYS}"
 
     def _show_rules(self) -> None:
         """The environment's docstring, page by page."""
         height, width = self.terminal.size
         text = inspect.cleandoc(type(self.game.batch).__doc__ or "").partition("\nArgs:")[0]
-        lines = [part for line in (_purpose(self.game), "", *text.splitlines()) for part in _wrapped(line, width)]
+        lines: list[str] = []
+        for line in (_purpose(self.game), "", *text.splitlines()):
+            indent = line[: len(line) - len(line.lstrip())]
+            lines += textwrap.wrap(line, width, subsequent_indent=indent) or [""]
         page = max(height - 1, 1)
         for start in range(0, len(lines), page):
             self.terminal.lines(*lines[start : start + page], "any key continues")
@@ -220,20 +203,6 @@ class _Table:
 def _purpose(game: Game) -> str:
     """The first line of the environment's module."""
     return (sys.modules[type(game.batch).__module__].__doc__ or "").partition("\n")[0]
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    """A line wrapped to `width` characters, each part indented like the first."""
-    indent = line[: len(line) - len(line.lstrip())]
-    return textwrap.wrap(line, width, subsequent_indent=indent) or [""]
-
-
-def _result(game: Game) -> str:
-    """The scores as text."""
-    lines = [f"game {k}: score {score:.6g}" for k, score in enumerate(game.scores, start=1)]
-    if not game.over:
-        lines.append(f"game {len(lines) + 1}: score {game.score:.6g} after {game.steps} steps, not finished")
-    return "\n".join(lines)
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

@@ -1,6 +1,8 @@
 """Population-based training in a run: executes the controller's decisions and records all events."""
 
 import json
+import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -19,7 +21,6 @@ from ..metrics.panel import Panel, short
 from ..metrics.writer import MetricsWriter
 from ..run.config import RunConfig
 from ..run.run_directory import RunDirectory
-from .events import PopulationWriter
 from .panel import MemberRow, PopulationPanel
 
 _SUMMED = (
@@ -42,11 +43,8 @@ class PopulationLog:
 
     def __init__(self, file: Path, step: int | None, warn: Callable[[str], None]) -> None:
         self._file, self._warn, self._warned = AppendedFile(lambda: file), warn, False
-        self.past: list[dict[str, Any]] = []  # The events of earlier processes
         try:
             abandon_after(file, -1 if step is None else step)  # a start event has step 0
-            if file.exists():
-                self.past = [json.loads(line) for line in file.read_bytes().splitlines()]
         except OSError as problem:
             self._complain("cannot read", problem)
 
@@ -75,7 +73,7 @@ class PopulationHost:
         config: RunConfig,
         members: Sequence[Member],
         log: PopulationLog,
-        writer: PopulationWriter,
+        writer: MetricsWriter,
         warn: Callable[[str], None],
     ) -> None:
         self.config, self.members = config, members
@@ -147,7 +145,8 @@ class PopulationHost:
         row = {name: sum(own.get(name, 0.0) for own in rows) for name in _SUMMED}
         row |= {name: max(own.get(name, 0.0) for own in rows) for name in _SHARED}
         self._foretell()
-        self._writer.row(self.steps, [each.accumulator.window().get("return") for each in self.members], row)
+        returns = [each.accumulator.window().get("return") for each in self.members]
+        self._writer.write(self.steps, spread(returns) | row)
         return row
 
     def _foretell(self) -> None:
@@ -179,7 +178,6 @@ class PopulationHost:
 
     def close(self) -> None:
         """Close the log."""
-        self._writer.close()
         self._log.close()
 
     def _configure(self) -> None:
@@ -238,15 +236,21 @@ class PopulationHost:
         return done
 
     def _event(self, kind: str, **what: Any) -> None:
-        event = {"event": kind, "time": round(time.time(), 3), "step": self.steps, **what}
-        self._log.append(event)
-        self._writer.event(event)
+        self._log.append({"event": kind, "time": round(time.time(), 3), "step": self.steps, **what})
+
+
+def spread(returns: Sequence[float | None]) -> dict[str, float]:
+    """Best, median and worst return of the members; empty if no member has one."""
+    finite = [x for x in returns if x is not None and math.isfinite(x)]
+    if not finite:
+        return {}
+    values = {"best": max(finite), "median": statistics.median(finite), "worst": min(finite)}
+    return {f"population/{name}_return": value for name, value in values.items()}
 
 
 def add_population(
     config: RunConfig,
     members: Sequence[Member],
-    fields: Sequence[str],
     directory: RunDirectory,
     panel: Panel,
     step: int | None,
@@ -258,7 +262,7 @@ def add_population(
     """
     log = PopulationLog(directory.population_file, step, panel.message)
     writer = files.enter_context(MetricsWriter(directory.path, step or 0, panel.message))
-    host = PopulationHost(config, members, log, PopulationWriter(writer, config, fields, log.past), panel.message)
+    host = PopulationHost(config, members, log, writer, panel.message)
     files.enter_context(closing(host))
     if isinstance(panel, PopulationPanel):
         panel.members(host.rows)

@@ -1,13 +1,21 @@
-"""The lineage of a population, from the events of its log in order."""
+"""The lineage of a population, from the events of its log in order, and its plot."""
 
+import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from matplotlib import colormaps
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
 from ..metrics.panel import short
 
 SHOWN_ANCESTORS = 6  # Number of a member's ancestors to name, in addition to the first one
+UNKNOWN = "#b8b8b8"  # Color of weights that were never evaluated
 
 
 class Stretch(NamedTuple):
@@ -26,8 +34,6 @@ class Transfer(NamedTuple):
     """A copy of weights from one member to another."""
 
     step: int
-    generation: int | None
-    """The evaluation that decided the copy; None if the member was replaced because its loss was not finite."""
     source: int
     target: int
 
@@ -60,28 +66,17 @@ class Lineage:
             parent = self._sources.pop(target, None) if kind == "copy" else None
             parent = self._end(source) if parent is None else parent
             self._end(target)
-            self.transfers.append(Transfer(self.step, event.get("generation"), source, target))
+            self.transfers.append(Transfer(self.step, source, target))
             self._open[target] = Stretch(target, self.step, self.step, self.closed[parent].score, parent)
 
     def stretches(self) -> list[Stretch]:
         """All stretches; the last `members` of them are the current ones, in the order of the members."""
         return self.closed + [stretch._replace(end=self.step) for stretch in self._open]
 
-    def surviving(self) -> set[int]:
-        """Indices of the stretches from which current weights descend."""
-        result = set(range(len(self.closed), len(self.closed) + self.members))
-        for stretch in self._open:
-            result.update(self._before(stretch))
-        return result
-
     def ancestry(self, member: int) -> list[Stretch]:
         """The stretches from which a member's current weights descend, newest first, with the current one."""
         now = self._open[member]._replace(end=self.step)
-        return [now, *(self.closed[index] for index in self._before(now))]
-
-    def founder(self, member: int) -> int:
-        """The initial member from which a member's current weights descend."""
-        return self.ancestry(member)[-1].member
+        return [now, *self._before(now)]
 
     def score(self, member: int) -> float:
         """The last score of a member's current weights; nan before the first."""
@@ -89,7 +84,12 @@ class Lineage:
 
     def best(self) -> int:
         """The member whose weights have the highest score; the source if a copy has the same score."""
-        return max(range(self.members), key=lambda i: (_or_lowest(self.score(i)), -self._open[i].begin, -i))
+
+        def rank(member: int) -> tuple[float, int, int]:
+            score = self.score(member)
+            return -math.inf if math.isnan(score) else score, -self._open[member].begin, -member
+
+        return max(range(self.members), key=rank)
 
     def _evaluate(self, event: Mapping[str, Any]) -> None:
         self.generation = event["generation"]
@@ -99,10 +99,10 @@ class Lineage:
         copies = [decision for decision in event["decisions"] if decision["copy"]]
         self._sources = {copy["member"]: self._end(copy["opponent"]) for copy in copies}
 
-    def _before(self, stretch: Stretch) -> Iterator[int]:
+    def _before(self, stretch: Stretch) -> Iterator[Stretch]:
         while stretch.parent is not None:
-            yield stretch.parent
             stretch = self.closed[stretch.parent]
+            yield stretch
 
     def _end(self, member: int, score: float | None = None) -> int:
         """Close a member's stretch and open a new one with the same weights; returns the index of the closed one."""
@@ -119,20 +119,11 @@ def mean(scores: Sequence[float]) -> float:
     return math.fsum(scores) / len(scores) if scores else math.nan
 
 
-def families(lineage: Lineage) -> dict[int, list[int]]:
-    """The current members by the initial member from which they descend, largest family first."""
-    result: dict[int, list[int]] = {}
-    for member in range(lineage.members):
-        result.setdefault(lineage.founder(member), []).append(member)
-    return dict(sorted(result.items(), key=lambda family: (-len(family[1]), family[0])))
-
-
 def descent(lineage: Lineage, member: int) -> str:
     """Text on the descent of a member's weights: "<- 4 (at 887k) <- 7 (at 500k)", newest first."""
-    chain = lineage.ancestry(member)
     moves = [
         f"<- {older.member} (at {short(younger.begin)})"
-        for younger, older in pairwise(chain)
+        for younger, older in pairwise(lineage.ancestry(member))
         if younger.member != older.member
     ]
     if not moves:
@@ -142,5 +133,40 @@ def descent(lineage: Lineage, member: int) -> str:
     return " ".join(moves)
 
 
-def _or_lowest(score: float) -> float:
-    return -math.inf if math.isnan(score) else score
+def plot(lineage: Lineage) -> bytes:
+    """The lineage as a PNG: a row per member, time to the right, colored by score; arrows are copies, and the black
+    line is the descent of the best member."""
+    figure = Figure((7.6, 0.44 * lineage.members + 1.4), layout="constrained")
+    axes: Any = figure.subplots()  # pyright: ignore[reportUnknownMemberType]
+    shown = lineage.stretches()
+    scores = [each.score for each in shown if not math.isnan(each.score)]
+    scale, colors = Normalize(min(scores, default=0.0), max(scores, default=1.0)), colormaps["viridis"]
+    axes.hlines(
+        [each.member for each in shown],
+        [each.begin for each in shown],
+        [each.end for each in shown],
+        colors=[UNKNOWN if math.isnan(each.score) else colors(scale(each.score)) for each in shown],
+        linewidth=10,
+    )
+    if lineage.transfers:
+        steps, sources, targets = zip(*lineage.transfers, strict=True)
+        rows = [target - source for source, target in zip(sources, targets, strict=True)]
+        axes.quiver(
+            steps, sources, [0] * len(rows), rows, angles="xy", scale_units="xy", scale=1, width=0.002, color="#505050"
+        )
+    chain = lineage.ancestry(lineage.best())
+    path = [(step, each.member) for each in chain for step in (each.end, each.begin)]
+    axes.plot(*zip(*path, strict=True), color="black", linewidth=1.4)
+    axes.set(
+        xlim=(0, 1.01 * max(lineage.step, 1)),
+        ylim=(lineage.members - 0.5, -0.5),
+        yticks=range(lineage.members),
+        ylabel="member",
+        xlabel="environment steps of the whole population",
+        title=f"generation {lineage.generation}: member {lineage.best()} is best, its descent in black",
+    )
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: short(x)))
+    figure.colorbar(ScalarMappable(scale, colors), ax=axes, label="mean return")
+    file = io.BytesIO()
+    figure.savefig(file, format="png")  # pyright: ignore[reportUnknownMemberType]
+    return file.getvalue()

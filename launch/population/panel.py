@@ -23,19 +23,18 @@ class MemberRow(NamedTuple):
 
 
 class PopulationPanel(Panel):
-    """A panel with a table of the members; `members` provides the rows."""
+    """A panel with a table of the members."""
 
     _rows: Sequence[MemberRow] = ()
-    _source: Callable[[], Sequence[MemberRow]] | None = None
+    _source: Callable[[], Sequence[MemberRow]] = tuple
 
     def members(self, rows: Callable[[], Sequence[MemberRow]]) -> None:
-        """Show these rows, in the members' order; they are read whenever the caller's thread renders."""
+        """Show these rows, in the members' order; they are read in the caller's thread."""
         self._source = rows
         self._refresh()
 
     def _refresh(self) -> None:
-        if self._source:
-            self._rows = self._source()
+        self._rows = self._source()
 
     def _line(self) -> str:
         """The state of the run in one line, with the members' returns in their order."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...learners.population.config import PopulationConfig
 from ...learners.population.decisions import Decision, decide, initial_values, replace_failing
@@ -13,22 +13,11 @@ from .history import Entry
 PRECISION = 1e-9  # Relative tolerance between two numbers: a p-value's last digits depend on scipy's version
 
 
-class Difference(NamedTuple):
-    """A difference between the log and its replay."""
-
-    line: int
-    member: int | None
-    what: str
-
-    def __str__(self) -> str:
-        return f"line {self.line}{'' if self.member is None else f', member {self.member}'}: {self.what}"
-
-
 class Replay:
     """Replays a log and collects differences."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        self.differences: list[Difference] = []
+        self.differences: list[str] = []  # Differences between the log and its replay
         self.evaluations = self.decisions = self.copies = 0
         self.values: list[Values] = []  # Every member's explored settings according to the events so far
         self._config, self._seed = PopulationConfig(), 0
@@ -44,12 +33,8 @@ class Replay:
 
     def _follow(self, entry: Entry) -> None:
         if entry.kind != "resume":  # without a decision
-            {
-                "start": self._start,
-                "evaluation": self._evaluation,
-                "copy": self._copy,
-                "replacement": self._replacement,
-            }[entry.kind](entry)
+            own = {"start": self._start, "evaluation": self._evaluation, "copy": self._copy}
+            (own | {"replacement": self._replacement})[entry.kind](entry)
 
     def _start(self, entry: Entry) -> None:
         event = entry.event
@@ -105,7 +90,7 @@ class Replay:
         """Check that copies follow their evaluation; at the very end of a log they may still be pending."""
         for member, (line, decision) in self._due.items():
             what = f"the copy from {decision.opponent} that was decided does not follow; a {kind} event does"
-            self.differences.append(Difference(line, member, what))
+            self._add(line, member, what)
         self._due.clear()
 
     def _take_values(self, entry: Entry, what: str) -> None:
@@ -121,7 +106,10 @@ class Replay:
         self.values = [dict(values) for values in logged]
 
     def _differ(self, entry: Entry, member: int | None, what: str) -> None:
-        self.differences.append(Difference(entry.line, member, what))
+        self._add(entry.line, member, what)
+
+    def _add(self, line: int, member: int | None, what: str) -> None:
+        self.differences.append(f"line {line}{'' if member is None else f', member {member}'}: {what}")
 
 
 def same(logged: Any, made: Any) -> bool:

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import torch
 import tyro
 from fsspec.core import url_to_fs
 
 from ... import zoo
 from ...actors.actor import Actor
 from ...actors.factory import ActorFactory
+from ...agents.agent import Agent
 from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import SEEDS
 from ...base.settings import Settings, setting
@@ -221,6 +223,16 @@ def make_actor(
         actor = Actor(batch, agent, unroll_length=unroll_length, seed=evaluation_seed(seed), first_index=first_index)
         files.pop_all()
     return actor
+
+
+def actor_in_training(
+    factory: ActorFactory, agent: Agent, seed: int, *, num_envs: int = 1, unroll_length: int = 1
+) -> Actor:
+    """An actor on the CPU with the current weights of an agent in training, without effect on training's random
+    numbers; other arguments as in `make_actor`."""
+    weights = {name: value.cpu() for name, value in agent.state_dict().items()}
+    with torch.random.fork_rng(devices=[]):  # a new agent samples initial weights, which are replaced at once
+        return make_actor(factory, weights, seed=seed, greedy=False, num_envs=num_envs, unroll_length=unroll_length)
 
 
 def _checkpoints(run: RunDirectory) -> str:

@@ -4,10 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import torch
 
 from ...actors.episodes import UnfinishedError, known_means, play
 from ...actors.unroll import EPISODE_COLUMNS
@@ -15,7 +13,7 @@ from ...base.errors import EngramError
 from ..metrics.member import Member
 from ..run.config import RunConfig
 from ..run.saved import Best
-from ..run.trained import evaluation_envs, make_actor
+from ..run.trained import actor_in_training, evaluation_envs
 
 UNROLL_LENGTH = 20
 MOST_STEPS = 30_000  # Step limit of an episode: without a time limit a stuck policy would never finish its evaluation
@@ -52,17 +50,13 @@ class Evaluator:
                 member.notices.append(f"no evaluation at step {member.steps:,}: {problem}")
 
     def _metrics(self, member: Member, number: int, at_step: Callable[[], None]) -> dict[str, float]:
-        weights: dict[str, Any] = member.learner.agent.state_dict()
-        # A new agent samples initial weights, which are replaced at once: training's random streams must not change.
-        with torch.random.fork_rng(devices=[]):
-            actor = make_actor(
-                self.factory,
-                {name: value.cpu() for name, value in weights.items()},
-                seed=int(np.random.SeedSequence((self.config.seed, number)).generate_state(1)[0]),
-                greedy=False,
-                num_envs=self._num_envs,
-                unroll_length=UNROLL_LENGTH,
-            )
+        actor = actor_in_training(
+            self.factory,
+            member.learner.agent,
+            int(np.random.SeedSequence((self.config.seed, number)).generate_state(1)[0]),
+            num_envs=self._num_envs,
+            unroll_length=UNROLL_LENGTH,
+        )
         actor.call_at_steps(at_step)
         most = MOST_STEPS * -(-self.config.eval_episodes // actor.batch.num_envs)
         with closing(actor):

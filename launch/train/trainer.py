@@ -22,7 +22,6 @@ from .callbacks import CHECKPOINT, ROW, UPDATE, Callbacks, Update
 from .evaluation import Evaluator, best_now
 
 if TYPE_CHECKING:
-    from ..look.watching import Watcher
     from ..population.host import PopulationHost
     from .mirror import Mirror
 
@@ -46,8 +45,7 @@ class Trainer:
         members: the learners; one, or those of a population.
         population: lets the members learn from each other; None for a single member.
         kept: the run's own checkpoints; None for all in the directory.
-        watcher: shows the members' recurrent states; None to show none.
-        film: records videos; None to record none.
+        looks: show recurrent states or record videos of a member between two updates.
     """
 
     def __init__(
@@ -61,17 +59,16 @@ class Trainer:
         population: "PopulationHost | None" = None,
         mirror: "Mirror | None" = None,
         kept: checkpoints.Kept | None = None,
-        watcher: "Watcher | None" = None,
         callbacks: Callbacks | None = None,
-        film: Look | None = None,
+        looks: Sequence[Look] = (),
     ) -> None:
         self.config, self.members, self.pool, self.population = config, members, pool, population
         self.directory, self.report, self.warn, self.mirror = directory, report, warn, mirror
-        self.watcher, self.callbacks = watcher, callbacks or Callbacks()
+        self.callbacks = callbacks or Callbacks()
         self.best: Best | None = None  # The best checkpoint so far
         self.kept = kept or checkpoints.Kept(directory.checkpoints)
         self.evaluator = Evaluator(config) if config.eval_every else None
-        self._looks = [each.look for each in (self.evaluator, watcher) if each] + ([film] if film else [])
+        self._looks = [*([self.evaluator.look] if self.evaluator else []), *looks]
         self.lock = threading.RLock()
         """Lock during an update and the writing of a checkpoint, which no other thread may interrupt."""
         self.rescuing = False  # Whether the actors accept no more requests
@@ -302,8 +299,6 @@ class Trainer:
             self._receive(unroll)
 
     def _receive(self, unroll: Unroll) -> None:
-        if self.watcher:
-            self.watcher.receive(self.members[unroll.member], unroll)
         self.members[unroll.member].receive(unroll)
 
     def _synchronous_batches(self) -> bool:
@@ -314,8 +309,6 @@ class Trainer:
             if unrolls is None:
                 return False
             for unroll in unrolls:
-                if self.watcher:
-                    self.watcher.receive(member, unroll)
                 member.note(unroll)
             self._ready[member.number] = join(unrolls)
         return True

@@ -14,9 +14,8 @@ import torch
 from engram.agents.agent import AgentConfig
 from engram.base.errors import EngramError
 from engram.base.processes import num_cores, tree_memory
-from engram.launch.bench.command import run
+from engram.launch.bench.command import run, training_speed
 from engram.launch.bench.parts import Parts, measure, open_parts, speed_of_light
-from engram.launch.bench.training_speed import training_speed
 from engram.launch.metrics import provenance as machine
 from engram.launch.run.config import RunConfig
 

@@ -12,9 +12,8 @@ from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.launch.look import page
 from engram.launch.look.command import all_panels, as_data, option_names
-from engram.launch.look.leaves import images
+from engram.launch.look.observations import images, seen_images
 from engram.launch.look.recording import Recording, record
-from engram.launch.look.seen import seen_images
 
 
 @pytest.fixture(scope="module", params=[None, "rgb_array"])

@@ -12,8 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from engram.agents.cores import make_core
 from engram.agents.inside import over_time, recorded
 from engram.agents.inside.statistics import STATE_METRICS, effective_rank, statistics
-from engram.launch.look.watching import Watcher
-from engram.launch.run.config import RunConfig
+from engram.launch.look import watching
 from engram.launch.train import command
 from engram.learners import checkpoints
 from runs import TINY, rows
@@ -32,8 +31,6 @@ def test_training_is_the_same_with_and_without(tmp_path: Path) -> None:
     told = [{k: v for k, v in row.items() if k.startswith("state/")} for row in watched]
     assert [{k: v for k, v in row.items() if not k.startswith("state/")} for row in watched] == plain
     assert {name for row in told for name in row} == set(STATE_METRICS)
-    stale = [row["state/staleness"] for row in told if "state/staleness" in row]
-    assert all(0 < x < 1 for x in stale)
     last = [checkpoints.latest(tmp_path / name / "checkpoints") for name in ("plain", "watched")]
     numbers = [checkpoints.load(path)["torch_rng"] for path in last if path]
     assert torch.equal(*numbers), "random numbers were drawn from training's"
@@ -46,33 +43,13 @@ def test_training_is_the_same_with_and_without(tmp_path: Path) -> None:
     assert len(picture.convert("RGB").getcolors(1 << 20) or []) > 20
 
 
-def test_states_are_not_stale_while_the_weights_stay(tmp_path: Path) -> None:
-    found = train(tmp_path / "run", "--look-every", "72", "--lr", "1e-12")
-    (stale,) = [row["state/staleness"] for row in found if "state/staleness" in row]
-    assert stale < 1e-5
-
-
-def test_what_has_cost_too_much_waits() -> None:
-    """The first picture comes when it is due, the next ones once all have paid off."""
-    watcher = Watcher(RunConfig(env="t-maze", look_every=10))
-    watcher.spent = 1.0
-    assert not watcher.affordable()
-    watcher.began -= 99.0
-    assert not watcher.affordable()
-    watcher.began -= 2.0
-    assert watcher.affordable()
-    assert Watcher(RunConfig(env="t-maze", look_every=10)).affordable()
-
-
-def test_a_picture_costs_what_follows_from_it_too() -> None:
-    """How stale states are is found out after the picture; the next one waits until both can be afforded."""
-    watcher = Watcher(RunConfig(env="t-maze", look_every=10))
-    watcher.began -= 1000.0
-    for seconds in (2.0, 3.0):
-        watcher.note_cost(seconds)
-    assert watcher.affordable()
-    watcher.spent = 6.0
-    assert not watcher.affordable()
+def test_an_image_that_took_long_delays_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images take at most one hundredth of the run's time, but for the first one."""
+    monkeypatch.setattr(watching, "LARGEST_SHARE", 1e-9)
+    train(tmp_path / "run", "--look-every", "72")
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    assert len(events.Images("memory")) == 1
 
 
 def test_the_effective_rank_of_known_states() -> None:

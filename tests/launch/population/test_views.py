@@ -1,4 +1,4 @@
-"""Views of a population: lineage in words and as a picture, TensorBoard's pages, tables, replays."""
+"""Views of a population: lineage in words and as a plot, TensorBoard, tables, replays."""
 
 import io
 import json
@@ -13,17 +13,13 @@ import pytest
 from PIL import Image
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from engram.launch.evaluate import command as evaluate
-from engram.launch.metrics.writer import MetricsWriter
 from engram.launch.population import command as population_view
-from engram.launch.population.events import PICTURE_SECONDS, PopulationWriter, charts, spread
-from engram.launch.population.lineage import Lineage, descent, families
-from engram.launch.population.lineage_plot import MARGIN, ROW_HEIGHT, WIDTH, plot
+from engram.launch.population.host import spread
+from engram.launch.population.lineage import Lineage, descent, plot
 from engram.launch.population.panel import MemberRow, PopulationPanel
-from engram.launch.run.config import RunConfig
 from engram.launch.run.settings.plain import from_dict
 from engram.launch.train import command as train
 from engram.learners import checkpoints
@@ -81,16 +77,8 @@ def test_descent_goes_back_through_every_copy() -> None:
     )
     assert descent(lineage, 2) == "<- 0 (at 2k) <- 1 (at 1k)"
     assert descent(lineage, 1) == "its own"
-    assert families(lineage) == {1: [0, 1, 2]}
     assert [lineage.score(i) for i in range(3)] == [5.0, 2.0, 5.0]
     assert lineage.best() == 0, "of a copy and its source, the source"
-    alive = [lineage.stretches()[i] for i in sorted(lineage.surviving())]
-    # Member 1 from the start, member 0 since it copied 1, member 2 since it copied 0.
-    assert {(x.member, x.begin, x.end) for x in alive if x.end > x.begin} == {
-        (1, 0, 1000),
-        (1, 1000, 2000),
-        (0, 1000, 2000),
-    }
 
 
 def test_copies_of_one_evaluation_are_meant_at_once() -> None:
@@ -98,7 +86,7 @@ def test_copies_of_one_evaluation_are_meant_at_once() -> None:
     for order in ([(0, 1), (1, 2)], [(1, 2), (0, 1)]):
         copies = [copy(1000, 1, *each) for each in order]
         lineage = Lineage([start(), evaluation(1000, 1, [1.0, 2.0, 3.0], {0: 1, 1: 2}), *copies])
-        assert [lineage.founder(i) for i in range(3)] == [1, 2, 2]
+        assert [lineage.ancestry(i)[-1].member for i in range(3)] == [1, 2, 2]
 
 
 def test_a_long_descent_is_told_by_its_ends() -> None:
@@ -118,130 +106,27 @@ def test_a_long_descent_is_told_by_its_ends() -> None:
 
 def test_a_member_replaced_because_its_loss_was_not_finite_is_a_descendant() -> None:
     lineage = Lineage([start(), {"event": "replacement", "step": 500, "member": 2, "from": 1}])
-    assert families(lineage) == {1: [1, 2], 0: [0]}
-    assert lineage.transfers[0].generation is None
+    assert [lineage.ancestry(i)[-1].member for i in range(3)] == [0, 1, 1]
 
 
-# -- picture -----------------------------------------------------------------------------------------------------------
+# -- plot and TensorBoard ---------------------------------------------------------------------------------------------
 
 
-def drawn(scores: list[float]) -> np.ndarray:
-    """The plot of a population judged once in the middle of its life: [height, width, 3]."""
-    events = [start(), evaluation(1000, 1, scores), {"event": "resume", "step": 2000, "from_step": 2000}]
-    return np.asarray(Image.open(io.BytesIO(plot(Lineage(events)))).convert("RGB"))
+def colors(scores: list[float]) -> set[tuple[int, ...]]:
+    """The colors in the plot of a population judged once in the middle of its life."""
+    events = [start(), evaluation(1000, 1, scores, {0: 2}), copy(1000, 1, 0, 2)]
+    image = np.asarray(Image.open(io.BytesIO(plot(Lineage(events)))).convert("RGB"))
+    return set(map(tuple, image[:, : image.shape[1] * 3 // 4].reshape(-1, 3).tolist()))  # without the color bar
 
 
-def color_of_row(image: np.ndarray, member: int) -> tuple[int, ...]:
-    """The most frequent color, black, white and gray apart, in a third of the plot's height."""
-    top, bottom = 25, image.shape[0] - 55
-    third = (bottom - top) // 3
-    pixels = image[top + member * third : top + (member + 1) * third, 200:600].reshape(-1, 3)
-    pixels = pixels[np.ptp(pixels.astype(int), axis=1) > 20]
-    values, counts = np.unique(pixels, axis=0, return_counts=True)
-    return tuple(values[counts.argmax()])
-
-
-def test_picture_has_its_size_and_its_colors_follow_the_scores() -> None:
-    image = drawn([0.0, 0.5, 1.0])
-    assert image.shape == (3 * ROW_HEIGHT + MARGIN, WIDTH, 3)
-    low, middle, high = (np.array(color_of_row(image, i), int) for i in range(3))
-    np.testing.assert_allclose(low, [68, 1, 84], atol=3)  # the two ends of viridis
-    np.testing.assert_allclose(high, [253, 231, 37], atol=3)
-    assert np.abs(middle - low).max() > 50
-    assert np.abs(middle - high).max() > 50
-    turned = drawn([1.0, 0.5, 0.0])
-    assert color_of_row(turned, 0) == tuple(high)
-
-
-# -- TensorBoard -------------------------------------------------------------------------------------------------------
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-CONFIG = RunConfig(population=3, pbt=PopulationConfig(explore=("learner.lr=loguniform(1e-5,1e-3)",)))
+def test_the_colors_of_the_plot_follow_the_scores() -> None:
+    lowest, highest = (68, 1, 84), (253, 231, 37)  # the two ends of viridis
+    assert {lowest, highest} <= colors([0.0, 0.5, 1.0])
+    assert not {lowest, highest} & colors([math.nan, math.nan, math.nan])
 
 
 def loaded(run: Path) -> EventAccumulator:
     return EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0, "images": 0}).Reload()
-
-
-def test_tensorboard_gets_spread_lineage_and_layout(tmp_path: Path) -> None:
-    clock = Clock()
-    with MetricsWriter(tmp_path, 0) as writer:
-        population = PopulationWriter(writer, CONFIG, ["solved"], clock=clock)
-        population.event(start())
-        population.row(500, [1.0, None, 4.0], {"perf/env_steps_per_second": 9.0})
-        population.row(600, [None, None, None], {})
-        population.event(evaluation(1000, 1, [1.0, 2.0, 3.0], {0: 2}))
-        population.event(copy(1000, 1, 0, 2))
-        population.close()
-    found = loaded(tmp_path)
-    scalars = {tag: [(x.step, x.value) for x in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
-    assert scalars == {
-        "population/best_return": [(500, 4.0)],
-        "population/median_return": [(500, 2.5)],
-        "population/worst_return": [(500, 1.0)],
-        "perf/env_steps_per_second": [(500, 9.0)],
-    }
-    images = found.Images("population/lineage")
-    assert [image.step for image in images] == [1000, 1000]
-    size = Image.open(io.BytesIO(images[-1].encoded_image_string)).size
-    assert size == (images[-1].width, images[-1].height) == (WIDTH, 3 * ROW_HEIGHT + MARGIN)
-    layout = layout_pb2.Layout.FromString(found.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
-    titles = {category.title: [chart.title for chart in category.chart] for category in layout.category}
-    assert list(titles) == ["Population", "Settings", "Learning"]
-    assert titles["Population"][0] == "return of every member"
-    assert titles["Settings"] == ["log10 of learner.lr"]
-    assert not any(category.closed for category in layout.category)
-    assert "_hparams_/experiment" not in found.summary_metadata, "its members list the columns"
-
-
-def patterns(explored: list[str], fields: list[str]) -> list[str]:
-    sections = charts(explored, fields).values()
-    return [pattern for section in sections for tags in section.values() for pattern in tags]
-
-
-def test_the_layout_shows_tags_that_exist() -> None:
-    listed = re.findall(r"^\| `([\w/.<>]+)`", METRICS_PAGE, re.MULTILINE)
-    names = [name.replace("<setting>", "learner.lr") for name in listed]
-    names += re.findall(r"`(population/[\w.]+)`", METRICS_PAGE.split("## TensorBoard only")[1])
-    for pattern in patterns(["learner.lr"], ["solved"]):
-        assert any(re.search(pattern, name) for name in names), pattern
-
-
-def test_the_layout_shows_nothing_by_accident() -> None:
-    found = patterns(["learner.lr"], [])
-    assert not any(re.search(pattern, "population/learner_lr") for pattern in found), "a dot is no wildcard"
-    assert not any(re.search(pattern, "episode/solved") for pattern in found), "an empty chart where nothing is solved"
-
-
-def test_pictures_are_not_drawn_for_every_event(tmp_path: Path) -> None:
-    clock = Clock()
-    with MetricsWriter(tmp_path, 0) as writer:
-        population = PopulationWriter(writer, CONFIG, ["solved"], clock=clock)
-        population.event(start())
-        for generation in range(1, 31):
-            clock.now += PICTURE_SECONDS / 10
-            population.event(evaluation(100 * generation, generation, [1.0, 2.0, 3.0]))
-        population.close()
-        population.close()
-    assert [image.step for image in loaded(tmp_path).Images("population/lineage")] == [100, 1100, 2100, 3000]
-
-
-def test_after_a_resume_the_lineage_goes_on(tmp_path: Path) -> None:
-    past = [start(), evaluation(1000, 1, [1.0, 2.0, 3.0], {0: 2}), copy(1000, 1, 0, 2)]
-    with MetricsWriter(tmp_path, 1500) as writer:
-        population = PopulationWriter(writer, CONFIG, [], past)
-        population.event({"event": "resume", "step": 1500, "from_step": 1500})
-        population.event(evaluation(2000, 2, [1.0, 2.0, 3.0], {1: 0}))
-        population.event(copy(2000, 2, 1, 0))
-        population.close()
-        assert descent(population.lineage, 1) == "<- 0 (at 2k) <- 2 (at 1k)"
 
 
 @pytest.mark.parametrize(
@@ -459,7 +344,7 @@ def test_what_a_power_failure_leaves_of_a_line_is_no_event(population_run: Path,
     assert command(population_view.run, run, "--replay") == 0
 
 
-def test_the_command_shows_members_schedules_and_lineage(
+def test_the_command_shows_members_copies_and_lineage(
     truncation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "lineage.png"
@@ -469,8 +354,7 @@ def test_the_command_shows_members_schedules_and_lineage(
     assert f"{last['member']} <- {last['from']}" in said
     assert f"{last['effective']['learner.lr']:.3g}" in said
     assert "3 members, truncation, seed 3" in " ".join(said.split())
-    assert "families" in said
-    assert Image.open(file).size == (WIDTH, 3 * ROW_HEIGHT + MARGIN)
+    assert Image.open(file).format == "PNG"
 
 
 def test_a_population_without_an_evaluation_shows_no_numbers_of_one(
@@ -503,7 +387,6 @@ def test_every_member_has_curves_settings_and_a_session_in_tensorboard(truncatio
     assert {"population/best_return", "population/median_return", "population/worst_return"} <= set(
         whole.Tags()["scalars"]
     )
-    assert whole.Images("population/lineage")
 
 
 def test_metrics_of_a_population_are_those_of_the_glossary(truncation: Path) -> None:

@@ -1,0 +1,100 @@
+"""Policy, value, reward and observations of an episode, as panels, images and scalars."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...agents.inside import Panel
+from ...agents.inside.panels import MOST_ROWS, liveliest
+from ...agents.specs import channels_first, image_size
+from .recording import SINGLE, Pixels, Recording
+
+COLOR, MOST_CHANNELS = 3, 16
+"""Three channels are red, green and blue; other channels are gray images next to each other, up to a limit."""
+SHORTEST_SIDE = 160  # Pixels to which the shorter side of an image is enlarged
+DIMMEST = 128  # Bytes that stay below this, such as indices of objects, are scaled to the whole range of gray
+
+
+def seen_panels(recording: Recording, options: Sequence[str]) -> list[Panel]:
+    """Panels with the policy first: the page shows the bars of a step from it."""
+    policy = recording.probabilities.T.copy()
+    gaussian = recording.actions.dtype.kind == "f"
+    note = "Means and logarithms of standard deviations." if gaussian else "Probability of every action."
+    panels = [
+        Panel("policy", note, "heat", policy, tuple(options), "signed" if gaussian else "share"),
+        Panel(
+            "value and reward",
+            "The predicted value, and the reward received with the observation.",
+            "lines",
+            np.stack([recording.values, recording.rewards]),
+            ("value", "reward"),
+        ),
+    ]
+    for name, array in ({} if recording.views else recording.observations).items():
+        if array[0].size > 1 and not is_image(array):
+            panels.append(_heat(name, array))
+    return panels
+
+
+def _heat(name: str, array: NDArray[Any]) -> Panel:
+    """The entries of an array [T, ...] that change most."""
+    series = array.reshape(len(array), -1).T.astype(np.float32)
+    chosen = liveliest(series, MOST_ROWS)
+    labels = tuple(f"number {i}" for i in chosen)
+    title = name if name == SINGLE else f"{SINGLE}: {name}"
+    return Panel(title, "The agent's observation.", "heat", series[chosen], labels, "signed")
+
+
+def seen_images(recording: Recording) -> dict[str, list[Pixels]]:
+    """Each array of the observation that is an image, uint8 [height, width, 3] per step; none if there are views."""
+    arrays = {} if recording.views else recording.observations
+    return {name: images(array) for name, array in arrays.items() if is_image(array)}
+
+
+def seen_scalars(recording: Recording) -> dict[str, NDArray[np.float32]]:
+    """Each array of the observation that is a single number per step, float32 [T]; none if there are views."""
+    arrays = {} if recording.views else recording.observations
+    return {name: array.reshape(-1).astype(np.float32) for name, array in arrays.items() if array[0].size == 1}
+
+
+def is_image(array: NDArray[Any]) -> bool:
+    """Whether an array [T, ...] is an image per step: bytes of one plane, or a few channels, or frames."""
+    shape = array.shape[1:]
+    if len(shape) == 2:
+        return array.dtype == np.uint8 and min(shape) > 1
+    if len(shape) not in (3, 4):
+        return False
+    channels, rows, columns = image_size(shape[-3:], _first(shape))
+    return 0 < channels <= MOST_CHANNELS and min(rows, columns) > 1
+
+
+def images(array: NDArray[Any]) -> list[Pixels]:
+    """uint8 [height, width, 3] for each step of an image leaf [T, ...]; frames and gray channels are placed side by
+    side."""
+    values = array if array.ndim > 3 else array[..., None]
+    if _first(values.shape[1:]):
+        values = np.moveaxis(values, -3, -1)
+    if values.ndim == 5:
+        values = np.concatenate(list(np.moveaxis(values, 1, 0)), axis=2)
+    if values.shape[-1] != COLOR:
+        values = np.concatenate(list(np.moveaxis(values, -1, 0)), axis=2)[..., None].repeat(COLOR, axis=-1)
+    times = -(-SHORTEST_SIDE // min(values.shape[1:3]))
+    return [each.repeat(times, axis=0).repeat(times, axis=1) for each in _bytes(values)]
+
+
+def _first(shape: tuple[int, ...]) -> bool:
+    """Whether channels come before rows; if the shape is ambiguous, they are last."""
+    try:
+        return channels_first((shape[-3], shape[-2], shape[-1]), "auto")
+    except ValueError:
+        return False
+
+
+def _bytes(values: NDArray[Any]) -> Pixels:
+    if values.dtype == np.uint8 and values.max(initial=0) >= DIMMEST:
+        return values
+    finite = np.nan_to_num(values.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = min(0.0, float(finite.min(initial=0))), float(finite.max(initial=0))
+    return ((finite - low) * (255 / max(high - low, 1e-9))).round().astype(np.uint8)
