@@ -211,7 +211,7 @@ def _pairs(values: dict[str, Any]) -> list[str]:
 
 def _call(arguments: list[str]) -> str:
     """Run `rl-probe` with these arguments in a child process; returns its last line if it failed or was stopped."""
-    code = "import sys; from engram.launch.probe.command import run; run(sys.argv[1:])"
+    code = "import sys; from engram.launch.entry import rl_probe; rl_probe(sys.argv[1:])"
     # -P: the working directory does not precede the libraries; `run` appends it.
     done = subprocess.run([sys.executable, "-P", "-c", code, *arguments], capture_output=True, text=True)
     if done.returncode == 0:

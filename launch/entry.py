@@ -1,7 +1,11 @@
 """Entry points of the command scripts; a command's module is imported when the command runs."""
 
 import importlib
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
+
+from .run.command_line import run_command
 
 _NAMES = ("train", "bench", "play", "check-core", "look", "doctor", "probe", "population", "compare", "export")
 FOLDERS = {f"rl-{name}": name.replace("-", "_") for name in _NAMES} | {"rl-eval": "evaluate", "rl-reproduce": "figures"}
@@ -13,8 +17,16 @@ def module_of(command: str) -> str:
     return f"{__package__}.{FOLDERS[command]}.command"
 
 
+def run(command: str, arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit."""
+    module = importlib.import_module(module_of(command))
+    if command == "rl-train":  # it handles signals from its start
+        module.run(arguments)
+    run_command(command, module.main, arguments)
+
+
 def __getattr__(name: str) -> Any:
     """The entry point of a script: `rl_train` of `rl-train`."""
     if (command := name.replace("_", "-")) in FOLDERS:
-        return importlib.import_module(module_of(command)).run
+        return partial(run, command)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -36,7 +36,7 @@ from ..run.settings.plain import to_dict
 from ..run.sizes import check_memory
 from ..run.stop_flag import StopFlag
 from ..run.urls import redacted
-from ..trackers.tracker import check_tracking, make_tracking
+from ..trackers.tracker import make_tracker, tracker_class
 from ..train.acting import Acting, StoppedError, deal_members, watch_start
 from ..train.callbacks import Callbacks
 from ..train.resume import drop_code, is_own, newest_state, refuse_unfit
@@ -117,7 +117,8 @@ def train(
     """
     if directory is None:
         refuse_unusable(config.run_dir, to_dict(config))
-    check_tracking(config.track)
+    if config.track is not None:
+        tracker_class(config.track)
     with ExitStack() as start:
         start.enter_context(watch_start(config, stop))  # until training begins
         device = find_device(config.device, config.num_learners)
@@ -230,7 +231,7 @@ def make_trainer(
     for number, learner in enumerate(deal_members(config, learners, pool, panel.message, bool(callbacks))):
         folder = directory.member(number).path if config.population else directory.path
         steps = saved["members"][number]["learner"]["steps"] if saved else 0
-        tracker = make_tracking(config.track, directory.path, folder, to_dict(config), panel.message)
+        tracker = make_tracker(config.track, directory.path, folder, to_dict(config))
         writer = files.enter_context(MetricsWriter(folder, steps, panel.message, tracker))
         members.append(Member(number, config, learner, writer, pool.num_actors, fields))
     population = None
@@ -246,7 +247,7 @@ def make_trainer(
 
         looks.append(Watcher(config).look)
     if config.video_every:
-        from ..evaluate.video import Camera
+        from ..evaluate.gif import Camera
 
         looks.append(Camera(config).look)
     report, say = panel.update, panel.message

@@ -20,7 +20,7 @@ from ...base.processes import num_cores
 from ...base.units import Seconds, duration
 from ..metrics.provenance import provenance
 from ..metrics.rows import read_log
-from ..run.command_line import make_console, run_command, value_of, without
+from ..run.command_line import make_console, value_of, without
 from ..run.config import RunConfig
 from ..run.device import find_device, on_device
 from ..run.run_flags import parse_run
@@ -169,8 +169,3 @@ def _seconds(text: str) -> float:
     if not value >= 1:
         raise EngramError(f"--seconds is {text}; allowed: at least 1s")
     return value
-
-
-def run(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `rl-bench`."""
-    run_command("rl-bench", main, arguments)

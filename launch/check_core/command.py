@@ -23,7 +23,7 @@ from ...agents.values import AgentOutput, EnvOutput
 from ...base.errors import EngramError
 from ...base.settings import Settings, setting
 from ...learners.optimizers import make_optimizer, same_layout, set_gradients
-from ..run.command_line import make_console, parse, run_command
+from ..run.command_line import make_console, parse
 
 _HELP = """Check a memory core line by line: whether its state is reset, carried, detached and stored correctly.
 
@@ -137,8 +137,3 @@ def gradients_in_memory_order(probe: Probe) -> str:
     for name, parameter in plain.named_parameters():
         require_equal(core.get_parameter(name).detach(), parameter.detach(), f"{name} after a fused step", 1e-5)
     return "one step of Adam, fused and plain"
-
-
-def run(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `rl-check-core`."""
-    run_command("rl-check-core", main, arguments)

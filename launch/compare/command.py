@@ -10,11 +10,10 @@ import tyro
 from ...base.errors import file_errors, refuse
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
-from ..run.command_line import make_console, parse, run_command
-from .drawing import draw
+from ..run.command_line import make_console, parse
 from .groups import compare
 from .loading import load
-from .report import comma_separated, markdown, results, show
+from .report import comma_separated, draw, markdown, results, show
 
 _HELP = """Compare runs: curves with bands, interquartile means with bootstrap intervals, probabilities of improvement.
 
@@ -54,8 +53,3 @@ def main(arguments: Sequence[str]) -> int:
                 replace_file(Path(f"{config.out}.{ending}"), content)
         console.print(f"wrote {config.out}.{{{','.join(files)}}}", soft_wrap=True)
     return 0
-
-
-def run(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `rl-compare`."""
-    run_command("rl-compare", main, arguments)

@@ -148,17 +148,13 @@ def _distinguishing(names: Sequence[str], places: dict[str, list[LoadedRun]]) ->
 
 def _setting(name: str, runs: Sequence[LoadedRun]) -> str:
     """The dotted name of a setting of `--by`: the name of a flag of `rl-train`, or the full name."""
-    flags = {flag: ".".join(path) for flag, path in settings_of(RunConfig).items()}
-    dotted = dict.fromkeys(setting for run in runs for setting in run.settings)
+    dotted = {setting: setting for run in runs for setting in run.settings}
+    names = {flag: ".".join(path) for flag, path in settings_of(RunConfig).items()} | dotted
     requested = name.removeprefix("--").replace("-", "_")
-    if requested in dotted:
-        return requested
-    if requested in flags:
-        return flags[requested]
     ends = [setting for setting in dotted if setting.rpartition(".")[2] == requested]
-    if len(ends) == 1:
-        return ends[0]
-    raise EngramError(f"by names {name!r}, which is not a setting of the runs; {advice(requested, [*flags, *dotted])}")
+    if found := names.get(requested) or (ends[0] if len(ends) == 1 else ""):
+        return found
+    raise EngramError(f"by names {name!r}, which is not a setting of the runs; {advice(requested, list(names))}")
 
 
 def _check_metric(runs: Sequence[LoadedRun], metric: str) -> None:
@@ -170,15 +166,11 @@ def _check_metric(runs: Sequence[LoadedRun], metric: str) -> None:
 
 
 def _label(run: LoadedRun, names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return _value(run, names[0])
-    return " ".join(_pair(run, name) for name in names)
+    pairs = [_pair(run, name) for name in names]
+    return pairs[0].partition("=")[2] if len(pairs) == 1 else " ".join(pairs)
 
 
 def _pair(run: LoadedRun, name: str) -> str:
-    return f"{name.rpartition('.')[2]}={_value(run, name)}"
-
-
-def _value(run: LoadedRun, name: str) -> str:
     value = run.settings.get(name)
-    return "unset" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    text = "unset" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{name.rpartition('.')[2]}={text}"

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from ..run.run_directory import CONFIG
 from ..run.settings.plain import flat_settings
 from ..run.urls import first_line, redacted
 
-DEPTH = 3  # Folders below RUN that are searched for run directories
+DEPTH = 4  # Folders below RUN that are searched for configurations
 METRICS = "metrics.jsonl"
 
 
@@ -51,8 +51,11 @@ def load(places: Sequence[str]) -> list[LoadedRun]:
     for place in places:
         try:
             files, root = url_to_fs(place)
-            folders = list(_folders(files, root.rstrip("/"), DEPTH))
-            runs = [_read(files, folder, _name(place, root.rstrip("/"), folder), defaults) for folder in folders]
+            root = root.rstrip("/")
+            configs = [file for file in files.find(root, maxdepth=DEPTH) if file.endswith(f"/{CONFIG}")]
+            folders = sorted((file.removesuffix(f"/{CONFIG}") for file in configs), key=_natural)
+            name = redacted(place).rstrip("/")
+            runs = [_read(files, folder, name + folder.removeprefix(root), defaults) for folder in folders]
         except EngramError:
             raise
         except Exception as problem:  # each kind of store raises different exceptions
@@ -62,25 +65,9 @@ def load(places: Sequence[str]) -> list[LoadedRun]:
     return list(loaded.values())
 
 
-def _folders(files: Any, root: str, depth: int) -> Iterator[str]:
-    """Run directories at or below a folder, sorted."""
-    entries = sorted(files.ls(root, detail=True), key=lambda entry: _natural(entry["name"]))
-    names = {entry["name"].rstrip("/").rpartition("/")[2] for entry in entries}
-    if CONFIG in names:
-        yield root
-    elif depth:
-        for entry in entries:
-            if entry["type"] == "directory":
-                yield from _folders(files, entry["name"].rstrip("/"), depth - 1)
-
-
 def _natural(name: str) -> list[tuple[int, str]]:
     """Sort key that puts seed-2 before seed-10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
-def _name(place: str, root: str, folder: str) -> str:
-    return redacted(place).rstrip("/") + folder.removeprefix(root)
 
 
 def _read(files: Any, folder: str, name: str, defaults: dict[str, Any]) -> LoadedRun:

@@ -1,21 +1,25 @@
-"""A comparison as tables: the terminal, Markdown and CSV have the same cells."""
+"""A comparison as tables and a figure: the terminal, Markdown and CSV have the same cells."""
 
 import csv
 import io
 import math
 from collections.abc import Sequence
 from itertools import permutations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from .groups import Comparison
-from .statistics import COVERAGE, Estimate, improvement_of, interquartile_mean_of
+from .statistics import COVERAGE, Estimate, curve_of, improvement_of, interquartile_mean_of
 
 ALL = "all"  # Name of the row of all environments together
 FEW = 5  # Runs of a curve below which intervals are too narrow
+
+
+DPI = 150
+STYLES = [(f"C{color}", dashes) for dashes in ("-", "--", ":") for color in range(10)]  # Color and line of each curve
 
 
 class Result(NamedTuple):
@@ -103,3 +107,49 @@ def comma_separated(compared: Sequence[Result]) -> str:
     for each in compared:
         writer.writerow([*each[:-1], *("" if math.isnan(x) else repr(x) for x in each.estimate)])
     return out.getvalue()
+
+
+def draw(comparison: Comparison, results: Sequence[Result]) -> bytes:
+    """The figure as PNG."""
+    from matplotlib.figure import Figure  # takes half a second
+
+    places = list(comparison.environments)
+    figure = Figure((5.0 * len(places) + 4.0, 4.0), layout="tight")
+    panels: Any = figure.subplots(1, len(places) + 1, squeeze=False)[0]
+    for axes, place in zip(panels, places, strict=False):
+        _draw_curves(axes, comparison, place)
+    _draw_means(panels[-1], comparison, results)
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=DPI, metadata={"Software": None})  # pyright: ignore[reportUnknownMemberType]
+    return out.getvalue()
+
+
+def _draw_curves(axes: Any, comparison: Comparison, place: str) -> None:
+    """Interquartile means with their bands, and a thin line per run."""
+    steps = comparison.environments[place].steps / 1e6
+    for number, (curve, cells) in enumerate(comparison.cells.items()):
+        if place not in cells:
+            continue
+        color, dashes = STYLES[number % len(STYLES)]
+        seeds, values = cells[place].seeds, cells[place].values
+        middle, low, high = curve_of(values)
+        axes.plot(steps, middle, dashes, color=color, label=f"{curve} ({len(seeds)})")
+        if len(seeds) > 1:
+            axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
+            axes.plot(steps, values.T, color=color, alpha=0.3, linewidth=0.5)
+    axes.set(title=place, xlabel="million environment steps", ylabel=comparison.metric)
+    axes.legend(fontsize=8)
+
+
+def _draw_means(axes: Any, comparison: Comparison, results: Sequence[Result]) -> None:
+    """Final interquartile means, over all environments if there are several."""
+    curves, several = list(comparison.cells), len(comparison.environments) > 1
+    for result in results:
+        last = ALL if several else list(comparison.cells[result.curve])[-1]
+        if not result.versus and result.environment == last:
+            number, (value, low, high) = curves.index(result.curve), result.estimate
+            error = None if math.isnan(low) else [[value - low], [high - value]]
+            axes.errorbar([value], [number], xerr=error, fmt="o", color=STYLES[number % len(STYLES)][0])
+    axes.set_yticks(range(len(curves)), curves)
+    axes.set_ylim(len(curves) - 0.5, -0.5)
+    axes.set(title="final IQM, scaled, all environments" if several else "final IQM", xlabel=comparison.metric)

@@ -13,7 +13,7 @@ from ...agents.process import prepare_process
 from ...base.errors import EngramError, file_errors, user_errors
 from ...base.messages import size_in_words
 from ..metrics.rows import read_rows
-from ..run.command_line import make_console, run_command
+from ..run.command_line import make_console
 from ..run.run_directory import RunDirectory
 from ..run.run_flags import parse_run
 from ..run.sizes import check_memory
@@ -156,8 +156,3 @@ def show_findings(findings: Sequence[Finding], console: Console) -> None:
     for what, value, verdict, advice in findings:
         table.add_row(what, value, Text(verdict, _COLORS[verdict]), advice)
     console.print(table)
-
-
-def run(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `rl-doctor`."""
-    run_command("rl-doctor", main, arguments)

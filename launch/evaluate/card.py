@@ -1,14 +1,12 @@
 """`rl-eval --card DIR`: a trained agent as a folder to share, with a Hugging Face model card as its README."""
 
 import json
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from fsspec.core import url_to_fs
 from torch import Tensor
 
 from ... import zoo
-from ...actors.actor import Actor
 from ...base.errors import EngramError
 from ..metrics.provenance import provenance
 from ..run.config import RESUMABLE, RunConfig
@@ -16,7 +14,6 @@ from ..run.run_directory import as_toml
 from ..run.settings.plain import to_dict
 from ..run.urls import first_line, redacted
 from .episodes import RATES, Summary
-from .gif import encoded, film
 
 README, GIF = "README.md", "agent.gif"
 
@@ -30,13 +27,6 @@ class Card(NamedTuple):
     summary: Summary
     facts: dict[str, Any]  # Facts of training and evaluation, such as the seeds
     gif: bytes | None  # A film of the first episodes; None if the environment cannot be rendered
-
-
-def gif_of(actor: Actor, episodes: int) -> bytes | None:
-    """Film the first episodes of an actor; None if the environment cannot be rendered."""
-    with suppress(ValueError):
-        return encoded(film(actor, episodes))
-    return None
 
 
 def write_card(place: str, card: Card) -> str:

@@ -18,7 +18,7 @@ from ...agents.process import prepare_process
 from ...base.errors import file_errors, refuse
 from ...base.settings import setting
 from ..metrics.provenance import provenance
-from ..run.command_line import make_console, parse, run_command
+from ..run.command_line import make_console, parse
 from ..run.config import RunConfig
 from ..run.settings.plain import to_dict
 from ..run.trained import (
@@ -31,7 +31,7 @@ from ..run.trained import (
     open_run,
 )
 from ..run.trainees import chosen_members, described
-from .card import Card, gif_of, write_card
+from .card import Card, write_card
 from .episodes import Summary, summarize
 from .gif import encoded, film
 from .study import decoding_study, intervention_study
@@ -67,8 +67,6 @@ class EvaluationConfig(ActingAgent):
     FACT:PART=WHICH from a part of the state, such as key:slot=2."""
     every: int = setting(10, (1, None))
     """Steps from one point of --sweep or --decode to the next."""
-    plot: str = setting("", file="")
-    """File for a plot of --sweep or --decode."""
     json: str = setting("", file="")
     """File for all results."""
     card: str = ""
@@ -81,10 +79,8 @@ class EvaluationConfig(ActingAgent):
         excluded = {
             f"all and member {self.member} are both given; allowed: one of them": self.all and self.member >= 0,
             "intervene and decode are both given; allowed: one of them": self.intervene and self.decode,
-            "all is given with a study of the recurrent state; allowed there: one member": self.all and study,
-            "all is given with card; allowed there: one member": self.all and self.card,
+            "all is given with a study or card; allowed there: one member": self.all and (study or self.card),
             "sweep is given without intervene, which it repeats": self.sweep and not self.intervene,
-            f"plot is {self.plot!r}; allowed with sweep or decode": self.plot and not (self.sweep or self.decode),
         }
         for message, holds in excluded.items():
             refuse(holds, message)
@@ -101,12 +97,12 @@ def main(arguments: Sequence[str]) -> int:
     trained, path, trainees, best = open_run(config.run, config.checkpoint)
     factory = evaluation_factory(trained, config.env_args)
     chosen = chosen_members(trainees, config.member, config.all)
-    if config.gif:
-        shown = chosen_members(trainees, config.member, False)[0]
-        with closing(acting(factory, trainees[shown].weights, config, num_envs=1, unroll_length=1)) as actor:
-            console.print(write_gif(actor, config))
+    weights = trainees[chosen_members(trainees, config.member, False)[0]].weights
+    gif = None
+    if config.gif or config.card:
+        gif = write_gif(factory, weights, config, console)
     if config.intervene or config.decode:
-        study(factory, trainees[chosen[0]].weights, config, f"{factory.env} with {trained.agent.core}", console)
+        study(factory, weights, config, f"{factory.env} with {trained.agent.core}", console)
         return 0
     summaries = {number: evaluated(factory, trainees[number].weights, config, console) for number in chosen}
     title = f"{factory.env} with {trained.agent.core}, {path.name}"
@@ -123,19 +119,16 @@ def main(arguments: Sequence[str]) -> int:
     if config.json:
         write_json(config, trained, factory, path, summaries)
     if config.card:
-        weights, summary = trainees[chosen[0]].weights, summaries[chosen[0]]
         facts = {"checkpoint": path.name, "training_seed": trained.seed}
         facts |= {"imitates": f"{trained.learner.imitate}, {DIAGNOSIS}"} if trained.learner.imitate else {}
         facts |= {"evaluation_seed": config.seed, "greedy": config.greedy}
-        with closing(acting(factory, weights, config, num_envs=1, unroll_length=1)) as actor:
-            film = gif_of(actor, config.gif_episodes)
-        card = Card(trained, factory.env_args, weights, summary, facts, film)
+        card = Card(trained, factory.env_args, weights, summaries[chosen[0]], facts, gif)
         console.print(write_card(config.card, card))
     return 0
 
 
 def evaluated(factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, console: Console) -> Summary:
-    """Summary of the episodes of these weights; the same levels for all weights."""
+    """`evaluate` with a progress bar."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("episodes", total=config.episodes)
         return evaluate(factory, weights, config, lambda done: progress.update(bar, completed=done))
@@ -147,7 +140,7 @@ def evaluate(
     config: EvaluationConfig,
     report: Callable[[int], None] = lambda _: None,
 ) -> Summary:
-    """Summary of the episodes of these weights; `report` as in `play`."""
+    """Summary of the episodes of these weights, on the same levels for all weights; `report` as in `play`."""
     num_envs = evaluation_envs(factory, config.episodes)
     with closing(acting(factory, weights, config, num_envs=num_envs, unroll_length=UNROLL_LENGTH)) as actor:
         episodes = play(actor, config.episodes, report)
@@ -163,36 +156,40 @@ def acting(factory: ActorFactory, weights: dict[str, Any], config: EvaluationCon
 def study(
     factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, agent: str, console: Console
 ) -> None:
-    """Run the study of --intervene or --decode; print it, and write it to --json and --plot."""
+    """Run the study of --intervene or --decode; print it, and write it to --json."""
 
     def make(num_envs: int, first_index: int) -> Actor:
         return acting(factory, weights, config, num_envs=num_envs, unroll_length=1, first_index=first_index)
 
-    title = f"{agent}: {config.intervene or f'{config.decode} decoded from the recurrent state'}"
     with console.status("playing"):
         if config.intervene:
             settings = {"episodes": config.episodes, "batch": EVALUATED_TOGETHER, "seed": config.seed}
             outcome = intervention_study(make, config.intervene, sweep=config.sweep, every=config.every, **settings)
         else:
             outcome = decoding_study(make, config.decode, episodes=config.episodes, every=config.every)
-    outcome.show(title, console)
-    if config.plot:
-        with file_errors(f"cannot write {config.plot}"):
-            outcome.draw(title, Path(config.plot))
+    what = config.intervene or f"{config.decode} decoded from the recurrent state"
+    console.print(outcome.table(f"{agent}: {what}"))
     if config.json:
         facts = asdict(config) | {"env": factory.env, "env_args": factory.env_args, "points": outcome.plain}
         _write_json(config.json, facts)
 
 
-def write_gif(actor: Actor, config: EvaluationConfig) -> str:
-    """Write the animation of `--gif`; returns a message."""
+def write_gif(
+    factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, console: Console
+) -> bytes | None:
+    """Film the first episodes, and write them to --gif; None if the environment cannot be rendered."""
     try:
-        frames = film(actor, config.gif_episodes)
+        with closing(acting(factory, weights, config, num_envs=1, unroll_length=1)) as actor:
+            gif = encoded(film(actor, config.gif_episodes))
     except ValueError as problem:
-        return f"no {config.gif}: {problem}"
-    with file_errors(f"--gif: cannot write {config.gif}"):
-        Path(config.gif).write_bytes(encoded(frames))
-    return f"wrote {config.gif}"
+        if config.gif:
+            console.print(f"no {config.gif}: {problem}")
+        return None
+    if config.gif:
+        with file_errors(f"--gif: cannot write {config.gif}"):
+            Path(config.gif).write_bytes(gif)
+        console.print(f"wrote {config.gif}")
+    return gif
 
 
 def write_json(
@@ -212,8 +209,3 @@ def write_json(
 def _write_json(file: str, facts: dict[str, Any]) -> None:
     with file_errors(f"--json: cannot write {file}"):
         Path(file).write_text(json.dumps(provenance() | facts, indent=1) + "\n")
-
-
-def run(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `rl-eval`."""
-    run_command("rl-eval", main, arguments)

@@ -24,6 +24,10 @@ class Estimate(NamedTuple):
     low: float
     high: float
 
+    def plain(self) -> dict[str, float | None]:
+        """The values for JSON, which has no nan."""
+        return {name: x if np.isfinite(x) else None for name, x in self._asdict().items()}
+
 
 def mean_interval(values: NDArray[np.floating[Any]]) -> Estimate:
     """The mean of independent values [K], with Student's t interval."""
@@ -50,11 +54,8 @@ class Group(NamedTuple):
     """Estimates of `return`, `length` and the environment's episode fields, if any episode has them."""
 
     def plain(self) -> dict[str, Any]:
-        """The estimates for JSON, which has no nan."""
-        rounded = {
-            name: {key: round(x, 6) if np.isfinite(x) else None for key, x in estimate._asdict().items()}
-            for name, estimate in self.estimates.items()
-        }
+        """The estimates for JSON, rounded."""
+        rounded = {name: Estimate(*(round(x, 6) for x in each)).plain() for name, each in self.estimates.items()}
         return {"episodes": self.episodes} | rounded
 
 

@@ -1,83 +1,85 @@
-"""Animations of a playing agent: its view next to the whole board."""
+"""Animations of a playing agent, its view next to the whole board: `--gif` of rl-eval, `--video-every` of rl-train."""
 
 import io
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ...actors.actor import Actor
-from ...base.errors import refuse
+from ...base.errors import EngramError, refuse
 from ...envs.arrays import Array
+from ...envs.registration import can_draw
+from ..metrics.member import Member
+from ..run.config import RunConfig
+from ..run.trained import actor_in_training
 
+TAG = "eval/video"  # Name of the videos of a run
 HEIGHT, MARGIN, TEXT = 360, 12, 16  # Pixels: the images, the margin around them, the font
-COLORS = 96
-BACKGROUND, WORDS = (24, 24, 27), (235, 235, 235)
+COLORS, BACKGROUND, INK = 96, (24, 24, 27), (235, 235, 235)
 MILLISECONDS, LAST_MILLISECONDS = 150, 1500  # Duration of a frame, and of the last one of an episode
 MOST_FRAMES = 600  # Maximum number of frames
 
+Frames = list[tuple[Image.Image, int]]  # Images, each with its milliseconds
 
-def encoded(shown: list[tuple[Image.Image, int]]) -> bytes:
-    """Frames, each with its milliseconds, as an animated GIF."""
+
+def encoded(shown: Frames) -> bytes:
+    """Frames as an animated GIF."""
     frames, durations = [frame for frame, _ in shown], [duration for _, duration in shown]
     file = io.BytesIO()
     frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0)
     return file.getvalue()
 
 
-def film(actor: Actor, episodes: int) -> list[tuple[Image.Image, int]]:
-    """Frames of the first `episodes` episodes of an actor's first environment, each with its milliseconds.
+class _Moment(NamedTuple):
+    view: Array
+    board: Array  # Images of environment 0, uint8 [H, W, 3]: the agent's view, and the whole board
+    caption: str
+    milliseconds: int
+
+
+def film(actor: Actor, episodes: int) -> Frames:
+    """Frames of the first `episodes` episodes of an actor's first environment.
 
     The actor is new, with an unroll length of 1, so that every step has a frame. If the agent observes the whole
     board, it is shown once. Raises ValueError if the environment renders no images.
     """
     if actor.unroll_length != 1:
         raise ValueError(f"an actor with unrolls of {actor.unroll_length} steps; expected 1, for an image of each")
-    moments = list(islice(_moments(actor, episodes), MOST_FRAMES))
-    once = all(np.array_equal(moment.seen, moment.board) for moment in moments)
+    moments: list[_Moment] = []
+    number, total, step, over = 1, 0.0, 0, False
+    while number <= episodes and len(moments) < MOST_FRAMES:
+        caption = f"episode {number}   step {step}   return {total:g}{'   end' if over else ''}"
+        view, board = (_image(actor.batch, full) for full in (False, True))
+        moments.append(_Moment(view, board, caption, LAST_MILLISECONDS if over else MILLISECONDS))
+        env = actor.unroll().env
+        if over:  # this step was the one whose action is ignored: the board is the next episode's
+            number, total, step, over = number + 1, 0.0, 0, False
+        else:
+            over = bool(env.terminated[1, 0] | env.truncated[1, 0])
+            total, step = total + float(env.reward[1, 0]), step + 1
+    once = all(np.array_equal(moment.view, moment.board) for moment in moments)
     return [(_frame(moment, once), moment.milliseconds) for moment in moments]
-
-
-class _Moment(NamedTuple):
-    seen: Array
-    board: Array  # Images of environment 0, uint8 [H, W, 3]: the agent's view, and the whole board
-    words: str
-    milliseconds: int
-
-
-def _moments(actor: Actor, episodes: int) -> Iterator[_Moment]:
-    for number in range(1, episodes + 1):
-        total, step, over = 0.0, 0, False
-        while True:
-            caption = f"episode {number}   step {step}   return {total:g}{'   end' if over else ''}"
-            view, board = (_image(actor.batch, full) for full in (False, True))
-            yield _Moment(view, board, caption, LAST_MILLISECONDS if over else MILLISECONDS)
-            row = actor.unroll().env
-            if over:
-                break  # this step was the one whose action is ignored: the board is the next episode's
-            over = bool(row.terminated[1, 0] | row.truncated[1, 0])
-            total, step = total + float(row.reward[1, 0]), step + 1
 
 
 def _frame(moment: _Moment, once: bool) -> Image.Image:
     """Both images of a moment, or one if they are equal, with a caption."""
-    arrays = [moment.board] if once else [moment.seen, moment.board]
-    images = [_of_height(Image.fromarray(array)) for array in arrays]
+    images = [Image.fromarray(each) for each in ([moment.board] if once else [moment.view, moment.board])]
+    images = [
+        each.resize((round(each.width * HEIGHT / each.height), HEIGHT), Image.Resampling.BILINEAR) for each in images
+    ]
     width = sum(image.width for image in images) + MARGIN * (len(images) + 1)
     frame = Image.new("RGB", (width, HEIGHT + 3 * MARGIN + TEXT), BACKGROUND)
     left = MARGIN
-    for panel in images:
-        frame.paste(panel, (left, MARGIN))
-        left += panel.width + MARGIN
+    for image in images:
+        frame.paste(image, (left, MARGIN))
+        left += image.width + MARGIN
     pen = ImageDraw.Draw(frame)
-    pen.text((MARGIN, HEIGHT + 2 * MARGIN), moment.words, WORDS, ImageFont.load_default(TEXT))
+    pen.text((MARGIN, HEIGHT + 2 * MARGIN), moment.caption, INK, ImageFont.load_default(TEXT))
     return frame.quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-
-
-def _of_height(image: Image.Image) -> Image.Image:
-    return image.resize((round(image.width * HEIGHT / image.height), HEIGHT), Image.Resampling.BILINEAR)
 
 
 def _image(batch: Any, full: bool) -> Array:
@@ -86,3 +88,34 @@ def _image(batch: Any, full: bool) -> Array:
         return batch.draw(0, full=full)
     except NotImplementedError as problem:
         raise ValueError("this environment renders no images") from problem
+
+
+class Camera:
+    """Films one evaluation episode of the newest weights between two updates, in a separate environment. The levels
+    depend on the run's seed and on the number of videos due before. An episode longer than 600 steps is cut."""
+
+    def __init__(self, config: RunConfig) -> None:
+        if not can_draw(config.env):
+            raise EngramError(f"--video-every {config.video_every}: {config.env} declares no images (rgb_array)")
+        self.config = config
+        self.factory = replace(config.factory(), imitate="", num_envs=1, unroll_length=1)
+
+    def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
+        """Film a member if a video was due between `before` and its current steps.
+
+        `at_step` is called after each step of the environment; an exception from it ends the video.
+        """
+        every = self.config.video_every
+        number = member.steps // every
+        due = number > before // every or (member.done and before < member.steps)
+        if member.writer is None or not due:
+            return
+        seed = int(np.random.SeedSequence((self.config.seed, number)).generate_state(1)[0])
+        try:
+            with closing(actor_in_training(self.factory, member.learner.agent, seed)) as actor:
+                actor.call_at_steps(at_step)
+                frames = film(actor, 1)
+        except ValueError as problem:
+            member.notices.append(f"no video: {problem}")
+        else:
+            member.writer.video(member.steps, TAG, encoded(frames), *frames[0][0].size)

@@ -13,7 +13,7 @@ from ...agents.values import map_leaves
 from ...base.errors import file_errors, refuse, user_errors
 from ...base.files import replace_file
 from ...base.settings import setting
-from ..run.command_line import make_console, parse, run_command
+from ..run.command_line import make_console, parse
 from ..run.trained import AgentChoice, make_actor, open_run
 from ..run.trainees import chosen_members
 from .files import onnx_model, torch_archive
@@ -78,8 +78,3 @@ def described(step: Step, title: str) -> Table:
 def _write(flag: str, file: str, content: bytes) -> None:
     with file_errors(f"{flag}: cannot write {file}"):
         replace_file(Path(file), content)
-
-
-def run(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `rl-export`."""
-    run_command("rl-export", main, arguments)

@@ -17,9 +17,10 @@ from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ...base.units import Minutes
 from ..cluster.scheduler import RunFailedError, run_shown, signals_as_interrupt
-from ..run.command_line import make_console, parse, run_command
+from ..run.command_line import make_console, parse
 from . import results
 from .figure import Figure, load, names
+from .plot import draw
 from .runs import FigureRun
 
 _HELP = """Reproduce a figure of the papers: train its curves, evaluate them on new levels, and plot them with the
@@ -166,7 +167,7 @@ def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[Figure
     try:
         config.results.mkdir(parents=True, exist_ok=True)
         replace_file(file, (json.dumps(document, indent=1) + "\n").encode())
-        results.draw(document, figure.title, image)
+        draw(document, figure.title, image)
     except OSError as problem:
         raise EngramError(f"cannot write {problem.filename or config.results}: {problem.strerror}") from problem
     console.print(f"wrote {config.results / stem}.json and .png", highlight=False)
@@ -196,8 +197,3 @@ def _ours(file: Path) -> str:
         return "-"
     reached = results.reached(json.loads(file.read_text()))
     return "\n".join(f"{name} {mean:.3g}" for name, (mean, _) in reached.items()) or "-"
-
-
-def run(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `rl-reproduce`."""
-    run_command("rl-reproduce", main, arguments)

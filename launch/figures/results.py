@@ -1,10 +1,8 @@
-"""Results of a figure's runs as one JSON document and one plot."""
+"""Results of a figure's runs as one JSON document."""
 
 import json
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +13,8 @@ from ..run.config import RunConfig
 from ..run.settings.plain import differences
 from . import tasks
 from .figure import Curve, Figure
+from .plot import POINTS
 from .runs import FigureRun
-
-_CUT = re.compile(r"(.+?)-(\d+)(-[a-z]+)?")  # Name of a curve at one cut of the gradient: core, steps, variant
-POINTS = 120  # Maximum points of a curve
-DPI = 110
-MANY = 6  # Number of curves above which the legend is next to the plot
 
 
 def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict[str, Any]) -> dict[str, Any]:
@@ -107,91 +101,6 @@ def reached(document: dict[str, Any]) -> dict[str, tuple[float, int]]:
         if values:
             means[name] = (float(np.mean(values)), len(values))
     return means
-
-
-def draw(document: dict[str, Any], title: str, file: Path) -> None:
-    """Plot the figure: each curve's mean, a band from lowest to highest seed, the paper's results as lines.
-
-    Curves called CORE-NUMBER, one number for each cut of the gradient, have a panel for each number. An easier variant
-    has no lines, since it is another task. A figure with tasks: see tasks.py.
-    """
-    if any("task" in curve for curve in document["curves"].values()):
-        tasks.draw(document, _titled(title, document), file)
-        return
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    groups = panels(document["curves"])
-    labels = list(dict.fromkeys(label for names in groups.values() for label in names.values()))
-    styles = {label: tasks.curve_style(number) for number, label in enumerate(labels)}
-    columns = min(2, len(groups))
-    rows = -(-len(groups) // columns)
-    size = (7.5, 4.5) if len(groups) == 1 else (10.5, 3.4 * rows)
-    figure, grid = plt.subplots(rows, columns, figsize=size, sharey=True, squeeze=False)
-    for axes, (cut, names) in zip(grid.flat, groups.items(), strict=False):
-        _draw_panel(axes, document, names, styles)
-        axes.set_title(f"gradients cut every {cut} steps" if cut else _titled(title, document), fontsize=10)
-    for axes in grid.flat[len(groups) :]:
-        axes.remove()
-    if len(groups) > 1:
-        figure.suptitle(_titled(title, document))
-    low, high = grid[0, 0].get_ylim()
-    grid[0, 0].set_ylim(low, high + 0.06 * (high - low))  # room for the text above the highest line
-    figure.tight_layout()
-    figure.savefig(file, dpi=DPI, metadata={"Software": None})
-    plt.close(figure)
-
-
-def panels(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Curves by panel, and the label of each: CORE in the panel CUT for CORE-CUT, else all in one panel called ""."""
-    every = {name: name for name in names}
-    by_cut: dict[str, dict[str, str]] = {}
-    for name in every:
-        match = _CUT.fullmatch(name)
-        if match is None:
-            return {"": every}
-        by_cut.setdefault(match[2], {})[name] = match[1] + (match[3] or "")
-    return {cut: by_cut[cut] for cut in sorted(by_cut, key=int, reverse=True)} if len(by_cut) > 1 else {"": every}
-
-
-def _titled(title: str, document: dict[str, Any]) -> str:
-    if document["size"] != "quick":
-        return title
-    return f"{title}, {'smaller' if 'task' in next(iter(document['curves'].values())) else 'easier'} variant"
-
-
-def _draw_panel(axes: Any, document: dict[str, Any], names: dict[str, str], styles: dict[str, tuple[str, str]]) -> None:
-    """The curves of one panel; a label has the same color and line in all panels."""
-    measure = document["measure"]
-    for name, label in names.items():
-        color, dashes = styles[label]
-        runs = [run for run in document["curves"][name]["runs"].values() if run["curve"]["step"]]
-        if not runs:  # no episode has ended yet
-            continue
-        end = min(run["curve"]["step"][-1] for run in runs)
-        steps = np.linspace(0, end, POINTS)[1:]
-        values = np.array([np.interp(steps, run["curve"]["step"], run["curve"][measure]) for run in runs])
-        seeds = f", {len(runs)} seeds" if len(runs) > 1 else ""
-        axes.plot(steps / 1e6, values.mean(0), dashes, color=color, label=f"{label}{seeds}")
-        axes.fill_between(steps / 1e6, values.min(0), values.max(0), color=color, alpha=0.2, linewidth=0)
-    for line in [] if document["size"] == "quick" else document["published"]:
-        axes.axhline(line["value"], color="black", linestyle=":", linewidth=0.8)
-        axes.annotate(
-            f"{line['label']} {line['value']:g} in the paper",
-            (1.0, line["value"]),
-            xycoords=("axes fraction", "data"),
-            ha="right",
-            va="bottom",
-            fontsize=7,
-        )
-    axes.set_xlabel("million environment steps")
-    axes.set_ylabel(f"{measure} in training")
-    if len(names) > MANY:
-        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
-    elif axes.lines:
-        axes.legend(loc="best", fontsize=8)
 
 
 def _run(run: FigureRun) -> dict[str, Any]:

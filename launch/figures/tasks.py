@@ -4,16 +4,12 @@ The score of a run is MMER of Morad et al. 2023 (POPGym): the maximum over train
 here over the rows of metrics. A table compares finished runs only; curves also show the others.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..compare.statistics import Estimate, interquartile_mean_of
-
-DPI = 110
-COLUMNS = 3
 
 Scores = dict[str, dict[str, NDArray[np.float64]]]
 
@@ -62,58 +58,3 @@ def extent(document: dict[str, Any]) -> str:
         f"{len(tasks)} task{'s' * (len(tasks) > 1)}, {steps / 1e6:.3g} M steps, "
         f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
     )
-
-
-def draw(document: dict[str, Any], title: str, file: Path) -> None:
-    """Plot the figure: interquartile means with their intervals, then a panel of training curves per task."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    tasks = tasks_of(document)
-    cores = list(dict.fromkeys(curve["core"] for curve in document["curves"].values()))
-    rows = -(-(len(tasks) + 1) // COLUMNS)
-    figure, grid = plt.subplots(rows, COLUMNS, figsize=(4.6 * COLUMNS, 3.4 * rows), squeeze=False)
-    _draw_ranking(grid[0, 0], ranking(scores(document)), cores)
-    for axes, task in zip(grid.flat[1:], tasks, strict=False):
-        _draw_task(axes, document, task, cores)
-    for axes in grid.flat[len(tasks) + 1 :]:
-        axes.remove()
-    handles = {
-        label: line for axes in grid.flat[1:] for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(handles.values(), handles.keys(), loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
-    figure.suptitle(f"{title}: {extent(document)}")
-    figure.tight_layout()
-    figure.savefig(file, dpi=DPI, metadata={"Software": None}, bbox_inches="tight")
-    plt.close(figure)
-
-
-def _draw_ranking(axes: Any, means: list[tuple[str, Estimate]], cores: list[str]) -> None:
-    for place, (core, mean) in enumerate(reversed(means)):
-        error = None if np.isnan(mean.low) else [[mean.value - mean.low], [mean.high - mean.value]]
-        axes.errorbar(mean.value, place, xerr=error, fmt="o", color=curve_style(cores.index(core))[0], capsize=3)
-    axes.set_yticks(range(len(means)), [core for core, _ in reversed(means)], fontsize=8)
-    axes.set_title("interquartile mean of MMER", fontsize=10)
-
-
-def _draw_task(axes: Any, document: dict[str, Any], task: str, cores: list[str]) -> None:
-    """Mean over seeds of the return in training, with a band from lowest to highest."""
-    for curve in document["curves"].values():
-        runs = [run["curve"] for run in curve["runs"].values() if run["curve"]["step"]]
-        if curve["task"] != task or not runs:
-            continue
-        steps = max(runs, key=lambda run: -run["step"][-1])["step"]
-        values = np.array([np.interp(steps, run["step"], run[document["measure"]]) for run in runs])
-        color, dashes = curve_style(cores.index(curve["core"]))
-        axes.plot(np.array(steps) / 1e6, values.mean(0), dashes, color=color, label=curve["core"], linewidth=1)
-        axes.fill_between(np.array(steps) / 1e6, values.min(0), values.max(0), color=color, alpha=0.2, linewidth=0)
-    axes.set_title(task, fontsize=10)
-    axes.set_xlabel("million environment steps")
-    axes.set_ylabel(f"{document['measure']} in training")
-
-
-def curve_style(number: int) -> tuple[str, str]:
-    """Color and line style of a curve, different for the first thirty."""
-    return f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]

@@ -17,7 +17,7 @@ from ...base.errors import EngramError, file_errors, refuse, user_errors
 from ...base.files import replace_file
 from ...base.messages import advice
 from ...base.settings import setting
-from ..run.command_line import make_console, parse, run_command
+from ..run.command_line import make_console, parse
 from ..run.trained import ActingAgent, evaluation_seed, make_actor, open_run
 from ..run.trainees import chosen_members, described
 from . import page
@@ -123,8 +123,3 @@ def number_of(name: str, value: Any, names: Sequence[str]) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and (not names or 0 <= value < len(names)):
         return value
     raise EngramError(f"--level: {name} is {value!r}; allowed: {', '.join(names) or 'a whole number'}")
-
-
-def run(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `rl-look`."""
-    run_command("rl-look", main, arguments)

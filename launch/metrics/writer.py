@@ -11,7 +11,7 @@ from typing import Any
 from ...base.files import AppendedFile, abandon_after
 from ..run.run_directory import RunDirectory
 from ..run.settings.plain import flat_settings, to_dict
-from ..trackers.tracker import Tracking
+from ..trackers.tracker import Tracker
 from . import events, hparams
 from .accumulator import Accumulator
 
@@ -43,11 +43,11 @@ class MetricsWriter:
     """
 
     def __init__(
-        self, run: Path, step: int, report: Callable[[str], None] = print, tracker: Tracking | None = None
+        self, run: Path, step: int, report: Callable[[str], None] = print, tracker: Tracker | None = None
     ) -> None:
         directory = RunDirectory(run)
         self._step, self._report, self._warned = step, report, False
-        self._tracker = tracker
+        self._tracker, self._untracked = tracker, False
         self._named: dict[str, float] = {}
         # A later file begins after the last row, so the rows of earlier files remain valid.
         self._events = AppendedFile(
@@ -77,7 +77,8 @@ class MetricsWriter:
         self._append(self._events, events.scalars(step, plotted(values)))
         self._show_names(step, values)
         if self._tracker:
-            self._tracker.write(step, values)
+            finite = {name: x for name, x in values.items() if math.isfinite(x)}
+            self._track(lambda tracker: tracker.write(step, finite))
         self._step = step
 
     def hparams(self, config: Any, compared: Sequence[str] | None = None) -> None:
@@ -97,8 +98,7 @@ class MetricsWriter:
     def video(self, step: int, name: str, gif: bytes, width: int, height: int) -> None:
         """Show a video (GIF, size in pixels) in TensorBoard's images and in the tracker."""
         self.show(events.image(step, name, gif, width, height))
-        if self._tracker:
-            self._tracker.video(step, name, gif)
+        self._track(lambda tracker: tracker.video(step, name, gif))
 
     def _show_names(self, step: int, values: Mapping[str, float]) -> None:
         """Write metrics that are indices as texts when they change, since TensorBoard would smooth numbers."""
@@ -109,8 +109,7 @@ class MetricsWriter:
 
     def close(self) -> None:
         """Close the files and the tracker."""
-        if self._tracker:
-            self._tracker.close()
+        self._track(lambda tracker: tracker.close())
         self._rows.close()
         self._events.close()
 
@@ -119,6 +118,16 @@ class MetricsWriter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _track(self, action: Callable[[Tracker], object]) -> None:
+        """Call the tracker, if there is one; the first exception costs a warning, others nothing."""
+        try:
+            if self._tracker:
+                action(self._tracker)
+        except Exception as problem:
+            if not self._untracked:
+                self._report(f"the tracker does not accept the metrics: {problem}; training continues without it")
+            self._untracked = True
 
     def _append(self, file: AppendedFile, record: bytes) -> None:
         try:

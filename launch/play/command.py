@@ -17,7 +17,7 @@ from ...base.errors import user_errors
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ...envs.registration import environment_names, is_environment
-from ..run.command_line import parse, run_command
+from ..run.command_line import parse
 from .game import Game, Player
 from .terminal import Terminal
 
@@ -203,8 +203,3 @@ class _Session:
 def _purpose(game: Game) -> str:
     """The first line of the environment's module."""
     return (sys.modules[type(game.batch).__module__].__doc__ or "").partition("\n")[0]
-
-
-def run(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `rl-play`."""
-    run_command("rl-play", main, arguments)

@@ -17,7 +17,7 @@ from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ..metrics.panel import short
 from ..metrics.rows import read_rows
-from ..run.command_line import make_console, parse, run_command
+from ..run.command_line import make_console, parse
 from ..run.run_directory import RunDirectory
 from .history import damage, read
 from .lineage import Lineage, descent, plot
@@ -141,8 +141,3 @@ def copies_table(copies: Sequence[Event]) -> Table:
         arrow = f"{copy['member']} <- {copy['from']}"
         table.add_row(short(copy["step"]), arrow, f"{own} < {other}", Text(copy["reason"]))
     return table
-
-
-def run(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `rl-population`."""
-    run_command("rl-population", main, arguments)

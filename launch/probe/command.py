@@ -1,19 +1,24 @@
 """`rl-probe`: train a memory core on a supervised task and test it."""
 
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from ...agents.process import prepare_process
 from ...base.errors import refuse, user_errors
 from ...base.settings import declared
-from ..run.command_line import dashed, make_console, parse, run_command, value_of, without
+from ...envs.tasks.registry import TASKS, find_task, make_task, task_parameters
+from ..run.command_line import dashed, make_console, parse, value_of, without
 from ..run.run_directory import RunDirectory
 from ..run.settings.plain import differences, from_dict, to_dict
 from ..run.stop_flag import StopFlag
 from .config import ProbeConfig, recipe
-from .listing import list_tasks, say_result
 from .run import STOPPED, ProbeRun, start_from
 
 _HELP = """Train a memory core on a supervised task and test it on new data.
@@ -45,9 +50,8 @@ def parsed(arguments: Sequence[str]) -> ProbeConfig:
         return parse(ProbeConfig, arguments, "rl-probe", _HELP)
     with user_errors():
         default = recipe(arguments[0], value_of("--core", arguments) or ProbeConfig.core)
-    return _until(
-        parse(ProbeConfig, arguments[1:], "rl-probe", _HELP, default=default, other_flags=("--list", "--resume"))
-    )
+    config = parse(ProbeConfig, arguments[1:], "rl-probe", _HELP, default=default, other_flags=("--list", "--resume"))
+    return _until(config)
 
 
 def _until(config: ProbeConfig) -> ProbeConfig:
@@ -85,16 +89,48 @@ def probe(config: ProbeConfig, directory: RunDirectory | None) -> int:
         with StopFlag() as stop:
             reason = run.train(stop)
         if reason != "done":
-            console.print(
-                f"{STOPPED} ({reason}); continue with: rl-probe --resume {shlex.quote(str(directory.path))}",
-                soft_wrap=True,
-            )
+            resume = f"rl-probe --resume {shlex.quote(str(directory.path))}"
+            console.print(f"{STOPPED} ({reason}); continue with: {resume}", soft_wrap=True)
             return 0
-        say_result(run.result(), console)
-        console.print(f"  all of it  {directory.path}", highlight=False, soft_wrap=True)
+        for line in described(run.result(), directory.path):
+            console.print(line, highlight=False, soft_wrap=True)
     return 0
 
 
-def run(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `rl-probe`."""
-    run_command("rl-probe", main, arguments)
+def described(result: dict[str, Any], path: Path) -> list[str]:
+    """The result of a probe as lines, with chance and the published value."""
+    lines = [
+        f"{result['task']} with {result['core']} ({result['parameters']:,} parameters in the core): "
+        f"{result['updates']:,} updates in {result['minutes']:.1f} min, {result['ms_per_update']:.1f} ms each"
+    ]
+    if result["skipped"]:
+        lines.append(f"  {result['skipped']:,} updates were skipped: their loss was not finite (a smaller --lr helps)")
+    for each in result["tests"]:
+        more = f", perplexity {math.exp(min(each['nats'], 700)):.3f}" if result["chance"] == 0 else ""
+        lines.append(
+            f"  {each['test'] or 'fresh data':<18} {each['accuracy']:7.2%} right "
+            f"({each['low']:.1%}..{each['high']:.1%}), {each['perfect']:.1%} of sequences without a mistake{more}"
+        )
+    return [
+        *lines,
+        f"  chance     {result['chance']:7.2%}",
+        f"  published  {result['published']}",
+        f"  all of it  {path}",
+    ]
+
+
+def list_tasks(console: Console) -> None:
+    """Every task with its question, chance, published results and parameters."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("task", "source", "asks", "chance", "published", "--task-args"):
+        table.add_column(column, overflow="fold")
+    for name, entry in TASKS.items():
+        try:
+            chance = f"{make_task(name, 1).chance:.1%}"
+        except ValueError:  # the user provides its files
+            chance = "-"
+        fixed = set(find_task(name)[1]) - {"delay", "pairs"}
+        parameters = " ".join(key for key in task_parameters(entry) if key not in fixed)
+        names = f"{name}\n{name}-twin" if entry.twin else name
+        table.add_row(names, entry.family, entry.about, chance, entry.published, parameters)
+    console.print(table)

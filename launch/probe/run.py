@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -31,13 +31,6 @@ LINE_SECONDS = 10.0  # Seconds between two lines of progress
 TEST_BATCH = 128  # Sequences per test batch
 
 
-class Tests(NamedTuple):
-    """The test tasks of a trained network."""
-
-    valid: Task  # New data from training's distribution, the criterion of a search over settings
-    tests: list[tuple[str, Task]]  # Every test by its label
-
-
 class ProbeRun:
     """A probe in progress. Raises EngramError for names and values that do not exist, or if it cannot be tested."""
 
@@ -45,7 +38,7 @@ class ProbeRun:
         self.config, self.show = config, show
         self.device = find_device(config.device)
         self.task, self.learner = make_learner(config, self.device)
-        self.tests = make_tests(config.task, config.task_args, config.seed)
+        self.valid, self.tests = make_tests(config.task, config.task_args, config.seed)
         self.directory: RunDirectory  # Directory of metrics, checkpoints and the result; set by `begin`
         self.trained = 0.0  # Seconds of training that count towards the budget
         self._row: dict[str, list[float]] = {}
@@ -94,9 +87,9 @@ class ProbeRun:
     def result(self) -> dict[str, Any]:
         """Test on new data, once, and write result.json."""
         config = self.config
-        valid = self._examine(self.tests.valid)
+        valid = self._examine(self.valid)
         tests: list[dict[str, Any]] = [
-            {"test": label, "chance": task.chance, **described(self._examine(task))} for label, task in self.tests.tests
+            {"test": label, "chance": task.chance, **described(self._examine(task))} for label, task in self.tests
         ]
         entry, _ = find_task(config.task)
         result = {
@@ -163,15 +156,16 @@ def make_learner(config: ProbeConfig, device: torch.device) -> tuple[Any, Superv
     return task, SupervisedLearner(model, config.learner, task.stream)
 
 
-def make_tests(task: str, task_args: Mapping[str, Any], seed: int) -> Tests:
-    """Tests of a task that is trained with `task_args`. Raises EngramError if its files contain too little data."""
+def make_tests(task: str, task_args: Mapping[str, Any], seed: int) -> tuple[Task, list[tuple[str, Task]]]:
+    """New data from training's distribution, the criterion of a search over settings, and every test by its label, of a
+    task that is trained with `task_args`. Raises EngramError if its files contain too little data."""
 
     def fresh(parameters: Mapping[str, Any], part: str) -> Task:
         return make_task(task, TEST_BATCH, parameters, seed=seed, part=part)
 
     with user_errors():
         tests = [(label, fresh(parameters, "test")) for label, parameters in examined_on(task, task_args)]
-        return Tests(fresh(task_args, "valid"), tests)
+        return fresh(task_args, "valid"), tests
 
 
 def start_from(run: str | None, learner: SupervisedLearner) -> None:

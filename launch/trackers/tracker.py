@@ -4,8 +4,7 @@ A third party adds one with an entry point in the group `engram.trackers` or nam
 tracker costs one warning, never the run.
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,34 +37,6 @@ class Tracker:
         """Wait until all is written."""
 
 
-class Tracking:
-    """A tracker whose exceptions after the start cost one warning."""
-
-    def __init__(self, tracker: Tracker, name: str, report: Callable[[str], None]) -> None:
-        self._tracker, self._name, self._report, self._warned = tracker, name, report, False
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Record one row; values that are not finite are omitted."""
-        finite = {name: x for name, x in values.items() if math.isfinite(x)}
-        self._attempt(lambda: self._tracker.write(step, finite))
-
-    def video(self, step: int, name: str, gif: bytes) -> None:
-        """Record a video, a file in GIF format."""
-        self._attempt(lambda: self._tracker.video(step, name, gif))
-
-    def close(self) -> None:
-        """Wait until all is written."""
-        self._attempt(self._tracker.close)
-
-    def _attempt(self, action: Callable[[], object]) -> None:
-        try:
-            action()
-        except Exception as problem:
-            if not self._warned:
-                self._warned = True
-                self._report(f"{self._name} does not accept the metrics: {problem}; training continues without it")
-
-
 _REGISTRY = Registry("tracker", Tracker, TRACKERS, __package__)
 
 
@@ -78,17 +49,8 @@ def tracker_class(name: str) -> type[Tracker]:
         raise EngramError(what) from problem
 
 
-def make_tracking(
-    name: str | None, directory: Path, folder: Path, config: dict[str, Any], report: Callable[[str], None]
-) -> Tracking | None:
-    """The tracker that --track names, for one learner.
-
-    Args:
-        name: name of the tracker; None for none.
-
-    Raises:
-        EngramError: the tracker cannot start.
-    """
+def make_tracker(name: str | None, directory: Path, folder: Path, config: dict[str, Any]) -> Tracker | None:
+    """The tracker that --track names, for one learner; None for none. Raises EngramError if it cannot start."""
     if name is None:
         return None
     member = folder != directory
@@ -96,13 +58,6 @@ def make_tracking(
     folder.mkdir(parents=True, exist_ok=True)
     made = tracker_class(name)
     try:
-        tracker = made(folder, name=run, group=directory.name if member else None, config=config)
+        return made(folder, name=run, group=directory.name if member else None, config=config)
     except Exception as problem:  # services raise many kinds of exceptions, whose messages name the remedy
         raise EngramError(f"track is {name!r}, but: {problem}") from problem
-    return Tracking(tracker, name, report)
-
-
-def check_tracking(name: str | None) -> None:
-    """Raise EngramError if a tracker is unknown or its package is missing."""
-    if name is not None:
-        tracker_class(name)

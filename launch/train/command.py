@@ -121,8 +121,7 @@ def farewell(config: "RunConfig", outcome: "Outcome") -> str:
     tensorboard = shell_command("tensorboard")
     lines.append(f"  curves          {tensorboard} --logdir {shlex.quote(str(path.parent))}")
     if config.population:
-        population = f"{shell_command('rl-population')} {run}; {tensorboard} --logdir {run}"
-        lines.append(f"  population      {population}, page #custom_scalars")
+        lines.append(f"  population      {shell_command('rl-population')} {run}")
     return "\n".join(lines)
 
 

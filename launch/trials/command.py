@@ -1,18 +1,18 @@
 """The part of `rl-train` that trains several runs: `--seeds 1,2,3`, `--sweep ... --trials N`, `--resume` of both."""
 
+import argparse
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
-from rich.console import Console
+from typing import NoReturn
 
 from ...base.errors import EngramError, refuse, user_errors
 from ...base.processes import num_cores, shell_command
 from ...base.units import count
 from ..api.training import make_agents
 from ..cluster.scheduler import RunFailedError, run_shown, signals_as_interrupt
-from ..run.command_line import FLAG, TRUST, dashed, make_console, value_of, without
+from ..run.command_line import TRUST, dashed, make_console, value_of
 from ..run.config import RunConfig
 from ..run.device import find_device
 from ..run.run_directory import RunDirectory, resume_command
@@ -20,10 +20,7 @@ from ..run.run_flags import TRIAL_FLAGS, parse_run
 from ..run.stop_flag import StopFlag
 from ..train.resume import resumed_by_words
 from .plan import Plan, base_config, has_plan, new_folder, read_plan, write_plan
-from .summary import summary
-from .trial import METRIC, TrialRun
-
-PASSED_ON = ("--restarts",)  # Flags of `rl-train` that are not settings and are forwarded to every run
+from .trial import METRIC, TrialRun, summary
 
 
 def trains_several(arguments: Sequence[str]) -> bool:
@@ -35,26 +32,42 @@ def trains_several(arguments: Sequence[str]) -> bool:
     )
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise EngramError(message.removeprefix("argument "))
+
+
+def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The flags of several runs, and the arguments that are settings of each run."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    for flag in ("--seeds", "--sweep"):
+        parser.add_argument(flag, nargs="+", default=[])
+    for flag in ("--trials", "--jobs"):
+        parser.add_argument(flag, type=count)
+    parser.add_argument("--resume")
+    parser.add_argument("--restarts")
+    parser.add_argument(TRUST, dest="trust", action="store_true")
+    flags, others = parser.parse_known_args(dashed(arguments))
+    for name in ("trials", "jobs"):
+        number = getattr(flags, name)
+        refuse(number is not None and number < 1, f"--{name} is {number}; allowed: at least 1")
+    return flags, others
+
+
 def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
     """Train according to the arguments; returns the exit code: 0 after the end and after a signal, 1 if a run
     failed."""
-    argv = dashed(arguments)
-    trial_flags, argv = {flag: _values(flag, argv) for flag in TRIAL_FLAGS}, _without(argv)
-    resumed = value_of("--resume", argv)
-    passed = [argument for flag in PASSED_ON if (x := value_of(flag, argv)) is not None for argument in (flag, x)]
-    passed += [TRUST] * (TRUST in argv)
-    argv = without([argument for argument in argv if argument != TRUST], (*PASSED_ON, "--resume"))
-    jobs = _number("--jobs", trial_flags)
+    flags, argv = _parsed(arguments)
+    passed = (["--restarts", flags.restarts] if flags.restarts else []) + [TRUST] * flags.trust
     with user_errors():
-        if resumed is None:
-            folder, plan, base = _started(trial_flags, argv)
+        if flags.resume is None:
+            folder, plan, base = _started(flags, argv)
             changed = ["--time-limit", str(base.time_limit)] if base.time_limit else []
         else:
-            folder = Path(resumed)
-            plan, base = _resumed(folder, trial_flags), None
-            changed = argv
+            folder = Path(flags.resume)
+            plan, base, changed = _resumed(folder, flags), None, argv
     runs = trial_runs(folder, plan, [*changed, *passed], changed)
-    jobs = min(jobs or usual_jobs(runs[0].config), len(runs))
+    jobs = min(flags.jobs or usual_jobs(runs[0].config), len(runs))
     if jobs > 1 and base is not None and base.in_process and base.learner_threads == "auto":
         threads = ["--learner-threads", str(max(1, num_cores() // jobs))]
         runs = [replace(run, flags=(*run.flags, *threads)) for run in runs]
@@ -99,11 +112,6 @@ def _train(folder: Path, plan: Plan, runs: Sequence[TrialRun], jobs: int, stop: 
     except RunFailedError as problem:
         console.print(f"rl-train: {problem}", highlight=False, soft_wrap=True)
         code, ended = 1, "failed"
-    _show_end(folder, plan, runs, ended, console)
-    return code
-
-
-def _show_end(folder: Path, plan: Plan, runs: Sequence[TrialRun], ended: str, console: Console) -> None:
     console.print(f"{METRIC}, mean over the last tenth of each run's steps", highlight=False, soft_wrap=True)
     console.print(summary(plan, runs))
     done, name = sum(run.finished for run in runs), shlex.quote(str(folder))
@@ -113,82 +121,40 @@ def _show_end(folder: Path, plan: Plan, runs: Sequence[TrialRun], ended: str, co
     lines.append(f"  compare         {shell_command('rl-compare')} {name}")
     lines.append(f"  curves          {shell_command('tensorboard')} --logdir {name}")
     console.print("\n".join(lines), highlight=False, soft_wrap=True)
+    return code
 
 
-def _started(trial_flags: dict[str, list[str]], arguments: Sequence[str]) -> tuple[Path, Plan, RunConfig]:
+def _started(flags: argparse.Namespace, arguments: Sequence[str]) -> tuple[Path, Plan, RunConfig]:
     """Create a directory; returns it with its plan and the common configuration of its runs."""
-    if trial_flags["--seeds"] and value_of("--seed", arguments) is not None:
-        raise EngramError("--seed and --seeds are both given; allowed: one of them")
-    if not (trial_flags["--seeds"] or trial_flags["--sweep"]):
-        flag = next(flag for flag in ("--trials", "--jobs") if trial_flags[flag])
-        raise EngramError(f"{flag} is given without --sweep{' or --seeds' if flag == '--jobs' else ''}")
-    refuse(trial_flags["--sweep"] and not trial_flags["--trials"], "--sweep needs --trials N, the number of samples")
-    if trial_flags["--trials"] and not trial_flags["--sweep"]:
-        raise EngramError("--trials is given without --sweep; allowed: with --sweep SETTING=loguniform(LOW,HIGH)")
+    seed = value_of("--seed", arguments) is not None
+    refuse(flags.seeds and seed, "--seed and --seeds are both given; allowed: one of them")
+    refuse(flags.trials and not flags.sweep, "--trials is given without --sweep SETTING=loguniform(LOW,HIGH)")
+    refuse(not (flags.seeds or flags.sweep), "--jobs is given without --sweep or --seeds")
+    refuse(flags.sweep and not flags.trials, "--sweep needs --trials N, the number of samples")
     config = parse_run(arguments, env_required=True)
     if config.checkpoint_url is not None:
         raise EngramError("--checkpoint-url is given for several runs; allowed: for one, since runs cannot share a URL")
-    if trial_flags["--sweep"] and config.population:
+    if flags.sweep and config.population:
         raise EngramError(f"population is {config.population}; allowed with --sweep: 0 (--pbt.explore varies members)")
-    seeds = tuple(count(x) for text in trial_flags["--seeds"] for x in text.split(",") if x.strip())
-    trials = _number("--trials", trial_flags) or 1
-    plan = Plan(seeds=seeds or (config.seed,), sweep=tuple(trial_flags["--sweep"]), trials=trials)
+    seeds = tuple(count(x) for text in flags.seeds for x in text.split(",") if x.strip())
+    plan = Plan(seeds=seeds or (config.seed,), sweep=tuple(flags.sweep), trials=flags.trials or 1)
     first = plan.config(config, 0, plan.seeds[0])
     device = find_device(first.device, first.num_learners)
     make_agents(first, first.factory(), device)  # raises EngramError before there is a directory
     return new_folder(config, plan), plan, config
 
 
-def _resumed(folder: Path, trial_flags: dict[str, list[str]]) -> Plan:
+def _resumed(folder: Path, flags: argparse.Namespace) -> Plan:
     """The plan of a directory, with more trials if requested."""
-    if not has_plan(folder):
-        flag = next(flag for flag in TRIAL_FLAGS if trial_flags[flag])
-        raise EngramError(f"{flag} has no effect with --resume {folder}, which contains no runs of --seeds or --sweep")
+    used = " ".join(flag for flag in TRIAL_FLAGS if getattr(flags, flag[2:]))
+    refuse(not has_plan(folder), f"{used} has no effect with --resume {folder}, which contains no runs of several")
+    refuse(flags.seeds or flags.sweep, f"{used} has no effect with --resume: {folder} has its own; allowed: --trials")
     plan = read_plan(folder)
-    for flag in ("--seeds", "--sweep"):
-        refuse(trial_flags[flag], f"{flag} has no effect with --resume: {folder} has its own; --trials can be raised")
-    trials = _number("--trials", trial_flags)
-    if trials is not None and not (plan.sweep and trials >= plan.trials):
-        raise EngramError(f"trials is {trials}; allowed for {folder}: at least {plan.trials}, of a --sweep")
+    if flags.trials is None:
+        return plan
+    if not (plan.sweep and flags.trials >= plan.trials):
+        raise EngramError(f"trials is {flags.trials}; allowed for {folder}: at least {plan.trials}, of a --sweep")
     base = base_config(folder, plan)
-    plan = replace(plan, trials=trials or plan.trials)
+    plan = replace(plan, trials=flags.trials)
     write_plan(folder, base, plan)
     return plan
-
-
-def _number(flag: str, trial_flags: dict[str, list[str]]) -> int | None:
-    if not trial_flags[flag]:
-        return None
-    with user_errors(f"{flag}"):
-        number = count(trial_flags[flag][0])
-    if number < 1 or len(trial_flags[flag]) > 1:
-        raise EngramError(f"{flag} is {' '.join(trial_flags[flag])}; allowed: one whole number, at least 1")
-    return number
-
-
-def _values(flag: str, arguments: Sequence[str]) -> list[str]:
-    """The arguments after the last `--flag A B`, or in `--flag=A`. Raises EngramError without any."""
-    values: list[str] = []
-    at_flag = present = False
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if FLAG.fullmatch(name):
-            at_flag = name == flag
-            if at_flag:
-                present, values = True, [value] if equals else []
-        elif at_flag:
-            values.append(argument)
-    refuse(present and not values, f"{flag} needs a value")
-    return values
-
-
-def _without(arguments: Sequence[str]) -> list[str]:
-    """The arguments without TRIAL_FLAGS and their values."""
-    remaining: list[str] = []
-    skip = False
-    for argument in arguments:
-        if FLAG.fullmatch(name := argument.partition("=")[0]):
-            skip = name in TRIAL_FLAGS
-        if not skip:
-            remaining.append(argument)
-    return remaining

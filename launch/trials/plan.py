@@ -10,20 +10,19 @@ extended.
 """
 
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tomli_w
 
-from ...base.errors import EngramError, file_errors, refuse
+from ...base.errors import EngramError, file_errors, refuse, user_errors
 from ...base.files import replace_file
-from ...base.messages import check_keys, check_whole
+from ...base.messages import check_whole
 from ...learners.population.search_space import Explored, Values, applied, parse
 from ..run.config import RunConfig
 from ..run.run_directory import CONFIG, RunDirectory, free_path, resume_command
-from ..run.settings.plain import to_dict
+from ..run.settings.plain import from_dict, to_dict
 from ..run.trained import run_config
 
 PLAN = "trials.toml"
@@ -79,14 +78,8 @@ def has_plan(folder: str | Path) -> bool:
 
 def read_plan(folder: Path) -> Plan:
     """The plan of a directory. Raises EngramError naming the fault in its file."""
-    try:
-        data: dict[str, Any] = tomllib.loads((folder / PLAN).read_text("utf-8"))
-        check_keys(PLAN, "key", data, ("seeds", "sweep", "trials"))
-        return Plan(seeds=tuple(data["seeds"]), sweep=tuple(data["sweep"]), trials=data["trials"])
-    except KeyError as problem:
-        raise EngramError(f"{folder / PLAN} has no key {problem}") from problem
-    except (OSError, ValueError, TypeError) as problem:
-        raise EngramError(f"{folder / PLAN} cannot be read: {problem}") from problem
+    with user_errors(f"{folder / PLAN}"), file_errors(f"cannot read {folder / PLAN}"):
+        return from_dict(Plan, tomllib.loads((folder / PLAN).read_text("utf-8")))
 
 
 def new_folder(config: RunConfig, plan: Plan) -> Path:
@@ -104,16 +97,11 @@ def new_folder(config: RunConfig, plan: Plan) -> Path:
 
 def write_plan(folder: Path, base: RunConfig, plan: Plan) -> None:
     """Write the plan and a run directory with a configuration for every run without one. Raises EngramError."""
-    facts = {"seeds": list(plan.seeds), "sweep": list(plan.sweep), "trials": plan.trials}
-    try:
+    with user_errors(), file_errors(f"cannot write to {folder}"):
         for trial, seed, place in plan.runs():
             if not (folder / place / CONFIG).exists():
                 RunDirectory.create(folder / place, to_dict(plan.config(base, trial, seed)), name=place).close()
-        replace_file(folder / PLAN, tomli_w.dumps(facts).encode())
-    except OSError as problem:
-        raise EngramError(f"cannot write to {folder}: {problem.strerror}") from problem
-    except ValueError as problem:
-        raise EngramError(str(problem)) from problem
+        replace_file(folder / PLAN, tomli_w.dumps(asdict(plan)).encode())
 
 
 def base_config(folder: Path, plan: Plan) -> RunConfig:

@@ -1,6 +1,5 @@
 """The scripts of the commands."""
 
-import importlib
 import importlib.util
 import shutil
 import sys
@@ -43,9 +42,8 @@ def test_every_command_finds_a_module_in_the_working_directory(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "in_this_folder", raising=False)
-    module = importlib.import_module(entry.module_of(command))
     with pytest.raises(SystemExit) as end:
-        module.run(words if words == ["run"] else [*words, "in_this_folder:Missing"])
+        entry.run(command, words if words == ["run"] else [*words, "in_this_folder:Missing"])
     assert end.value.code == 2
     assert "'Missing'" in capsys.readouterr().err
     assert "in_this_folder" in sys.modules

@@ -14,8 +14,9 @@ import torch
 from engram.agents.agent import AgentConfig
 from engram.base.errors import EngramError
 from engram.base.processes import num_cores, tree_memory
-from engram.launch.bench.command import run, training_speed
+from engram.launch.bench.command import training_speed
 from engram.launch.bench.parts import Parts, measure, open_parts, speed_of_light
+from engram.launch.entry import rl_bench as run
 from engram.launch.metrics import provenance as machine
 from engram.launch.run.config import RunConfig
 

@@ -6,7 +6,7 @@ import pytest
 
 from broken_cores import Toy
 from engram.agents.certificate.certificate import CHECKS
-from engram.launch.check_core.command import run
+from engram.launch.entry import rl_check_core as run
 
 LINES = [*(name for name, _ in CHECKS), "state can be serialized", "gradient memory layout"]
 SHORT = ["--long-run", "100"]

@@ -13,7 +13,8 @@ from rich.console import Console
 from engram.actors.episodes import play
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
-from engram.launch.evaluate.command import run, show_members
+from engram.launch.entry import rl_eval as run
+from engram.launch.evaluate.command import show_members
 from engram.launch.evaluate.episodes import Group, Summary, mean_interval, rate_interval, summarize
 from engram.launch.evaluate.gif import encoded, film
 from engram.launch.metrics import accumulator

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engram.launch.evaluate.command import run
+from engram.launch.entry import rl_eval as run
 from engram.launch.run.config import RunConfig
 from engram.launch.run.trained import evaluation_factory, levels_line
 

@@ -12,7 +12,7 @@ import yaml
 from PIL import Image
 
 from engram import load_agent
-from engram.launch.evaluate.command import run
+from engram.launch.entry import rl_eval as run
 from engram.launch.run.trained import open_run
 from engram.launch.train import command as train
 from engram.learners import checkpoints

@@ -15,7 +15,7 @@ from engram.agents.agent import AgentConfig
 from engram.agents.cores import core_names, make_core
 from engram.agents.cores.core import named_leaves
 from engram.agents.inside.parts import mask
-from engram.launch.evaluate.command import run
+from engram.launch.entry import rl_eval as run
 from engram.launch.evaluate.decode import decode, reading
 from engram.launch.evaluate.intervene import Interference, parsed, play_all, play_first
 from engram.launch.evaluate.study import effect
@@ -273,17 +273,14 @@ def evaluate(*words: object) -> int:
     return stop.value.code
 
 
-def test_a_sweep_is_shown_written_and_drawn(
-    finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file, picture = tmp_path / "sweep.json", tmp_path / "sweep.png"
+def test_a_sweep_is_shown_and_written(finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "sweep.json"
     words = ["--intervene", "wipe@0:unit=1-4", "--sweep", "--every", 8, "--episodes", 8]
-    assert evaluate(finished_run, *words, "--json", file, "--plot", picture) == 0
+    assert evaluate(finished_run, *words, "--json", file) == 0
     found = json.loads(file.read_text())
     assert [point["step"] for point in found["points"]] == [0, 8, 16]
     assert found["points"][0]["return"]["difference"]["mean"] == 0.0
     assert found["intervene"] == "wipe@0:unit=1-4"
-    assert picture.read_bytes()[:4] == b"\x89PNG"
     assert "undisturbed" in capsys.readouterr().out
 
 

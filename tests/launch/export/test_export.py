@@ -15,7 +15,7 @@ from engram.agents.cores.registry import core_names, core_parameters
 from engram.agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
 from engram.agents.torsos import TorsoConfig
 from engram.agents.values import EnvOutput, map_leaves
-from engram.launch.export.command import run
+from engram.launch.entry import rl_export as run
 from engram.launch.export.files import onnx_model
 from engram.launch.export.graph import EXAMPLES, Step, traced
 from small_cores import SMALL

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from engram.launch.entry import rl_look as run
 from engram.launch.look import command, recording
-from engram.launch.look.command import run
 
 
 def look(*words: object) -> int:

@@ -38,7 +38,7 @@ class Terminal:
     def __init__(self, *words: str, terminal: str = "xterm-256color") -> None:
         self.end, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        command = [sys.executable, "-c", "from engram.launch.play.command import run; run()", *words]
+        command = [sys.executable, "-c", "from engram.launch.entry import rl_play; rl_play()", *words]
         environment = os.environ | {"TERM": terminal, "LC_ALL": "C.UTF-8"}
         self.process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=environment)
         os.close(other)

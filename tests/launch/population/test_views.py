@@ -15,8 +15,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from engram.launch.evaluate import command as evaluate
-from engram.launch.population import command as population_view
+from engram.launch import entry
 from engram.launch.population.host import spread
 from engram.launch.population.lineage import Lineage, descent, plot
 from engram.launch.population.panel import MemberRow, PopulationPanel
@@ -231,7 +230,7 @@ def with_log(run: Path, folder: Path, events: list[Event]) -> Path:
 def test_a_real_log_replays(scheme: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:
     run = request.getfixturevalue(scheme)
     assert {"start", "evaluation", "copy"} <= {event["event"] for event in log(run)}
-    assert command(population_view.run, run, "--replay") == 0
+    assert command(entry.rl_population, run, "--replay") == 0
     evaluations = sum(event["event"] == "evaluation" for event in log(run))
     assert f"of {evaluations} evaluations" in capsys.readouterr().out
 
@@ -303,7 +302,7 @@ def test_a_changed_log_is_found_out(
     run = request.getfixturevalue(scheme)
     events = log(run)
     index, member = tamper(events)
-    assert command(population_view.run, with_log(run, tmp_path, events), "--replay") == 1
+    assert command(entry.rl_population, with_log(run, tmp_path, events), "--replay") == 1
     said = capsys.readouterr().out.splitlines()
     assert any(f"line {index + 1}, member {member}: " in line for line in said), said
     assert "disagreement" in said[-1]
@@ -313,7 +312,7 @@ def test_a_missing_evaluation_is_found_out(
     population_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     events = [event for event in log(population_run) if event.get("generation") != 1]
-    assert command(population_view.run, with_log(population_run, tmp_path, events), "--replay") == 1
+    assert command(entry.rl_population, with_log(population_run, tmp_path, events), "--replay") == 1
     assert "line 2: generation is 2 in the log, 1 by counting" in capsys.readouterr().out
 
 
@@ -330,9 +329,9 @@ def test_a_replacement_is_replayed(tmp_path: Path, population_run: Path, capsys:
         "new": made.new,
     }
     assert made.opponent == 1
-    assert command(population_view.run, with_log(population_run, tmp_path, [first, event]), "--replay") == 0
+    assert command(entry.rl_population, with_log(population_run, tmp_path, [first, event]), "--replay") == 0
     assert (
-        command(population_view.run, with_log(population_run, tmp_path, [first, event | {"from": 0}]), "--replay") == 1
+        command(entry.rl_population, with_log(population_run, tmp_path, [first, event | {"from": 0}]), "--replay") == 1
     )
     assert "line 2, member 2: from is 0 in the log, 1 by replay" in capsys.readouterr().out
 
@@ -341,14 +340,14 @@ def test_what_a_power_failure_leaves_of_a_line_is_no_event(population_run: Path,
     run = with_log(population_run, tmp_path, log(population_run))
     with (run / "population.jsonl").open("a") as file:
         file.write('{"event": "evalu')
-    assert command(population_view.run, run, "--replay") == 0
+    assert command(entry.rl_population, run, "--replay") == 0
 
 
 def test_the_command_shows_members_copies_and_lineage(
     truncation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "lineage.png"
-    assert command(population_view.run, truncation, "--plot", file) == 0
+    assert command(entry.rl_population, truncation, "--plot", file) == 0
     said = capsys.readouterr().out
     last = log(truncation)[line_of(truncation, "copy")]
     assert f"{last['member']} <- {last['from']}" in said
@@ -361,7 +360,7 @@ def test_a_population_without_an_evaluation_shows_no_numbers_of_one(
     truncation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = with_log(truncation, tmp_path, log(truncation)[:1])
-    assert command(population_view.run, run) == 0
+    assert command(entry.rl_population, run) == 0
     said = capsys.readouterr().out
     assert "not compared yet" in said
     assert [line.split()[:4] for line in said.splitlines() if line.split()[:1] in (["0"], ["1"], ["2"])] == [
@@ -417,7 +416,7 @@ def test_rl_eval_takes_the_best_member_another_or_all(
     results: list[Any] = []
     for number, words in enumerate(([], ["--member", "0"], ["--all"])):
         file = tmp_path / f"{number}.json"
-        assert command(evaluate.run, population_run, "--episodes", 20, "--json", file, *words) == 0
+        assert command(entry.rl_eval, population_run, "--episodes", 20, "--json", file, *words) == 0
         results.append(json.loads(file.read_text()))
         said = " ".join(capsys.readouterr().out.split())
         if not words:
@@ -434,13 +433,13 @@ def test_rl_eval_takes_the_best_member_another_or_all(
 @pytest.mark.parametrize(
     ("command_line", "words", "said"),
     [
-        (population_view.run, ["{plain}"], "rl-population: {plain} is a run without a population"),
-        (population_view.run, ["nowhere"], "nowhere contains no run"),
-        (population_view.run, ["{broken}"], "population.jsonl line 2 is damaged"),
-        (population_view.run, ["{plain}", "--reply"], "did you mean: --replay"),
-        (evaluate.run, ["{population}", "--member", "3"], "member is 3; allowed: 0..2, or -1 for the best"),
-        (evaluate.run, ["{population}", "--member", "1", "--all"], "allowed: one of them"),
-        (evaluate.run, ["{plain}", "--all"], "no population"),
+        (entry.rl_population, ["{plain}"], "rl-population: {plain} is a run without a population"),
+        (entry.rl_population, ["nowhere"], "nowhere contains no run"),
+        (entry.rl_population, ["{broken}"], "population.jsonl line 2 is damaged"),
+        (entry.rl_population, ["{plain}", "--reply"], "did you mean: --replay"),
+        (entry.rl_eval, ["{population}", "--member", "3"], "member is 3; allowed: 0..2, or -1 for the best"),
+        (entry.rl_eval, ["{population}", "--member", "1", "--all"], "allowed: one of them"),
+        (entry.rl_eval, ["{plain}", "--all"], "no population"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from engram.launch.probe.command import run
+from engram.launch.entry import rl_probe as run
 from engram.learners import checkpoints
 from runs import rows
 

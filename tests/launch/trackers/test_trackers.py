@@ -10,7 +10,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from engram.base.errors import EngramError
-from engram.launch.trackers.tracker import Tracker, check_tracking
+from engram.launch.trackers.tracker import Tracker, tracker_class
 from engram.launch.train import command
 from runs import TINY, rows
 
@@ -98,7 +98,7 @@ def test_a_tracker_that_refuses_to_start_is_one_line(tmp_path):
 )
 def test_mistakes_name_what_is_allowed(installed, name, said):
     with pytest.raises(EngramError, match=said):
-        check_tracking(name)
+        tracker_class(name)
 
 
 def test_an_environment_without_images_is_refused(tmp_path):

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from engram.agents.cores.fast import routes
-from engram.launch.evaluate import command as evaluate
-from engram.launch.train import command as train
+from engram.launch import entry
 
 OLD_RUNS = Path(__file__).resolve().parents[2] / "fixtures" / "old_runs"
 
@@ -20,11 +19,11 @@ def test_an_old_run_is_evaluated_and_goes_on(tmp_path, name, monkeypatch):
     run = shutil.copytree(OLD_RUNS / name, tmp_path / name)
     scores = tmp_path / "scores.json"
     for command, *words in (
-        (evaluate, str(run), "--episodes", "2", "--json", str(scores)),
-        (train, "--resume", str(run), "--total-steps", "800"),
+        ("rl-eval", str(run), "--episodes", "2", "--json", str(scores)),
+        ("rl-train", "--resume", str(run), "--total-steps", "800"),
     ):
         with pytest.raises(SystemExit) as end:
-            command.run(words)
+            entry.run(command, words)
         assert end.value.code == 0
     assert json.loads(scores.read_text())
     assert (run / "checkpoints" / "step-000000000800").is_dir()

@@ -15,7 +15,7 @@ import torch
 
 from engram.actors.factory import ActorFactory
 from engram.base.errors import EngramError
-from engram.launch.evaluate import command as evaluate
+from engram.launch.entry import rl_eval
 from engram.launch.run import saved
 from engram.launch.run.stop_flag import StopFlag
 from engram.launch.train import acting
@@ -174,7 +174,7 @@ def test_a_run_of_an_older_version_goes_on_and_is_evaluated(tmp_path: Path) -> N
     shutil.copytree(OLD, run)
     step = steps_saved(run)[-1]
     with pytest.raises(SystemExit) as end:
-        evaluate.run([str(run), "--episodes", "4"])
+        rl_eval([str(run), "--episodes", "4"])
     assert end.value.code == 0
     assert run_train("--resume", run, "--total-steps", 2 * step) == 0
     assert newest(run)["members"][0]["learner"]["steps"] >= 2 * step

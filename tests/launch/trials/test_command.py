@@ -22,7 +22,7 @@ from engram.launch.run.trained import run_config
 from engram.launch.train import command
 from engram.launch.trials.command import trial_runs
 from engram.launch.trials.plan import Plan, new_folder
-from engram.launch.trials.summary import summary
+from engram.launch.trials.trial import summary
 from engram.learners import checkpoints
 from runs import FOREVER, TINY, family, gone, start, wait_for
 
@@ -147,7 +147,7 @@ def test_a_run_of_a_seed_is_that_of_the_seed_alone() -> None:
         ("--seed 1 --seeds 1,2", "--seed and --seeds are both given; allowed: one of them"),
         ("--seeds 1,1", "seeds has 1 twice"),
         ("--seeds 1,x", "'x' is not a whole number"),
-        ("--seeds", "--seeds needs a value"),
+        ("--seeds", "--seeds: expected at least one argument"),
         ("--seeds 1,-2", r"seeds is -2; allowed: 0\.\."),
         ("--seeds 1,2 --corr lstm", "unknown flag '--corr'; did you mean: --core"),
         ("--seeds 1,2 --env-args nonsense=1", "nonsense"),
@@ -155,7 +155,7 @@ def test_a_run_of_a_seed_is_that_of_the_seed_alone() -> None:
         ("--seeds 1,2 --trials 3", "--trials is given without --sweep"),
         ("--trials 3", "--trials is given without --sweep"),
         ("--jobs 2", "--jobs is given without --sweep or --seeds"),
-        ("--seeds 1,2 --jobs 0", "--jobs is 0; allowed: one whole number, at least 1"),
+        ("--seeds 1,2 --jobs 0", "--jobs is 0; allowed: at least 1"),
         (f"--sweep {SPACE}", "--sweep needs --trials N"),
         ("--sweep learner.lrr=uniform(0,1) --trials 2", "sweep learner.lrr: no such setting; did you mean: learner.lr"),
         ("--sweep learner.clip_rho=uniform(0.5,1) --algorithm ppo --trials 2", "clip_rho"),

@@ -1,0 +1,99 @@
+"""Plot of a figure's results: the mean of every curve, a band from lowest to highest seed, the paper's results."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from . import tasks
+
+_CUT = re.compile(r"(.+?)-(\d+)(-[a-z]+)?")  # Name of a curve at one cut of the gradient: core, steps, variant
+POINTS = 120  # Maximum points of a curve
+DPI = 110
+
+
+def draw(document: dict[str, Any], title: str, file: Path) -> None:
+    """Plot a document of results.
+
+    In a figure with tasks, a panel for each task follows one with the interquartile means. Curves called CORE-NUMBER,
+    one number for each cut of the gradient, have a panel for each number. An easier variant has no lines of the paper,
+    since it is another task.
+    """
+    curves, quick = document["curves"], document["size"] == "quick"
+    with_tasks = any("task" in curve for curve in curves.values())
+    if with_tasks:
+        named = {name: (curve["task"], curve["core"]) for name, curve in curves.items()}
+        groups = {task: {x: core for x, (of, core) in named.items() if of == task} for task in tasks.tasks_of(document)}
+        title = f"{title}{', smaller variant' if quick else ''}: {tasks.extent(document)}"
+    else:
+        groups = {f"gradients cut every {cut} steps" if cut else "": names for cut, names in panels(curves).items()}
+        title = f"{title}{', easier variant' if quick else ''}"
+    labels = list(dict.fromkeys(label for names in groups.values() for label in names.values()))
+    styles = {label: curve_style(number) for number, label in enumerate(labels)}
+    count = len(groups) + with_tasks
+    columns = min(3 if with_tasks else 2, count)
+    rows = -(-count // columns)
+    size = (7.5, 4.5) if count == 1 else (4.6 * columns, 3.4 * rows)
+    figure = Figure(size, layout="constrained")
+    grid: Any = figure.subplots(rows, columns, sharey=not with_tasks, squeeze=False)  # pyright: ignore
+    places = iter(grid.flat)
+    if with_tasks:
+        _draw_ranking(next(places), document, styles)
+    for name, names in groups.items():
+        axes = next(places)
+        _draw_panel(axes, document, names, styles)
+        axes.set_title(name, fontsize=10)
+    for axes in places:
+        axes.remove()
+    lines = {str(x.get_label()): x for axes in figure.axes for x in axes.get_legend_handles_labels()[0]}
+    figure.legend(lines.values(), lines.keys(), loc="outside right upper", fontsize=8)
+    figure.suptitle(title)
+    figure.savefig(file, dpi=DPI, metadata={"Software": None})  # pyright: ignore[reportUnknownMemberType]
+
+
+def panels(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Curves by panel, and the label of each: CORE in the panel CUT for CORE-CUT, else all in one panel called ""."""
+    every = {name: name for name in names}
+    by_cut: dict[str, dict[str, str]] = {}
+    for name in every:
+        match = _CUT.fullmatch(name)
+        if match is None:
+            return {"": every}
+        by_cut.setdefault(match[2], {})[name] = match[1] + (match[3] or "")
+    return {cut: by_cut[cut] for cut in sorted(by_cut, key=int, reverse=True)} if len(by_cut) > 1 else {"": every}
+
+
+def _draw_panel(axes: Any, document: dict[str, Any], names: dict[str, str], styles: dict[str, tuple[str, str]]) -> None:
+    """The curves of one panel; a label has the same color and line in all panels."""
+    measure = document["measure"]
+    for name, label in names.items():
+        color, dashes = styles[label]
+        curves = [run["curve"] for run in document["curves"][name]["runs"].values() if run["curve"]["step"]]
+        if not curves:  # no episode has ended yet
+            continue
+        steps = np.linspace(0, min(curve["step"][-1] for curve in curves), POINTS)[1:]
+        values = np.array([np.interp(steps, curve["step"], curve[measure]) for curve in curves])
+        axes.plot(steps / 1e6, values.mean(0), dashes, color=color, label=label)
+        axes.fill_between(steps / 1e6, values.min(0), values.max(0), color=color, alpha=0.2, linewidth=0)
+    for line in [] if document["size"] == "quick" else document.get("published", []):
+        axes.axhline(line["value"], color="black", linestyle=":", linewidth=0.8)
+        text, place = f"{line['label']} {line['value']:g} in the paper", (1.0, line["value"])
+        axes.annotate(text, place, xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
+    axes.set(xlabel="million environment steps", ylabel=f"{measure} in training")
+
+
+def _draw_ranking(axes: Any, document: dict[str, Any], styles: dict[str, tuple[str, str]]) -> None:
+    means = tasks.ranking(tasks.scores(document))
+    for place, (core, mean) in enumerate(reversed(means)):
+        error = None if np.isnan(mean.low) else [[mean.value - mean.low], [mean.high - mean.value]]
+        axes.errorbar(mean.value, place, xerr=error, fmt="o", color=styles[core][0], capsize=3)
+    axes.set_yticks(range(len(means)), [core for core, _ in reversed(means)], fontsize=8)
+    axes.set_title("interquartile mean of MMER", fontsize=10)
+
+
+def curve_style(number: int) -> tuple[str, str]:
+    """Color and line style of a curve, different for the first thirty."""
+    return f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]
