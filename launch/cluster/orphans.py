@@ -5,7 +5,7 @@ the out-of-memory killer. The cleanup process records all descendants of the run
 their parent is unknown. Then it ends the remaining ones and removes the folders of the run's Rays (sockets and logs).
 
 It reads its standard input, a pipe that only the run has open: the pipe closes when the run ends for any reason. This
-file is run by path and imports the standard library only, to cost little.
+file is run by path, without engram, to start fast.
 """
 
 import contextlib
@@ -17,23 +17,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
+
+import psutil
 
 LOOK_SECONDS = 1.0  # Seconds between two records of the run's descendants
 GRACE_SECONDS = 5.0  # Seconds that Ray needs at most for an orderly end of its processes
-
-
 STALE_SECONDS = 3600.0
 """Age of the newest log, in seconds, after which the folder of a Ray without a process is removed: Ray writes to its
 logs every minute, and its process may be in another container that shares the folder."""
-
-
-class Process(NamedTuple):
-    """A process in /proc; id and start time together are unique."""
-
-    number: int
-    started: str
-    parent: int
 
 
 def start_clean_up(sessions: Path) -> "subprocess.Popen[bytes]":
@@ -43,7 +34,7 @@ def start_clean_up(sessions: Path) -> "subprocess.Popen[bytes]":
         sessions: parent of the folders of this process's Rays.
     """
     return subprocess.Popen(
-        [sys.executable, "-S", "-E", __file__, str(os.getpid()), str(sessions)],
+        [sys.executable, "-P", __file__, str(os.getpid()), str(sessions)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -51,40 +42,13 @@ def start_clean_up(sessions: Path) -> "subprocess.Popen[bytes]":
     )
 
 
-def processes() -> list[Process]:
-    """All processes that are not zombies (Linux only; empty elsewhere)."""
-    result: list[Process] = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            # The name in parentheses may contain spaces; the fields after it do not: state, parent, ..., start time.
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            if fields[0] != "Z":
-                result.append(Process(int(folder.name), fields[19], int(fields[1])))
-    return result
-
-
-def descendants(root: int) -> set[tuple[int, str]]:
-    """Id and start time of all descendants of process `root`, without the calling process."""
-    children: dict[int, list[Process]] = {}
-    for process in processes():
-        children.setdefault(process.parent, []).append(process)
-    family: set[tuple[int, str]] = set()
-    waiting = [root]
-    while waiting:
-        for child in children.get(waiting.pop(), []):
-            if child.number != os.getpid():
-                family.add((child.number, child.started))
-                waiting.append(child.number)
-    return family
-
-
 def remove_stale(sessions: Path) -> None:
     """Remove the folders of Rays whose process has ended and whose logs are older than STALE_SECONDS."""
-    alive = {process.number for process in processes()}
     for folder in sessions.glob("session_*_[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
             newest = max(file.stat().st_mtime for file in (folder, *folder.glob("logs/*")))
-            if alive and int(folder.name.rpartition("_")[2]) not in alive and time.time() - newest > STALE_SECONDS:
+            alive = psutil.pid_exists(int(folder.name.rpartition("_")[2]))
+            if not alive and time.time() - newest > STALE_SECONDS:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -92,17 +56,14 @@ def main(root: int, sessions: Path) -> None:
     """Record the run's descendants while it lives; after its end, wait for them, end the rest and clean up."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    family: set[tuple[int, str]] = set()
+    family: set[psutil.Process] = set()  # A process of psutil is its id and its start time
     while not select.select([sys.stdin], [], [], LOOK_SECONDS)[0]:
-        family |= descendants(root)
-    deadline = time.monotonic() + GRACE_SECONDS
-    while left := family & {(p.number, p.started) for p in processes()}:
-        if time.monotonic() > deadline:
-            for number, _ in left:
-                with contextlib.suppress(OSError):
-                    os.kill(number, signal.SIGKILL)
-            break
-        time.sleep(0.2)
+        with contextlib.suppress(psutil.Error):
+            family |= {*psutil.Process(root).children(recursive=True)} - {psutil.Process()}
+    _, remaining = psutil.wait_procs(family, GRACE_SECONDS)
+    for process in remaining:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
     for folder in sessions.glob(f"session_*_{root}"):
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -10,11 +10,11 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -66,11 +66,8 @@ class Job(ABC):
         return  # nothing follows
 
     def outcome(self, event: str) -> str:
-        """Text for an event other than "started" and "running"."""
+        """Text on the end of the run's process: finished, stopped or failed."""
         return f"{self.label}: {event} at {self.steps():,} of {self.total_steps:,} steps"
-
-
-J = TypeVar("J", bound=Job)
 
 
 def tool(name: str) -> str:
@@ -91,54 +88,47 @@ def signals_as_interrupt() -> Generator[None]:
 
 
 def run_shown(jobs: Sequence[Job], at_a_time: int, console: Console, deadline: float = float("inf")) -> bool:
-    """`run_all` with a progress bar per process and a line per outcome."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeElapsedColumn())
-    bars: dict[Job, TaskID] = {}
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-
-        def report(job: Job, event: str) -> None:
-            if event == "started":
-                bars[job] = progress.add_task(job.label, total=job.total_steps, status="")
-            if event in ("started", "running"):
-                steps = job.steps()
-                progress.update(bars[job], completed=steps, status=f"{steps:,} steps")
-                return
-            progress.remove_task(bars.pop(job))
-            console.print(job.outcome(event), highlight=False)
-
-        return run_all(jobs, at_a_time, report, deadline)
-
-
-def run_all(jobs: Sequence[J], at_a_time: int, report: Callable[[J, str], None], deadline: float) -> bool:
-    """Run and complete every job that is not finished; returns whether all are finished.
+    """Run and complete every job that is not finished, with a progress bar per process and a line per outcome; returns
+    whether all are finished.
 
     Args:
         jobs: in the order in which to start them.
         at_a_time: processes at a time, at least 1.
-        report: called with a job and an event: "started", "running", "finished", "stopped" or "failed".
         deadline: `time.monotonic()` at which every process is stopped with a checkpoint.
 
     Raises KeyboardInterrupt after every process has written its checkpoint, and RunFailedError if a run failed, after
     the others have ended.
     """
     waiting = [job for job in jobs if not job.finished]
-    running: dict[J, subprocess.Popen[bytes]] = {}
+    running: dict[Job, tuple[subprocess.Popen[bytes], TaskID]] = {}
     failed: list[str] = []
-    try:
-        while (waiting or running) and time.monotonic() < deadline:
-            while waiting and len(running) < at_a_time:
-                job = waiting.pop(0)
-                running[job] = _start(job)
-                report(job, "started")
-            time.sleep(POLL_SECONDS)
-            for job, process in list(running.items()):
-                if process.poll() is None:
-                    report(job, "running")
-                    continue
-                del running[job]
-                failed += _end(job, process.returncode, report)
-    finally:
-        _stop(running, report)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        try:
+            while (waiting or running) and time.monotonic() < deadline:
+                while waiting and len(running) < at_a_time:
+                    job = waiting.pop(0)
+                    running[job] = _start(job), progress.add_task(job.label, total=job.total_steps, status="")
+                time.sleep(POLL_SECONDS)
+                for job, (process, bar) in list(running.items()):
+                    if process.poll() is None:
+                        progress.update(bar, completed=(steps := job.steps()), status=f"{steps:,} steps")
+                        continue
+                    del running[job]
+                    progress.remove_task(bar)
+                    try:
+                        _complete(job, process.returncode)
+                        event = "finished" if job.finished else "stopped"
+                    except RunFailedError as problem:
+                        failed.append(str(problem))
+                        event = "failed"
+                    console.print(job.outcome(event), highlight=False)
+        finally:
+            for process, _ in running.values():
+                process.send_signal(signal.SIGTERM)
+            for job, (process, _) in running.items():
+                process.wait()
+                console.print(job.outcome("stopped"), highlight=False)
     if failed:
         raise RunFailedError("; ".join(failed))
     return all(job.finished for job in jobs)
@@ -148,21 +138,6 @@ def lower_priority() -> None:
     """Run at a lower priority and end with the parent; for `preexec_fn`."""
     os.nice(NICENESS)
     end_with_parent()
-
-
-def _end(job: J, code: int, report: Callable[[J, str], None]) -> list[str]:
-    """Complete a job whose process has ended; returns the reason if that failed."""
-    try:
-        if code:
-            lines = job.log.read_text(errors="replace").split("\n")
-            last = next((line.strip() for line in reversed(lines) if line.strip()), "")[:LAST_LINE]
-            raise RunFailedError(f"{job.label}: rl-train ended with exit code {code}; see {job.log} ({last})")
-        job.complete()
-    except RunFailedError as problem:
-        report(job, "failed")
-        return [str(problem)]
-    report(job, "finished" if job.finished else "stopped")
-    return []
 
 
 def _start(job: Job) -> "subprocess.Popen[bytes]":
@@ -178,12 +153,13 @@ def _start(job: Job) -> "subprocess.Popen[bytes]":
         )
 
 
-def _stop(running: "dict[J, subprocess.Popen[bytes]]", report: Callable[[J, str], None]) -> None:
-    for process in running.values():
-        process.send_signal(signal.SIGTERM)
-    for job, process in running.items():
-        process.wait()
-        report(job, "stopped")
+def _complete(job: Job, code: int) -> None:
+    """Complete a job whose process has ended with an exit code. Raises RunFailedError."""
+    if code:
+        lines = job.log.read_text(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")[:LAST_LINE]
+        raise RunFailedError(f"{job.label}: rl-train ended with exit code {code}; see {job.log} ({last})")
+    job.complete()
 
 
 def _interrupt(*_: object) -> NoReturn:

@@ -66,39 +66,41 @@ def look() -> Facts:
 
 def examine(config: RunConfig, here: Facts, nodes: Sequence[Facts], estimate: Estimate, actors: int) -> list[Finding]:
     """All findings; `here` is the learner's machine, `nodes` all machines."""
-    needed, threads = FILES + FILES_PER_ACTOR * actors, os.environ.get("OMP_NUM_THREADS", "1 (default)")
-    findings = [*versions(here, nodes), processors(config, here, nodes, actors), *learners(config, nodes, estimate)]
-    value = f"OMP_NUM_THREADS = {threads}, for each of {actors} actors"
+    findings = [versions(here, nodes), processors(config, here, nodes, actors), *learners(config, nodes, estimate)]
+    threads = os.environ.get("OMP_NUM_THREADS", "1")
     advice = "unset OMP_NUM_THREADS: actors then use one thread each"
-    findings.append(_if(threads not in ("1", "1 (default)"), "threads", "warning", value, advice))
+    findings.append(_if(threads != "1", "threads", "warning", f"OMP_NUM_THREADS = {threads}", advice))
+    files = FILES + FILES_PER_ACTOR * actors
     for node in nodes:
         share = share_of(estimate, node, here, nodes)
         value = f"{size_in_words(node.memory)} free on {node.name}, {size_in_words(share)} needed"
         findings.append(_if(share > MEMORY_LIMIT * node.memory, "memory", "problem", value, LESS))
         findings.append(shared_memory(config, node, estimate))
-        value = f"{node.files:,} allowed on {node.name}, {needed:,} needed"
+        value = f"{node.files:,} allowed on {node.name}, {files:,} needed"
         advice = "ulimit -n 65536, or nofile in /etc/security/limits.conf"
-        findings.append(_if(node.files < needed, "open files", "problem", value, advice))
-    return [*findings, run_disk(config, estimate), home(), token(config), *gpu()]
+        findings.append(_if(node.files < files, "open files", "problem", value, advice))
+    findings += [run_disk(config, estimate), home(), token(config)]
+    if not torch.cuda.is_available() and Path("/proc/driver/nvidia/version").exists():
+        value = f"torch {torch.__version__} does not use this machine's GPU"
+        findings.append(Finding("GPU", value, "warning", "install torch for the GPU's driver, or --device cpu"))
+    return findings
 
 
 def _if(wrong: bool, what: str, verdict: Verdict, value: str, advice: str) -> Finding:
     return Finding(what, value, verdict, advice) if wrong else Finding(what, value, "ok")
 
 
-def versions(here: Facts, nodes: Sequence[Facts]) -> list[Finding]:
+def versions(here: Facts, nodes: Sequence[Facts]) -> Finding:
     """Whether all nodes have exactly the same versions of Python and the packages."""
-    findings: list[Finding] = []
-    for name, own in here.versions.items():
-        other = [f"{node.versions.get(name)} on {node.name}" for node in nodes if node.versions.get(name) != own]
-        if own is None:
-            findings.append(Finding(name, "not installed", "problem", f"pip install -c constraints.txt {name}"))
-        elif other:
-            advice = "one image, or one constraints.txt, for all nodes (docs/tutorials/cluster.md)"
-            findings.append(Finding(name, f"{own} here, {', '.join(other)}", "problem", advice))
-        else:
-            findings.append(Finding(name, own, "ok"))
-    return findings
+    other = [
+        f"{name} {own} here, {node.versions.get(name)} on {node.name}"
+        for name, own in here.versions.items()
+        for node in nodes
+        if node.versions.get(name) != own
+    ]
+    value = "; ".join(other) or ", ".join(f"{name} {own}" for name, own in here.versions.items())
+    advice = "one image, or one constraints.txt, for all nodes (docs/tutorials/cluster.md)"
+    return _if(bool(other), "versions", "problem", value, advice)
 
 
 def processors(config: RunConfig, here: Facts, nodes: Sequence[Facts], actors: int) -> Finding:
@@ -115,26 +117,24 @@ def learners(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> l
     """Whether every additional learner has a CPU in addition to the actors' and a reserved node, if there are any."""
     if config.num_learners == 1:
         return []
-    cores, actors = sum(node.cores for node in nodes), (config.fixed_actors or 1) * config.actor_cpus
-    gradient = size_in_words(4 * estimate.parameters)
-    part = f"{config.share_envs} environments of an update each, {gradient} of gradient exchanged"
+    cores, gpus, reserved = (
+        sum(each) for each in zip(*((n.cores, len(n.gpus), n.learners) for n in nodes), strict=True)
+    )
+    part = f"{config.share_envs} environments of an update each, {size_in_words(4 * estimate.parameters)} of gradient"
     if config.population:
         part = f"{-(-config.population // config.num_learners)} members each at most"
-    room, claim = max(0, int(cores - actors)), f"a CPU of {cores}"
-    if 0 < (reserved := sum(node.learners for node in nodes)) < room:
+    room, claim = max(0, int(cores - (config.fixed_actors or 1) * config.actor_cpus)), f"a CPU of {cores}"
+    if 0 < reserved < room:
         room, claim = reserved, f"one of {reserved} Ray resources `learner`"
-    advice = f"--num-learners {room + 1}: each but the first claims {claim}"
+    advice, full = f"--num-learners {room + 1}: each but the first claims {claim}", config.num_learners - 1 > room
+    if config.device.startswith("cuda") and gpus < config.num_learners:
+        advice, full = f"each uses one of {gpus} GPUs", True
     verdict: Verdict = "problem" if config.ray_address else "warning"
-    if config.device.startswith("cuda") and (gpus := sum(len(node.gpus) for node in nodes)) < config.num_learners:
-        return [Finding("learners", f"{config.num_learners}: {part}", verdict, f"each uses one of {gpus} GPUs")]
-    full = config.num_learners - 1 > room
     return [_if(full, "learners", verdict, f"{config.num_learners}: {part}", advice)]
 
 
 def share_of(estimate: Estimate, node: Facts, here: Facts, nodes: Sequence[Facts]) -> int:
     """Bytes of the run on one node: the learner and its unrolls on this machine, actors distributed over the cores."""
-    if len(nodes) == 1:
-        return estimate.memory
     own = estimate.learner + estimate.object_store
     share = (estimate.memory - own) * node.cores // max(1, sum(each.cores for each in nodes))
     return share + (own if node.name == here.name else 0)
@@ -146,11 +146,9 @@ def shared_memory(config: RunConfig, node: Facts, estimate: Estimate) -> Finding
         return Finding("shared memory", "not used with --local", "ok")
     needed = max(estimate.object_store, 0 if config.ray_address else OBJECT_STORE_BYTES)
     value = f"{size_in_words(node.shared_memory)} free in /dev/shm of {node.name}, {size_in_words(needed)} needed"
-    if estimate.object_store > OBJECT_STORE_BYTES and not config.ray_address:
-        value += f", {size_in_words(OBJECT_STORE_BYTES)} allowed"
-        return Finding("shared memory", value, "problem", LESS)
-    gigabytes = max(2, round(1.5 * needed / 2**30))
-    advice = f"docker run --shm-size={gigabytes}g, or Ray uses slow files"
+    if needed > OBJECT_STORE_BYTES and not config.ray_address:
+        return Finding("shared memory", f"{value}, {size_in_words(OBJECT_STORE_BYTES)} allowed", "problem", LESS)
+    advice = f"docker run --shm-size={max(2, round(1.5 * needed / 2**30))}g, or Ray uses slow files"
     return _if(node.shared_memory < needed, "shared memory", "warning", value, advice)
 
 
@@ -181,23 +179,14 @@ def home() -> Finding:
 
 def token(config: RunConfig) -> Finding:
     """Whether Ray requires its token, and whether other users can read it."""
-    if os.environ.get("RAY_AUTH_MODE", "token") != "token":
-        value = f"RAY_AUTH_MODE = {os.environ['RAY_AUTH_MODE']}"
-        return Finding("token", value, "warning", "unset RAY_AUTH_MODE: anyone in the network can run code as you")
+    if (mode := os.environ.get("RAY_AUTH_MODE", "token")) != "token":
+        advice = "unset RAY_AUTH_MODE: anyone in the network can run code as you"
+        return Finding("token", f"RAY_AUTH_MODE = {mode}", "warning", advice)
     file = token_file()
     if "RAY_AUTH_TOKEN" not in os.environ and not token_is_kept():
-        value = f"{file} cannot be read or written"
-        if config.ray_address:
-            return Finding("token", value, "problem", "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, as on the cluster's head")
-        return Finding("token", f"{value}; each private Ray gets another one", "ok")
-    if os.access(file, os.R_OK) and file.stat().st_mode & 0o077:
-        return Finding("token", f"{file} can be read by others", "warning", f"chmod 600 {file}")
-    return Finding("token", "asked for", "ok")
-
-
-def gpu() -> list[Finding]:
-    """A finding if torch does not detect the machine's GPU; else nothing."""
-    if torch.cuda.is_available() or not Path("/proc/driver/nvidia/version").exists():
-        return []
-    why = f"torch {torch.__version__} has no CUDA" if torch.version.cuda is None else "torch cannot use its driver"
-    return [Finding("GPU", why, "warning", "install torch for the GPU's driver, or --device cpu")]
+        advice = "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, as on the cluster's head"
+        return _if(bool(config.ray_address), "token", "problem", f"{file} cannot be read or written", advice)
+    readable = os.access(file, os.R_OK) and bool(file.stat().st_mode & 0o077)
+    return _if(
+        readable, "token", "warning", f"{file}, readable by others" if readable else "required", f"chmod 600 {file}"
+    )

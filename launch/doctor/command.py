@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
         raise EngramError(f"one actor and one update do not fit into memory: {problem}") from problem
     findings = [*lost, *examine(config, here, nodes, cost, actors)]
     if "--json" in arguments:
-        print(json.dumps(as_json(findings, cost, nodes), indent=1))
+        print_json(findings, estimate=cost._asdict(), nodes=[node._asdict() for node in nodes])
     else:
         show(findings, cost, make_console())
     return int(worst(findings) == "problem")
@@ -85,7 +85,7 @@ def examine_run(path: str, arguments: Sequence[str]) -> int:
             for finding in symptoms(read_rows(each.metrics_file), config)
         ]
     if "--json" in arguments:
-        print(json.dumps({"verdict": worst(findings), "findings": [each._asdict() for each in findings]}, indent=1))
+        print_json(findings)
     else:
         show_findings(findings, make_console())
     return int(worst(findings) != "ok")
@@ -127,14 +127,10 @@ def worst(findings: Sequence[Finding]) -> Verdict:
     return max((finding.verdict for finding in findings), key=list(_COLORS).index)
 
 
-def as_json(findings: Sequence[Finding], cost: Estimate, nodes: Sequence[Facts]) -> dict[str, Any]:
-    """The findings and the estimate as JSON."""
-    return {
-        "verdict": worst(findings),
-        "findings": [finding._asdict() for finding in findings],
-        "estimate": cost._asdict(),
-        "nodes": [node._asdict() for node in nodes],
-    }
+def print_json(findings: Sequence[Finding], **others: Any) -> None:
+    """Print the findings, and others, as one JSON object."""
+    facts = {"verdict": worst(findings), "findings": [each._asdict() for each in findings]}
+    print(json.dumps(facts | others, indent=1))
 
 
 def show(findings: Sequence[Finding], cost: Estimate, console: Console) -> None:

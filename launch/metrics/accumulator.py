@@ -3,7 +3,8 @@
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,20 +19,6 @@ TIMERS = ("learner_busy", "queue_wait")
 LAST_VALUES = ("learner/lr", "learner/skipped", "learner/skipped_observation", "learner/skipped_reward")
 """Metrics that report the last value, like those of a population; all others report the mean over updates."""
 _FACTS = EPISODE_COLUMNS[1:]
-
-
-class Timer:
-    """Adds up the seconds spent inside its `with` statements."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._entered = 0.0
-
-    def __enter__(self) -> None:
-        self._entered = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds += time.perf_counter() - self._entered
 
 
 class Settled(NamedTuple):
@@ -62,7 +49,7 @@ class Accumulator:
 
     def _begin(self) -> None:
         self._started = time.perf_counter()
-        self._timers = {name: Timer() for name in TIMERS}
+        self._seconds: dict[str, float] = {name: 0.0 for name in TIMERS}
         self._sums: dict[str, list[float]] = {}
         self._last: dict[str, float] = {}
         self._updates = 0
@@ -71,9 +58,18 @@ class Accumulator:
         self._acting = 0.0
         self._unrolls = 0
 
-    def time(self, name: str) -> Timer:
+    @contextmanager
+    def time(self, name: str) -> Generator[None]:
         """`with accumulator.time("queue_wait"): ...` counts towards `perf/queue_wait`; `name` is one of TIMERS."""
-        return self._timers[name]
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add_seconds(name, time.perf_counter() - started)
+
+    def add_seconds(self, name: str, seconds: float) -> None:
+        """Add seconds that count towards `perf/` of a name of TIMERS."""
+        self._seconds[name] += seconds
 
     def add_update(self, metrics: dict[str, float]) -> None:
         """Add an update and the learner's metrics. Values that are not finite are left out of the means."""
@@ -135,7 +131,7 @@ class Accumulator:
         sums = zip(self._names, self._episodes.tolist(), self._known.tolist(), strict=True)
         metrics |= {f"episode/{name}": total / count for name, total, count in sums if count}
         metrics["perf/env_steps_per_second"] = (steps - self._steps) / wall
-        metrics |= {f"perf/{name}": timer.seconds / wall for name, timer in self._timers.items()}
+        metrics |= {f"perf/{name}": seconds / wall for name, seconds in self._seconds.items()}
         metrics["perf/actors"] = float(self.num_actors)
         metrics["perf/actor_failures"] = float(self._failures - self._failures_reported)
         self._failures_reported = self._failures
@@ -183,7 +179,7 @@ class Accumulator:
         return {
             "steps": self._steps,
             "wall": time.perf_counter() - self._started,
-            "timers": {name: timer.seconds for name, timer in self._timers.items()},
+            "timers": dict(self._seconds),
             "sums": {name: list(total) for name, total in self._sums.items()},
             "last": dict(self._last),
             "counts": [self._updates, self._num_episodes, self._unrolls],
@@ -191,7 +187,7 @@ class Accumulator:
             "names": list(self._names),
             "episodes": self._episodes.tolist(),
             "known": self._known.tolist(),
-            "window": _lists(self._window),
+            "window": [list(row) for row in self._window],
             "begun": self._begun,
             "ended": sorted(self._ended),
         }
@@ -200,8 +196,7 @@ class Accumulator:
         """Continue from a `state_dict`."""
         self._steps = state["steps"]
         self._started = time.perf_counter() - state["wall"]
-        for name, timer in self._timers.items():
-            timer.seconds = state["timers"][name]
+        self._seconds = {name: state["timers"][name] for name in TIMERS}
         self._sums = {name: list(total) for name, total in state["sums"].items()}
         self._last = dict(state["last"])
         self._updates, self._num_episodes, *_, self._unrolls = state["counts"]  # older runs also counted bytes
@@ -222,7 +217,3 @@ def _arranged(values: Sequence[float], before: Sequence[str], names: Sequence[st
     """The values, in the order of `before`, rearranged to the order of `names`."""
     by_name = dict(zip(before, values, strict=False))
     return [by_name.get(name, missing) for name in names]
-
-
-def _lists(rows: Iterable[list[float]]) -> list[list[float]]:
-    return [list(row) for row in rows]

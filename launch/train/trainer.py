@@ -132,7 +132,7 @@ class Trainer:
             return
         ready, self._ready = [(self.members[number], batch) for number, batch in self._ready.items()], {}
         before, first = [member.steps for member, _ in ready], ready[0][0]
-        first.accumulator.time("queue_wait").seconds += self._waited
+        first.accumulator.add_seconds("queue_wait", self._waited)
         self._waited, self._between = 0.0, False
         with first.accumulator.time("learner_busy"):
             with self.lock:

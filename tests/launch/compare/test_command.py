@@ -149,7 +149,7 @@ def test_members_of_a_population_are_averaged_where_the_run_has_no_such_metric(t
     ("words", "message"),
     [
         ((), "no run is named"),
-        (("nowhere",), "nowhere cannot be read: FileNotFoundError"),
+        (("nowhere",), "nowhere contains no run"),
         (("empty",), "empty contains no run"),
         (("runs", "--metric", "episode/retrun"), r"metric is 'episode/retrun', which no run has; did you mean.*return"),
         (("runs", "--by", "croe"), r"by names 'croe', which is not a setting.*did you mean: core"),
