@@ -172,11 +172,12 @@ class Actor:
         env = map_leaves(lambda x: _room(x, steps), self._env_output)  # the environments write directly into it
         with torch.inference_mode():
             initial = self.agent.initial_state(self.batch.num_envs)
-        return Buffers(env, map_leaves(torch.from_numpy, env), self.state, initial, [self._no_episodes()])
+        tensors = map_leaves(torch.from_numpy, env)
+        return Buffers(env, tensors, _steps(env), _steps(tensors), self.state, initial, [self._no_episodes()])
 
     def env_output(self, buffers: "Buffers", t: int) -> EnvOutput:
         """Output of the environments at step t, leaves [N, ...], copied to the network's device at once."""
-        env = _at(buffers.tensors, t)
+        env = buffers.tensor_steps[t]
         if self._packer is None:
             return env
         leaves: list[torch.Tensor] = []
@@ -188,7 +189,7 @@ class Actor:
 
     def step_environment(self, buffers: "Buffers", t: int, output: AgentOutput, action: NDArray[Any]) -> None:
         """Step the environments with the agent's output at step t; actions [N, ...] are on the CPU."""
-        before, after = _at(buffers.env, t), _at(buffers.env, t + 1)
+        before, after = buffers.steps[t : t + 2]
         buffers.outputs.append(output)
         if self._replay:
             ends = before.terminated, before.truncated
@@ -205,7 +206,7 @@ class Actor:
     def finish(self, buffers: "Buffers") -> Unroll:
         """Return the unroll after its last step."""
         self.agent.end_unroll()
-        self._env_output = map_leaves(np.copy, _at(buffers.env, self.unroll_length))
+        self._env_output = map_leaves(np.copy, buffers.steps[-1])
         return Unroll(
             initial_state=map_state(torch.clone, buffers.initial_state),
             env=buffers.whole(self.device),
@@ -313,6 +314,8 @@ class Buffers:
 
     env: Any  # Steps 0..T as an EnvOutput of numpy arrays [T + 1, N, ...]
     tensors: EnvOutput  # Tensors that share memory with `env`
+    steps: list[Any]  # Views of each step of `env`
+    tensor_steps: list[EnvOutput]  # Views of each step of `tensors`
     initial_state: AgentState  # Recurrent state at step 0
     initial: AgentState  # Initial state of an episode with these weights
     episodes: list[NDArray[np.float32]]  # Finished episodes, as `Unroll.episodes`
@@ -336,6 +339,8 @@ def _room(first: NDArray[Any], steps: int) -> NDArray[Any]:
     return room
 
 
-def _at(env: Any, t: int) -> Any:
-    """View of step t of an EnvOutput."""
-    return map_leaves(lambda x: x[t], env)
+def _steps(env: Any) -> list[Any]:
+    """Views of all steps of an EnvOutput."""
+    if env.action_mask is None and env.extras is None and not isinstance(env.observation, dict):
+        return [EnvOutput(*leaves) for leaves in zip(*env[:4], strict=True)]
+    return [map_leaves(lambda x, t=t: x[t], env) for t in range(len(env.reward))]

@@ -16,9 +16,21 @@ from .cores.core import CoreState, Step, readable, reset_state
 from .cores.registry import core_class, make_core
 from .critic import PrivilegedCritic
 from .custom.torso import TORSOS
+from .heads import Heads, prepare_heads
 from .normalization import Moments, RescaledHead, symlog
 from .prediction import REWARD, MapPrediction, Prediction
-from .specs import ActionSpec, BoxSpec, MapSpec, ObservationSpec, as_input, best, masked, no_action, sample
+from .specs import (
+    ActionSpec,
+    BoxSpec,
+    MapSpec,
+    ObservationSpec,
+    as_input,
+    best,
+    masked,
+    no_action,
+    noise_like,
+    sample,
+)
 from .torsos import TorsoConfig, make_torso
 from .unique_observations import TorsoCache, once_each
 from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
@@ -111,7 +123,7 @@ class Agent(nn.Module):
         self._encoder = TorsoCache(self.torso)
         self._unrolling = False
         """Whether weights are constant between steps, so that features of observations are cached."""
-        self._core_step: Step | None = None  # Steps of the core prepared for these weights
+        self._prepared: _Prepared | None = None  # Parts of `step` prepared for these weights
         extra = config.previous_action * action.num_outputs + config.previous_reward + (config.time_horizon > 0)
         self.rewards = Moments(1, memory=1e6) if config.previous_reward and not config.previous_reward_clip else None
         options = _core_options(config, getattr(self.torso, "image", None))
@@ -167,12 +179,12 @@ class Agent(nn.Module):
         """Cache the features of observations from the next `step` to `end_unroll`; weights must not change before. The
         cache begins empty, so that an unroll depends only on its weights and its start."""
         self._encoder.forget()
-        self._core_step = None
+        self._prepared = None
         self._unrolling = self.policy.weight.device.type == "cpu"
 
     def end_unroll(self) -> None:
         """Stop caching."""
-        self._unrolling, self._core_step = False, None
+        self._unrolling, self._prepared = False, None
 
     @as_learned
     def features(self, observation: ObservationTensor) -> Tensor:
@@ -189,27 +201,41 @@ class Agent(nn.Module):
     ) -> tuple[AgentOutput, AgentState]:
         """Act on one step [B, ...]: reset where the last step ended an episode, then run one forward pass for all B.
         `initial` is the initial state, if already computed."""
-        if self._unrolling and self._core_step is None:
-            self._core_step = self._prepared(state)
-        logits, value, after = self.respond(env, state, self.features(env.observation), initial, self._core_step)
-        action = best(self.action_spec, logits) if self.greedy else sample(self.action_spec, logits, generator)
+        if self._unrolling and self._prepared is None:
+            self._prepared = self._prepare(state)
+        core, heads = self._prepared or (None, None)
+        output, after = self._advance(env, state, self.features(env.observation), initial, core)
+        if heads is None:
+            logits, value = self._heads(output, env)
+            action = best(self.action_spec, logits) if self.greedy else sample(self.action_spec, logits, generator)
+        else:
+            noise = output.new_empty(len(output), heads.options)
+            noise = noise.fill_(1) if self.greedy else noise_like(self.action_spec, noise, generator)
+            logits, value, action = heads(output, env.action_mask, noise)
         return AgentOutput(action, logits, value), after._replace(previous_action=action)
 
     @as_learned
-    def _prepared(self, state: AgentState) -> Step:
-        return self.core.acting(state.core, len(state.over))
+    def _prepare(self, state: AgentState) -> "_Prepared":
+        heads = None if self.critic else prepare_heads(self.action_spec, self.policy, self.value)
+        return _Prepared(self.core.acting(state.core, len(state.over)), heads)
+
+    def respond(
+        self, env: EnvOutput, state: AgentState, features: Tensor | None = None, initial: AgentState | None = None
+    ) -> tuple[Tensor, Tensor, AgentState]:
+        """Logits, values and the next state of one step; its action is still the previous one."""
+        output, after = self._advance(env, state, features, initial)
+        return *self._heads(output, env), after
 
     @as_learned
-    def respond(
+    def _advance(
         self,
         env: EnvOutput,
         state: AgentState,
-        features: Tensor | None = None,
-        initial: AgentState | None = None,
+        features: Tensor | None,
+        initial: AgentState | None,
         core_step: Step | None = None,
-    ) -> tuple[Tensor, Tensor, AgentState]:
-        """Logits, values and the next state of one step; its action is still the previous one. `core_step` is a
-        prepared step of the core."""
+    ) -> tuple[Tensor, AgentState]:
+        """Output of the core, or of a prepared step of it, and the next state."""
         over, core = state.over, state.core
         if not readable(over) or bool(over.any()):
             initial = self.initial_state(over.shape[0]) if initial is None else initial
@@ -219,8 +245,7 @@ class Agent(nn.Module):
         inputs = self._inputs(encoded, state.previous_action, env.reward, state.elapsed)
         output, core_state = core_step(inputs, over, core) if core_step else self.core(inputs, core)
         over = env.terminated | env.truncated
-        after = state._replace(core=core_state, elapsed=state.elapsed + 1, over=over)
-        return *self._heads(output, env), after
+        return output, state._replace(core=core_state, elapsed=state.elapsed + 1, over=over)
 
     def unroll(self, env: EnvOutput, action: Tensor, state: AgentState, bptt_length: int | None = None) -> AgentUnroll:
         """Run the learner's pass over R steps: env [R, B, ...], actions [R - 1, B, ...] taken before the last. `state`
@@ -299,6 +324,11 @@ class Agent(nn.Module):
             logits = torch.cat([logits, self.log_deviation.clamp(*LOG_DEVIATIONS).expand_as(logits)], -1)
         value_inputs = outputs if self.critic is None else self.critic(outputs, _extra(env, PRIVILEGED))
         return masked(logits, env.action_mask), self.value(value_inputs).squeeze(-1)
+
+
+class _Prepared(NamedTuple):
+    core: Step
+    heads: Heads | None
 
 
 def _extra(env: EnvOutput, name: str) -> Tensor | None:

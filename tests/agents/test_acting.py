@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from engram.agents import bf16
+from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores.core import map_state, reset_state, state_leaves
 from engram.agents.cores.fast import routes
 from engram.agents.cores.registry import make_core
-from engram.agents.specs import ArraySpec
+from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.torsos import TorsoConfig, make_torso
+from engram.agents.values import EnvOutput
 
 B = 5
 POOLS = {"pool_size": 16, "num_pools": 4, "viewport_size": 3, "summarizer_size": 8}
@@ -103,3 +105,31 @@ def test_convolutions_for_acting_equal_the_modules(config, layout, monkeypatch):
             torso(observation)
         monkeypatch.setattr(routes, "enabled", False)
         torch.testing.assert_close(torso(observation), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rescaled", [False, True])
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("greedy", [False, True])
+def test_compiled_heads_sample_as_the_modules(rescaled, masks, greedy):
+    torch.manual_seed(0)
+    config = AgentConfig(core="lstm", core_args={"hidden_size": 24}, normalize_returns=rescaled, previous_action=True)
+    agent = Agent(ArraySpec((3,)), ChoiceSpec((4,)), config)
+    agent.greedy = greedy
+    if agent.units is not None:
+        agent.units.moments.deviation.fill_(3.0)
+        agent.units.moments.mean.fill_(-2.0)
+    plain, prepared = (torch.Generator().manual_seed(1) for _ in range(2))
+    state = other = agent.initial_state(B)
+    for _ in range(8):
+        mask = torch.rand(B, 4) < 0.5 if masks else None
+        if mask is not None:
+            mask[:, 2] = True
+        ends = torch.rand(B) < 0.2, torch.rand(B) < 0.1
+        env = EnvOutput(torch.randn(B, 3), torch.randn(B), *ends, mask)
+        agent.end_unroll()
+        expected, other = agent.step(env, other, plain)
+        agent.begin_unroll()
+        output, state = agent.step(env, state, prepared)
+        assert torch.equal(output.action, expected.action)
+        torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(state_leaves(state), state_leaves(other), rtol=1e-5, atol=1e-5)
