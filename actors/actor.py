@@ -167,7 +167,7 @@ class Actor:
         if weights is not None:
             self.load(weights)
         self._begun = True
-        self.agent.begin_unroll()
+        self.agent.begin_unroll(self.unroll_length)
         steps = self.unroll_length
         env = map_leaves(lambda x: _room(x, steps), self._env_output)  # the environments write directly into it
         with torch.inference_mode():

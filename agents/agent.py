@@ -37,6 +37,7 @@ from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 
 LOG_DEVIATIONS = (-5.0, 2.0)  # Bounds of a Gaussian policy's log standard deviations
 PRIVILEGED, MAP = "privileged", "map"  # Names of extras, or of observation entries that the torso does not read
+PREPARED_FROM = 4  # Steps of an unroll from which preparing them takes less time than it saves
 MOST_STEPS = 2**63 - 1  # A count of steps is an int64
 
 
@@ -175,11 +176,11 @@ class Agent(nn.Module):
             over=torch.zeros(batch_size, dtype=torch.bool, device=device),
         )
 
-    def begin_unroll(self) -> None:
-        """Cache the features of observations from the next `step` to `end_unroll`; weights must not change before. The
-        cache begins empty, so that an unroll depends only on its weights and its start."""
+    def begin_unroll(self, steps: int) -> None:
+        """Cache the features of observations in the next `steps` calls of `step` until `end_unroll`; weights must not
+        change before. The cache begins empty, so that an unroll depends only on its weights and its start."""
         self._encoder.forget()
-        self._prepared = None
+        self._prepared = None if steps >= PREPARED_FROM else _Prepared(None, None)
         self._unrolling = self.policy.weight.device.type == "cpu"
 
     def end_unroll(self) -> None:
@@ -203,7 +204,7 @@ class Agent(nn.Module):
         `initial` is the initial state, if already computed."""
         if self._unrolling and self._prepared is None:
             self._prepared = self._prepare(state)
-        core, heads = self._prepared or (None, None)
+        core, heads = self._prepared if self._prepared else (None, None)
         output, after = self._advance(env, state, self.features(env.observation), initial, core)
         if heads is None:
             logits, value = self._heads(output, env)
@@ -327,7 +328,7 @@ class Agent(nn.Module):
 
 
 class _Prepared(NamedTuple):
-    core: Step
+    core: Step | None
     heads: Heads | None
 
 

@@ -50,11 +50,14 @@ def core_works(name, size, options, batch, length):
     row = inputs[0].detach()
     state = core.initial_state(batch)
 
+    fresh = torch.zeros(batch, dtype=torch.bool)
+
     def act():
         nonlocal state
         with torch.inference_mode():
-            for _ in range(10):
-                _, state = core(row, state)
+            step = core.acting(state, batch) if hasattr(core, "acting") else lambda x, _, state: core(x, state)
+            for _ in range(40):
+                _, state = step(row, fresh, state)
 
     act()
     start = map_state(torch.clone, state)
@@ -66,7 +69,7 @@ def core_works(name, size, options, batch, length):
         core.zero_grad()
         inputs.grad = None
 
-    return {"acting": (act, 10 * batch), "learning": (learn, length * batch)}
+    return {"acting": (act, 40 * batch), "learning": (learn, length * batch)}
 
 
 def environment_works(name, batch):

@@ -130,7 +130,7 @@ class Concrete(Core):
         gains, decays = arrays(*self._stages.to(weight))
 
         def step(inputs: Tensor, reset: Tensor, state: ConcreteState) -> tuple[Tensor, ConcreteState]:
-            pools = state.pools.clone()
+            pools = state.pools.clone(memory_format=torch.contiguous_format)
             hold(
                 embed(inputs.contiguous().numpy())[None],
                 reset.numpy()[None],

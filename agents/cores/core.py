@@ -132,7 +132,8 @@ class Core(nn.Module):
         return None
 
     def acting(self, state: CoreState, batch_size: int) -> Step:
-        """Prepare steps from `state` of `batch_size` environments with the present weights, in inference mode."""
+        """Prepare steps from `state` of `batch_size` environments with the present weights, in inference mode. A step
+        may overwrite a state that an earlier one of these steps returned."""
         initial = self.initial_state(batch_size)
         pairs = zip(state_leaves(state), state_leaves(initial), strict=True)
         usual = all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs) and not altered(self)

@@ -103,7 +103,7 @@ class FWM(Core):
 
         def step(inputs: Tensor, reset: Tensor, state: FWMState) -> tuple[Tensor, FWMState]:
             hidden, after = controller(inputs, reset, state.controller)
-            h, memory, result = hidden.numpy(), torch.empty_like(state.memory), hidden.new_empty(batch_size, size)
+            h, memory, result = hidden.numpy(), hidden.new_empty(state.memory.shape), hidden.new_empty(batch_size, size)
             before, new = arrays(state.memory.flatten(2), memory.flatten(2))
             write_and_read(before, reset.numpy(), write(h), rates, read(h), squashed, new, result.numpy())
             output = torch.from_numpy(out(result.numpy()))

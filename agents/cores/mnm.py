@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear, linear
-from .core import Core, unroll_step_by_step
+from .core import Core, Step, unroll_step_by_step
+from .fast.acting import Affine
 from .fast.blas import gemm
 from .fast.elementwise import EPS
 from .fast.mnm import unroll as fast
@@ -125,10 +126,19 @@ class MNM(Core):
     def unroll_compiled(
         self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None = None
     ) -> tuple[Tensor, MNMState, Tensor | None]:
-        cell, none = self.controller.cell, inputs.new_empty(0)
-        targets = self.targets
-        tensors = fast.Leaves(
-            gates=linear(inputs, cell.weight_ih[:, : self.input_size], cell.bias_ih + cell.bias_hh),
+        cell = self.controller.cell
+        gates = linear(inputs, cell.weight_ih[:, : self.input_size], cell.bias_ih + cell.bias_hh)
+        tensors = self._tensors(gates, state)
+        run = fast.run(tensors, reset, self.initial_memory, self.scales(), self.num_heads, bptt_length)
+        h, read = run.joined[-1].split([self.output_size, self.memory_size], 1)
+        state = MNMState(LSTMState(h, run.c), read, MemoryWeights(*run.memory.unbind(1)), run.errors[-1])
+        return self.out(run.joined), state, run.errors
+
+    def _tensors(self, gates: Tensor, state: MNMState) -> fast.Leaves:
+        """Inputs of the compiled route from the inputs' share of the controller's gates."""
+        cell, none, targets = self.controller.cell, gates.new_empty(0), self.targets
+        return fast.Leaves(
+            gates=gates,
             h=state.controller.h,
             c=state.controller.c,
             read=state.read,
@@ -143,10 +153,32 @@ class MNM(Core):
             norm_gain=self.norm.weight if self.norm else none,
             norm_bias=self.norm.bias if self.norm else none,
         )
-        run = fast.run(tensors, reset, self.initial_memory, self.scales(), self.num_heads, bptt_length)
-        h, read = run.joined[-1].split([self.output_size, self.memory_size], 1)
-        state = MNMState(LSTMState(h, run.c), read, MemoryWeights(*run.memory.unbind(1)), run.errors[-1])
-        return self.out(run.joined), state, run.errors
+
+    def fast_step(self, batch_size: int) -> Step | None:
+        cell, size = self.controller.cell, self.input_size
+        if not self.compiles(self.initial_memory):
+            return None
+        state = self.initial_state(batch_size)
+        tensors = self._tensors(cell.weight_hh.new_empty(1, batch_size, 4 * self.output_size), state)
+        run = fast.prepare(tensors, self.initial_memory, self.scales(), self.num_heads)
+        gates, out = (
+            Affine(cell.weight_ih[:, :size], cell.bias_ih + cell.bias_hh),
+            Affine(self.out.weight, self.out.bias),
+        )
+        memory = tensors.memory
+        last = state.memory  # views of `memory`
+
+        def step(inputs: Tensor, reset: Tensor, state: MNMState) -> tuple[Tensor, MNMState]:
+            nonlocal last
+            if state.memory is not last:
+                torch.stack(list(state.memory), 1, out=memory)
+                last = MemoryWeights(*memory.unbind(1))
+            projected = gates(inputs.contiguous().numpy())
+            joined, c, errors = run(projected, *state.controller, state.read, reset.numpy())
+            h, read = joined.split([self.output_size, self.memory_size], 1)
+            return torch.from_numpy(out(joined.numpy())), MNMState(LSTMState(h, c), read, last, errors)
+
+        return step
 
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None = None

@@ -116,8 +116,10 @@ def _infer_work(actor: Actor, unrolls: list[Unroll], worth: float) -> Work:
     def do() -> float:
         turn = next(turns)
         state = unrolls[turn].initial_state
+        agent.begin_unroll(len(rows[turn]))
         for row in rows[turn]:
             _, state = agent.step(row, state, generator)
+        agent.end_unroll()
         return worth * len(rows[turn]) * actor.batch.num_envs
 
     return do

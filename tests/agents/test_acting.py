@@ -27,6 +27,8 @@ CORES = [
     ("fwm", {"hidden_size": 16, "memory_size": 5}),
     ("fwm", {"hidden_size": 16, "memory_size": 6, "read_tanh": "keys", "write_scale": 0.25, "beta_bias": 1.0}),
     ("fwm", {"hidden_size": 16, "memory_size": 6, "read_tanh": False, "residual": False}),
+    ("mnm-p", {"hidden_size": 64, "memory_size": 32}),
+    ("mnm-g", {"hidden_size": 16, "memory_size": 8, "layer_norm": True}),
     ("concrete", POOLS),
     ("parallel", POOLS | {"unit_views": True}),
 ]
@@ -63,7 +65,7 @@ def test_prepared_steps_equal_the_equations(name, options, rounded):
                 torch.testing.assert_close(actual, wanted, rtol=most, atol=most)
 
 
-@pytest.mark.parametrize("name", ["lstm", "rmc", "fwm", "concrete"])
+@pytest.mark.parametrize("name", ["lstm", "rmc", "fwm", "mnm-p", "concrete"])
 def test_a_step_with_a_hook_learned_start_or_another_state_is_that_of_the_equations(name):
     calls = []
     core = made(name, dict(CORES)[name])
@@ -128,7 +130,7 @@ def test_compiled_heads_sample_as_the_modules(rescaled, masks, greedy):
         env = EnvOutput(torch.randn(B, 3), torch.randn(B), *ends, mask)
         agent.end_unroll()
         expected, other = agent.step(env, other, plain)
-        agent.begin_unroll()
+        agent.begin_unroll(99)
         output, state = agent.step(env, state, prepared)
         assert torch.equal(output.action, expected.action)
         torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)

@@ -80,7 +80,7 @@ def lstm_steps(weight: Tensor, batch: int) -> Callable[[Array, Array, Tensor, Te
     record: list[Record] = []
 
     def step(gates: Array, reset: Array, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        out, cells = h.new_empty(1, *h.shape), torch.empty_like(c)
+        out, cells = h.new_empty(1, *h.shape), c.new_empty(c.shape)
         before = (leaf[:, np.newaxis] for leaf in arrays(h, c))
         inputs = Inputs(gates[np.newaxis, :, np.newaxis], bias, ONE_PLACE, reset[np.newaxis], *before)
         record.extend([make_record(1, width, inputs)] if not record else [])

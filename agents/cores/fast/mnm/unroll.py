@@ -1,13 +1,16 @@
 """MNM's unroll by compiled functions, as one node of autograd's graph, for a CPU."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .... import bf16
 from ..elementwise import Array
 from ..routes import (
+    GROUP_OF_A_STEP,
     arrays,
     by_groups,
     check,
@@ -68,6 +71,32 @@ def run(
     return Result(*_Unroll.apply(plan, *tensors))  # pyright: ignore
 
 
+def prepare(
+    tensors: Leaves, initial: Tensor, scales: tuple[float, float], heads: int
+) -> Callable[[Array, Tensor, Tensor, Tensor, Array], tuple[Tensor, Tensor, Tensor]]:
+    """Prepare steps for acting: step(gates [B, 4 S], h, c, read, reset bool [B]) returns [h ; v^r] [B, S + d], the next
+    cells and meta errors [B], and overwrites `tensors.memory`. Arguments as of `run`, with T = 1."""
+    batch, (first, memory) = len(tensors.h), arrays(initial, tensors.memory)
+    address, scale = routine(tensors.gates.dtype, tensors.recurrent), np.asarray(scales, first.dtype)
+    weights, none = Leaves(*arrays(*tensors)), np.full((1, batch), -1)
+    width = min(batch, GROUP_OF_A_STEP)
+    record = make_record(1, width, weights, heads, 0)
+    weights = _transposed(address, tensors, weights)
+
+    def step(gates: Array, h: Tensor, c: Tensor, read: Tensor, reset: Array) -> tuple[Tensor, Tensor, Tensor]:
+        states = dict(zip(("h", "c", "read"), arrays(h, c, read), strict=True))
+        own, inputs = weights._replace(gates=gates[np.newaxis], **states), Inputs(reset[np.newaxis], none, first, scale)
+        out, errors = h.new_empty(1, batch, h.shape[1] + read.shape[1]), h.new_empty(1, batch)
+        cells = c.new_empty(c.shape)
+        for begin in range(0, batch, width):
+            results = out.numpy(), errors.numpy(), cells.numpy(), memory
+            forward(address, begin, min(begin + width, batch), inputs, own, record, *results)
+        bf16.release()
+        return out[0], cells, errors[0]
+
+    return step
+
+
 class _Plan(NamedTuple):
     inputs: Inputs
     heads: int
@@ -81,10 +110,7 @@ class _Unroll(torch.autograd.Function):
     def forward(ctx: Any, plan: _Plan, *leaves: Tensor) -> tuple[Tensor, ...]:
         tensors, weights, inputs = Leaves(*leaves), Leaves(*arrays(*leaves)), plan.inputs
         steps, batch = inputs.reset.shape
-        if plan.routine < 0:
-            weights = _packed(tensors, weights)
-        else:
-            weights = weights._replace(**{name: turned(getattr(weights, name)) for name in MATRICES})
+        weights = _transposed(plan.routine, tensors, weights)
         record = make_record(steps, batch, weights, plan.heads, inputs.kept.max() + 1) if plan.recording else None
         size, width = weights.h.shape[1], weights.read.shape[1]
         out, errors = tensors.gates.new_empty(steps, batch, size + width), tensors.gates.new_empty(steps, batch)
@@ -132,6 +158,13 @@ class _Unroll(torch.autograd.Function):
 
         by_groups(work, len(memory), group)
         return None, *_named(tensors, grads, record, out.numpy(), address < 0)
+
+
+def _transposed(address: int, tensors: Leaves, weights: Leaves) -> Leaves:
+    """The weights with matrices in the layout of the forward pass."""
+    if address < 0:
+        return _packed(tensors, weights)
+    return weights._replace(**{name: turned(getattr(weights, name)) for name in MATRICES})
 
 
 def _packed(tensors: Leaves, weights: Leaves, turn: bool = False) -> Leaves:
