@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..base.messages import check_range
+from ..base.settings import Settings, setting
 from .bf16 import as_learned
 from .cores.core import CoreState, Step, readable, reset_state
 from .cores.registry import core_class, make_core
@@ -42,7 +42,7 @@ MOST_STEPS = 2**63 - 1  # A count of steps is an int64
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentConfig:
+class AgentConfig(Settings):
     """Configuration of the network: parts and sizes."""
 
     core: str = "rmc"
@@ -55,18 +55,18 @@ class AgentConfig:
     """Whether the core receives the previous action, one-hot or its values (zeros at the start of an episode)."""
     previous_reward: bool = False
     """Whether the core receives the previous reward."""
-    previous_reward_clip: float = 0.0
+    previous_reward_clip: float = setting(0.0, (0, None))
     """The previous reward is clipped to plus or minus this; 0: unclipped, shifted and scaled by its running mean and
     deviation, then symlog, so that the core distinguishes rewards of any size."""
-    time_horizon: int = 0
+    time_horizon: int = setting(0, (0, MOST_STEPS))
     """The core also receives the elapsed fraction of an episode of this many steps; 0 omits it."""
-    policy_scale: float = 1.0
+    policy_scale: float = setting(1.0, (0, None))
     """Factor on the policy head's initial weights. Above 1, a new agent prefers some actions everywhere: it moves
     far, while one of scale 1 stays near its start, and so explores distant states."""
     normalize_returns: bool = False
     """The value head uses running units of the returns (PopArt), so that value loss and advantages are of order 1
     for rewards of any size."""
-    prediction_size: int = 0
+    prediction_size: int = setting(0, (0, None))
     """Units of the hidden layer that predicts the next step from the core's output and the action. The error,
     times `prediction_cost`, is a loss that trains the memory; acting does not use it. 0 disables it."""
     predict: Literal["observation", "reward", "map"] = "observation"
@@ -78,13 +78,9 @@ class AgentConfig:
     policy does not receive and evaluation does not need."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.predict == MAP and not self.prediction_size:
             raise ValueError("prediction_size is 0; allowed with predict 'map': at least 1")
-        check_range("time_horizon", self.time_horizon, 0, MOST_STEPS)
-        check_range("prediction_size", self.prediction_size, 0, None)
-        check_range("previous_reward_clip", self.previous_reward_clip, 0, None)
-        if not 0 <= self.policy_scale < float("inf"):
-            raise ValueError(f"policy_scale is {self.policy_scale}; allowed: at least 0")
 
 
 class AgentState(NamedTuple):

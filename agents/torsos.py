@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..base.messages import check_fields
+from ..base.messages import above
+from ..base.settings import Settings, setting
 from .cores.contract.conditions import altered
 from .cores.fast.acting import convolve
 from .cores.fast.blas import gemm
@@ -35,7 +36,7 @@ RAREST = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorsoConfig:
+class TorsoConfig(Settings):
     """Configuration of the torso."""
 
     torso: str = "grid"
@@ -48,21 +49,21 @@ class TorsoConfig:
     """Channel axis of an image; auto infers it from the shape, or raises an error."""
     conv_channels: tuple[int, ...] = (12, 24)
     """Kernels of each convolution of torso grid (RMC paper A.3: 12 and 24); none: the image is a plain vector."""
-    conv_kernel: int = 2
+    conv_kernel: int = setting(2, (1, None))
     """Rows and columns of the kernels of torso grid."""
     conv_strides: tuple[int, ...] = ()
     """Stride of each convolution of torso grid; none: 1 for all. 1 2 with kernels of 3 and 16 16 channels is the
     encoder of the public reimplementations of imagination-augmented agents (Weber et al. 2017) for whole mazes."""
     position_planes: bool = True
     """Torso grid appends two planes with the row and the column position in -1..1 (RMC paper A.3)."""
-    embedding_size: int = 0
+    embedding_size: int = setting(0, (0, None))
     """Width of a ReLU layer after the torso; 0 omits it."""
-    embedding_scale: float = 1.0
+    embedding_scale: float = setting(1.0, above(0))
     """Factor on the initial weights of that layer."""
     embedding_bias: float = 0.0
     """Added to its initial biases. With large weights and biases below 0, a unit responds to few observations, so a
     memory that sums its inputs can distinguish brief observations from frequent ones."""
-    symbol_size: int = 0
+    symbol_size: int = setting(0, (0, None))
     """Torso grid, images of bytes of at most 20 x 20 cells: each byte is also a symbol with this many learned
     features (the sum over an image's channels: Hui et al. 2020, "BabyAI 1.1"); 0: bytes are quantities only."""
     balance_symbols: bool = False
@@ -79,6 +80,7 @@ class TorsoConfig:
     pools of Concrete, need not be relearned whenever its stored features change."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_torso_name(self.torso)
         if self.torso in TORSOS and self.torso_args:
             raise ValueError(f"torso_args is {self.torso_args}; allowed: with a custom torso, not {self.torso!r}")
@@ -91,9 +93,6 @@ class TorsoConfig:
                 f"conv_strides has {len(self.conv_strides)} numbers; allowed: {len(self.conv_channels)}, one for each "
                 "of conv_channels, or none"
             )
-        check_fields(self, embedding_size=(0, None), symbol_size=(0, None), conv_kernel=(1, None))
-        if not 0 < self.embedding_scale < float("inf"):
-            raise ValueError(f"embedding_scale is {self.embedding_scale}; allowed: above 0")
 
 
 class Symbols(nn.Module):

@@ -149,11 +149,11 @@ def check_range(name: str, value: object, low: float | None, high: float | None 
     check_span(name, value, Span(low, high, above))
 
 
-def check_span(name: str, value: object, span: Span) -> None:
-    """`check_range` for a Span."""
+def check_span(name: str, value: object, span: Span, words: Sequence[str] = ()) -> None:
+    """`check_range` for a Span, or one of some words."""
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not number or not span.holds(value):  # pyright: ignore[reportArgumentType]
-        raise EngramError(f"{name} is {value!r}; allowed: {span}")
+    if not (span.holds(value) if number else value in words):  # pyright: ignore[reportArgumentType]
+        raise EngramError(f"{name} is {value!r}; allowed: {', '.join([*words, str(span)])}")
 
 
 def check_finite(value: Any, name: str = "") -> None:
@@ -189,19 +189,6 @@ def check_flag(name: str, value: object) -> None:
     """Raise EngramError naming the parameter and its value unless it is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise EngramError(f"{name} is {value!r}; allowed: True, False")
-
-
-def check_fields(config: object, prefix: str = "", **bounds: Bounds) -> None:
-    """`check_range` for fields of a configuration by name: `check_fields(self, discount=(0, 1), lr=above(0))`.
-
-    Args:
-        config: configuration to check.
-        prefix: written before the names in messages, e.g. "pbt.".
-        bounds: for each field (low, high), None for no bound, or a Span.
-    """
-    for name, bound in bounds.items():
-        span = bound if isinstance(bound, Span) else Span(*bound)
-        check_span(prefix + name, getattr(config, name), span)
 
 
 def low_high(name: str, value: Any, low: int | None, high: int | None) -> tuple[int, int]:

@@ -1,10 +1,12 @@
 """Settings declared once, as a field of a configuration: default, docstring, and everything else in its metadata."""
 
+import functools
 from collections.abc import Iterator
 from dataclasses import field, fields, is_dataclass
-from typing import Any
+from types import UnionType
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from .messages import Bounds, check_fields, check_new_file
+from .messages import Bounds, Span, check_choice, check_new_file, check_span
 
 
 def setting(
@@ -19,7 +21,7 @@ def setting(
 
     Args:
         default: default value.
-        allowed: bounds of a numeric value, checked when a configuration is created.
+        allowed: bounds of a numeric value. Bounds and Literal types are checked when a configuration is created.
         resumable: whether `--resume` may change it.
         passive: whether it has no effect on learning, so that it is not reported as a difference between runs.
         file: required file name ending where the value is a path to write; "" for other values.
@@ -31,13 +33,30 @@ def setting(
 class Settings:
     """Base class of configuration dataclasses; a configuration is checked when it is created. Raises EngramError."""
 
+    prefix: ClassVar[str] = ""
+    """Written before the names of settings in messages, such as "pbt."."""
+
     def __post_init__(self) -> None:
+        words = _words(type(self))
         for entry in fields(self):  # pyright: ignore[reportArgumentType]
-            bounds = entry.metadata.get("allowed")
-            if bounds is not None and getattr(self, entry.name) is not None:
-                check_fields(self, **{entry.name: bounds})
+            name, allowed = self.prefix + entry.name, entry.metadata.get("allowed")
+            value: Any = getattr(self, entry.name)
+            if allowed is not None and value is not None:
+                check_span(name, value, allowed if isinstance(allowed, Span) else Span(*allowed), words[entry.name])
+            elif words[entry.name]:
+                check_choice(name, value, words[entry.name])
             if (ending := entry.metadata.get("file")) is not None:
-                check_new_file(entry.name, getattr(self, entry.name), ending)
+                check_new_file(name, str(value), ending)
+
+
+@functools.cache
+def _words(config: type) -> dict[str, tuple[Any, ...]]:
+    """Values in the Literal of each setting, or in that of a union with numbers."""
+    words: dict[str, tuple[Any, ...]] = {}
+    for name, hint in get_type_hints(config).items():
+        parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        words[name] = tuple(word for part in parts if get_origin(part) is Literal for word in get_args(part))
+    return words
 
 
 def declared(config: Any, what: str, prefix: str = "") -> Iterator[str]:

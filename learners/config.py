@@ -2,10 +2,10 @@
 
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
-from ..base.messages import above, below, check_choice, check_fields
-from ..base.settings import setting
+from ..base.messages import above, below
+from ..base.settings import Settings, setting
 from .algorithms.algorithm import Algorithm
 from .algorithms.imitation import Imitation
 from .algorithms.registry import make_algorithm
@@ -17,7 +17,7 @@ Precision: TypeAlias = Literal["auto", "float32", "tf32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnerConfig:
+class LearnerConfig(Settings):
     """Algorithm, coefficients and optimizer."""
 
     algorithm: str = "vtrace"
@@ -27,52 +27,52 @@ class LearnerConfig:
     imitate: str = ""
     """Scripted player module:Class. The cross entropy with its actions in the agent's own states replaces policy
     loss, value loss and entropy bonus: a diagnosis of what a network can learn. Resulting agents are marked as such."""
-    discount: float = 0.99
+    discount: float = setting(0.99, (0, 1))
     """Gamma, per step, 0..1."""
-    entropy_cost: float = 0.01
+    entropy_cost: float = setting(0.01, (0, None))
     """Weight of the entropy bonus, at least 0."""
     entropy_schedule: Schedule = "constant"
     """Whether the entropy cost is constant or falls linearly to 0 over the run's total steps."""
-    value_cost: float = 0.5
+    value_cost: float = setting(0.5, (0, None))
     """Weight of the value loss, at least 0; the loss itself includes a factor of 1/2."""
-    auxiliary_cost: float = 1.0
+    auxiliary_cost: float = setting(1.0, (0, None))
     """Weight of the core's own loss (MNM's meta loss), at least 0."""
-    prediction_cost: float = 1.0
+    prediction_cost: float = setting(1.0, (0, None))
     """Weight of the prediction error, at least 0; used with `prediction_size`."""
-    reward_clip: float = 0.0
+    reward_clip: float = setting(0.0, (0, None))
     """Rewards are clipped to plus or minus this before learning; 0 does not clip."""
-    novelty_bonus: float = 0.0
+    novelty_bonus: float = setting(0.0, (0, None))
     """Added to the learned rewards, unclipped, where the agent enters a cell, or gets an observation in environments
     without a map, that is new in its episode; falls linearly to 0 over the run's total steps. Reported returns and
     evaluations exclude it."""
-    replay_ratio: float = 0.0
+    replay_ratio: float = setting(0.0, (0, None))
     """Replayed unrolls per fresh one in each batch, at least 0; V-trace corrects them. Metrics of losses include them;
     steps and episodes do not. Checkpoints contain the buffer."""
-    replay_size: int = 512
+    replay_size: int = setting(512, (1, None))
     """Capacity of the replay buffer in unrolls of single environments, at least 1; the oldest are removed first."""
-    replay_burn_in: int = 0
+    replay_burn_in: int = setting(0, (0, None))
     """Initial steps of replayed unrolls that recompute the recurrent state and are left out of the loss, at least 0."""
     reduction: Reduction = "mean"
     """Losses are means over valid steps, or sums (scalable_agent); optimizer epsilons depend on this choice."""
-    bptt_length: int = 0
+    bptt_length: int = setting(0, (0, None))
     """Gradients through time are truncated after this many steps inside an unroll; 0 truncates only at its start."""
     optimizer: OptimizerName = "adam"
     """Adam, or RMSProp as in TensorFlow (epsilon inside the root)."""
-    lr: float = 5e-4
+    lr: float = setting(5e-4, above(0))
     """Learning rate, above 0."""
     lr_schedule: Schedule = "linear"
     """Whether the learning rate falls linearly to 0 over the run's total steps, or is constant."""
-    lr_warmup: int = 0
+    lr_warmup: int = setting(0, (0, None))
     """Steps over which the learning rate rises from 0, at least 0."""
-    eps: float = 1e-8
+    eps: float = setting(1e-8, above(0))
     """Epsilon of the optimizer, above 0: tiny with mean losses; scalable_agent's 0.1 is for summed losses."""
-    adam_beta1: float = 0.9
+    adam_beta1: float = setting(0.9, below(1))
     """Adam's decay of the mean gradient (momentum), below 1; 0 uses only the newest gradient, safer with lag."""
-    rmsprop_decay: float = 0.99
+    rmsprop_decay: float = setting(0.99, below(1))
     """RMSProp's decay of squared gradients, below 1."""
-    rmsprop_momentum: float = 0.0
+    rmsprop_momentum: float = setting(0.0, below(1))
     """RMSProp's momentum, below 1."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: float = setting(1.0, (0, None))
     """Gradients are scaled down to this global norm; 0 does not clip. Summed losses need about 40."""
     compile: bool = setting(False, resumable=True)
     """Run a core's steps through torch.compile, on a GPU best with cuda_graph; a failure only prints its reason."""
@@ -85,19 +85,7 @@ class LearnerConfig:
     else float32. Weights, states, sums and losses stay float32."""
 
     def __post_init__(self) -> None:
-        not_negative = "entropy_cost value_cost auxiliary_cost prediction_cost reward_clip novelty_bonus replay_ratio"
-        not_negative += " replay_burn_in bptt_length lr_warmup max_grad_norm"
-        check_fields(
-            self,
-            "",
-            **dict.fromkeys(not_negative.split(), (0, None)),
-            **dict.fromkeys(("adam_beta1", "rmsprop_decay", "rmsprop_momentum"), below(1)),
-            **{"discount": (0, 1), "replay_size": (1, None), "lr": above(0), "eps": above(0)},
-        )
-        for name, kind in (("reduction", Reduction), ("optimizer", OptimizerName), ("lr_schedule", Schedule)):
-            check_choice(name, getattr(self, name), get_args(kind))
-        check_choice("entropy_schedule", self.entropy_schedule, get_args(Schedule))
-        check_choice("precision", self.precision, get_args(Precision))
+        super().__post_init__()
         if self.imitate and not all(self.imitate.partition(":")):
             raise ValueError(f"imitate is {self.imitate!r}; allowed: module:Class, a player")
         if self.method.on_policy and self.replay_ratio:

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from ...base.messages import check_choice, check_integer, check_range
+from ...base.messages import LARGEST, check_range
+from ...base.settings import Settings, setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class LevelsConfig:
+class LevelsConfig(Settings):
     """Curriculum (easier environments before the configured one, and when each stage ends), level replay, and
     staggered episodes."""
 
@@ -19,35 +20,29 @@ class LevelsConfig:
     """Mean at which the next stage begins: one value for all stages or one for each."""
     curriculum_measure: str = "solved"
     """Measure that is averaged: return, length, or a field of the environment's episodes."""
-    curriculum_episodes: int = 500
+    curriculum_episodes: int = setting(500, (1, LARGEST))
     """Number of latest episodes of a stage over which the mean is computed, at least 1."""
-    curriculum_steps: int = 0
+    curriculum_steps: int = setting(0, (0, LARGEST))
     """Steps after which a stage ends at any mean, so that the configured environment is reached; 0: never."""
 
-    curriculum_mixture: float = 0.0
+    curriculum_mixture: float = setting(0.0, (0, 1))
     """Above 0, all stages are trained at once: this share of environments is split evenly among the stages, the rest
     by p (1 - p) of each stage's solved rate, so that no stage is abandoned. 0: one stage after another."""
 
-    level_replay: float = 0.0
+    level_replay: float = setting(0.0, (0, 1))
     """Probability that an episode replays a stored level, preferably one with a high score, 0..1
     (prioritized level replay); 0: all levels are new."""
-    level_replay_size: int = 500
+    level_replay_size: int = setting(500, (1, LARGEST))
     """Levels that each actor stores for replay, at least 1; replay begins when the store is full."""
     level_replay_score: Literal["error", "learnability"] = "error"
     """Score of a level's learning potential: mean absolute value error, or p (1 - p) of its solved rate."""
-    stagger: int = 0
+    stagger: int = setting(0, (0, LARGEST))
     """Steps over which environments that begin together (at first and in every stage) are staggered, to avoid that they
     share one phase of their episodes: one early episode of each environment is truncated.
     Use about the length of an episode, the longest one of a curriculum; 0 turns it off."""
 
     def __post_init__(self) -> None:
-        check_integer("curriculum_episodes", self.curriculum_episodes, 1)
-        check_integer("curriculum_steps", self.curriculum_steps, 0)
-        check_integer("stagger", self.stagger, 0)
-        check_integer("level_replay_size", self.level_replay_size, 1)
-        check_choice("level_replay_score", self.level_replay_score, ("error", "learnability"))
-        check_range("level_replay", self.level_replay, 0, 1)
-        check_range("curriculum_mixture", self.curriculum_mixture, 0, 1)
+        super().__post_init__()
         for name, value, allowed in (
             ("curriculum", self.curriculum, "at least one easier stage"),
             ("curriculum_measure", self.curriculum_measure == "solved", "solved"),

@@ -50,13 +50,13 @@ class RunConfig(Settings):
     """How the members of a population learn from each other."""
     total_steps: int = setting(1_000_000_000, (1, None), resumable=True)
     """Environment steps to learn from, for each member of a population."""
-    num_actors: int | Literal["auto"] = setting(1, resumable=True)
+    num_actors: int | Literal["auto"] = setting(1, (1, None), resumable=True)
     """Actor processes; auto: as many as the cluster has room for, more or fewer while training."""
-    envs_per_actor: int | Literal["auto"] = "auto"
+    envs_per_actor: int | Literal["auto"] = setting("auto", (1, None))
     """Environments that each actor steps together; auto: those of an update, divided among the actors."""
     env_workers: int = setting(0, (0, None), resumable=True, passive=True)
     """Processes per actor that step its environments, for slow third-party ones; 0: the actor steps them itself."""
-    num_learners: int = setting(1, resumable=True)
+    num_learners: int = setting(1, (1, None), resumable=True)
     """Learner processes, on CPUs or with `--device cuda` on a GPU each. Each processes a share of every update; the
     result equals that of one learner up to the order of float sums. In a population, each has some of the members."""
     unroll_length: int = setting(40, (1, None))
@@ -64,12 +64,12 @@ class RunConfig(Settings):
     envs_per_update: int = setting(32, (1, None))
     """Environments per update (B), of unroll_length steps each; with --sync, A2C and PPO all of the actors':
     num_actors * envs_per_actor."""
-    max_lag: int | Literal["auto"] = "auto"
+    max_lag: int | Literal["auto"] = setting("auto", (0, None))
     """Largest age, in updates, of the acting weights when an update uses their data; auto: the smallest that
     lets actors and learner work concurrently, which is 1 unless an actor has more environments than an update."""
     device: str = setting("auto", resumable=True, passive=True)
     """Where the learner runs: auto (cpu for several learners), cpu, cuda or cuda:N."""
-    learner_threads: int | Literal["auto"] = setting("auto", resumable=True)
+    learner_threads: int | Literal["auto"] = setting("auto", (1, None), resumable=True)
     """CPU threads of the learner, which do not change results; auto: the cores that no actor needs, at least 2."""
     seed: int = setting(1, SEEDS, passive=True)
     """Seed of weights, environments and action sampling, 0..2**64-1."""
@@ -136,9 +136,6 @@ class RunConfig(Settings):
             why = "--local" if self.local else "--act-on" if self.in_process else others
             raise EngramError(f"num_actors is 'auto'; allowed with {why}: a number")
         self._check_actors()
-        for name, value in (("envs_per_actor", self.envs_per_actor), ("learner_threads", self.learner_threads)):
-            if not isinstance(value, str) and value < 1:
-                raise EngramError(f"{name} is {value}; allowed: auto, or at least 1")
         self._check_learners()
         least = 0 if self.synchronous else least_max_lag(self.share_envs, self.actor_envs)
         refuse(
@@ -163,7 +160,6 @@ class RunConfig(Settings):
         check_device(self.device)
 
     def _check_learners(self) -> None:
-        refuse(self.num_learners < 1, f"num_learners is {self.num_learners}; allowed: at least 1")
         if self.num_learners == 1:
             return
         flags = {"--local": self.local, "--act-on": self.act_on != "auto", "--cuda-graph": self.learner.cuda_graph}
@@ -190,8 +186,6 @@ class RunConfig(Settings):
             raise EngramError(f"actor_gpus is {self.actor_gpus}; allowed: 0..1, and 0 with --local and --act-on")
         if self.fixed_actors is None and not self.actor_cpus:
             raise EngramError("actor_cpus is 0; allowed with num_actors = 'auto': above 0")
-        if self.fixed_actors is not None and not self.fixed_actors >= 1:
-            raise EngramError(f"num_actors is {self.num_actors}; allowed: auto, or at least 1")
 
     @staticmethod
     def upgrade(data: dict[str, Any]) -> dict[str, Any]:

@@ -6,20 +6,17 @@ advantages are those of Schulman et al. 2016 (generalized advantage estimation).
 
 from dataclasses import dataclass
 
-from ...base.messages import check_fields
+from ...base.settings import Settings, setting
 from ..returns import generalized_advantages, policy_terms, value_terms
 from .algorithm import Algorithm, Pass, Targets, Terms
 
 
 @dataclass(frozen=True, kw_only=True)
-class A2CSettings:
+class A2CSettings(Settings):
     """Settings of A2C."""
 
-    gae_lambda: float = 1.0
+    gae_lambda: float = setting(1.0, (0, 1))
     """Lambda of generalized advantage estimation, 0..1; 1 is the n-step return with bootstrap."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, gae_lambda=(0, 1))
 
 
 class A2C(Algorithm):

@@ -11,44 +11,34 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...base.messages import above, check_fields
+from ...base.messages import above
+from ...base.settings import Settings, setting
 from ..returns import generalized_advantages, standardized, value_terms
 from .algorithm import Algorithm, Pass, Targets, Terms
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOSettings:
+class PPOSettings(Settings):
     """Settings of PPO."""
 
-    epochs: int = 4
+    epochs: int = setting(4, (1, None))
     """Passes over each batch, at least 1."""
-    minibatches: int = 4
+    minibatches: int = setting(4, (1, None))
     """Updates per epoch, at least 1; the batch's environments are shuffled among them in every epoch."""
-    clip: float = 0.2
+    clip: float = setting(0.2, above(0, 1))
     """Clip of the ratio of new to behavior policy, to 1 minus or plus this value, above 0..1."""
-    gae_lambda: float = 0.95
+    gae_lambda: float = setting(0.95, (0, 1))
     """Lambda of generalized advantage estimation, 0..1."""
     normalize_advantages: bool = True
     """Whether advantages of a batch are shifted to mean 0 and scaled to standard deviation 1."""
-    advantage_floor: float = 0.0
+    advantage_floor: float = setting(0.0, (0, None))
     """Smallest standard deviation to divide by, at least 0, in units of rewards or of normalized returns:
     before the first reward, advantages are only errors of the value function, and scaling them up moves the
     policy in random directions."""
 
-    target_kl: float = 0.0
+    target_kl: float = setting(0.0, (0, None))
     """Mean divergence KL(behavior || new policy) of an update in nats, at least 0, above which it and the remaining
     updates of its batch are skipped; 0 skips none. The divergence is exact."""
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self,
-            epochs=(1, None),
-            minibatches=(1, None),
-            clip=above(0, 1),
-            gae_lambda=(0, 1),
-            advantage_floor=(0, None),
-            target_kl=(0, None),
-        )
 
 
 class PPO(Algorithm):

@@ -10,36 +10,26 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...base.messages import check_fields
+from ...base.settings import Settings, setting
 from ..returns import policy_terms, value_terms
 from ..vtrace import from_importance_weights
 from .algorithm import Algorithm, Pass, Targets, Terms
 
 
 @dataclass(frozen=True, kw_only=True)
-class VTraceSettings:
+class VTraceSettings(Settings):
     """Settings of V-trace."""
 
-    clip_rho: float = 1.0
+    clip_rho: float = setting(1.0, (0, None))
     """Clip of importance ratios in the value targets (rho bar); 0 does not clip."""
-    clip_pg_rho: float = 1.0
+    clip_pg_rho: float = setting(1.0, (0, None))
     """Clip of importance ratios in the policy gradient; 0 does not clip."""
-    trace_lambda: float = 1.0
+    trace_lambda: float = setting(1.0, (0, 1))
     """Factor on the trace coefficients c, 0..1: below 1, later errors count less and returns vary less."""
-    policy_clip: float = 0.0
+    policy_clip: float = setting(0.0, (0, None))
     """Steps whose ratio has moved this far in the direction of the advantage have no policy gradient; 0 is off."""
-    epochs: int = 1
+    epochs: int = setting(1, (1, None))
     """Passes over each batch, at least 1, each with its own targets."""
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self,
-            clip_rho=(0, None),
-            clip_pg_rho=(0, None),
-            trace_lambda=(0, 1),
-            policy_clip=(0, None),
-            epochs=(1, None),
-        )
 
 
 class VTrace(Algorithm):

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias, get_args
+from typing import ClassVar, Literal, TypeAlias
 
-from ...base.messages import above, check_choice, check_fields
+from ...base.messages import above
+from ...base.settings import Settings, setting
 from .search_space import Explored, parse
 
 Scheme: TypeAlias = Literal["lp-rnn", "truncation"]
@@ -12,46 +13,40 @@ Together: TypeAlias = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PopulationConfig:
+class PopulationConfig(Settings):
     """Configuration of population-based training."""
+
+    prefix: ClassVar[str] = "pbt."
 
     scheme: Scheme = "lp-rnn"
     """lp-rnn: a member copies the weights of a random other member that a t-test finds better; its settings stay.
     truncation: the worst members copy the weights and settings of the best, and mutate the settings."""
     explore: tuple[str, ...] = ()
     """Settings that differ between members, SETTING=loguniform(LOW,HIGH), uniform(LOW,HIGH) or choice(A,B,...)."""
-    warmup: int = 30_000
+    warmup: int = setting(30_000, (0, None))
     """Episodes that a member finishes before it is evaluated for the first time, at least 0."""
-    interval: int = 30_000
+    interval: int = setting(30_000, (1, None))
     """Episodes of a member between two of its evaluations, at least 1."""
-    window: int = 3_000
+    window: int = setting(3_000, (2, None))
     """Last episode returns that are compared, at least 2; members with fewer are not compared."""
-    p_value: float = 0.05
+    p_value: float = setting(0.05, (0, 1))
     """lp-rnn: largest p-value of Welch's two-sided t-test with which a member with a higher mean is better, 0..1."""
-    quantile: float = 0.25
+    quantile: float = setting(0.25, above(0, 0.5))
     """truncation: share of the population that is considered worst, and as best, above 0, at most 0.5."""
     factors: tuple[float, float] = (0.8, 1.2)
     """truncation: a setting is multiplied by one of these; the result is clipped to the explored range."""
-    resample: float = 0.25
+    resample: float = setting(0.25, (0, 1))
     """truncation: probability with which a setting is resampled instead, 0..1."""
     together: Together = "auto"
     """Whether members learn in one batched call, and act in one if actors are in the learner's process; results
     differ from those of single members by rounding. auto: on a GPU; with --cuda-graph they learn in turn."""
-    patience: int = 20
+    patience: int = setting(20, (1, None))
     """Updates in a row without a finite loss after which a member is replaced by a copy of the best, at least 1."""
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            "pbt.",
-            **dict.fromkeys(("p_value", "resample"), (0, 1)),
-            **dict.fromkeys(("interval", "patience"), (1, None)),
-            **{"warmup": (0, None), "window": (2, None), "quantile": above(0, 0.5)},
-        )
+        super().__post_init__()
         if len(self.factors) != 2 or not 0 < self.factors[0] < self.factors[1]:
             raise ValueError(f"pbt.factors is {self.factors}; allowed: two numbers above 0, the smaller one first")
-        check_choice("pbt.scheme", self.scheme, get_args(Scheme))
-        check_choice("pbt.together", self.together, get_args(Together))
         _ = self.explored
 
     @property

@@ -1,6 +1,7 @@
 """Parts of messages: the name, its value, what is allowed, the nearest name."""
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ from engram.base.messages import (
     above,
     below,
     check_choice,
-    check_fields,
     check_flag,
     check_integer,
     check_keys,
@@ -19,6 +19,7 @@ from engram.base.messages import (
     low_high,
     nearest,
 )
+from engram.base.settings import Settings, setting
 
 
 def test_the_nearest_names() -> None:
@@ -74,29 +75,34 @@ def test_checks_name_the_parameter_its_value_and_what_is_allowed(check, argument
 
 
 @dataclass(frozen=True)
-class Settings:
-    lr: float = 0.1
-    discount: float = 0.9
-    length: int = 3
-    decay: float = 0.0
+class Declared(Settings):
+    prefix: ClassVar[str] = "pbt."
+
+    lr: float = setting(0.1, above(0, 0.1))
+    discount: float = setting(0.9, (0, 1))
+    length: int | Literal["auto"] = setting("auto", (0, None))
+    decay: float = setting(0.0, below(0.1))
+    schedule: Literal["constant", "linear"] = "linear"
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("values", "message"),
     [
-        (Settings(lr=0.0), "pbt.lr is 0.0; allowed: above 0"),
-        (Settings(lr=float("nan")), "pbt.lr is nan; allowed: above 0"),
-        (Settings(discount=float("inf")), "pbt.discount is inf; allowed: 0..1"),
-        (Settings(length=-1), "pbt.length is -1; allowed: at least 0"),
-        (Settings(decay=1.0), "pbt.decay is 1.0; allowed: at least 0, below 1"),
-        (Settings(decay=-0.1), "pbt.decay is -0.1; allowed: at least 0, below 1"),
+        ({"lr": 0.0}, "pbt.lr is 0.0; allowed: above 0, at most 0.1"),
+        ({"lr": float("nan")}, "pbt.lr is nan; allowed: above 0, at most 0.1"),
+        ({"discount": float("inf")}, "pbt.discount is inf; allowed: 0..1"),
+        ({"length": -1}, "pbt.length is -1; allowed: auto, at least 0"),
+        ({"length": "none"}, "pbt.length is 'none'; allowed: auto, at least 0"),
+        ({"decay": 0.1}, "pbt.decay is 0.1; allowed: at least 0, below 0.1"),
+        ({"decay": -0.1}, "pbt.decay is -0.1; allowed: at least 0, below 0.1"),
+        ({"schedule": "step"}, "pbt.schedule is 'step'; allowed: 'constant', 'linear'"),
     ],
 )
-def test_fields_of_a_configuration(settings, message) -> None:
+def test_a_setting_is_checked_as_its_field_declares(values, message) -> None:
     with pytest.raises(ValueError) as problem:  # noqa: PT011
-        check_fields(settings, "pbt.", lr=above(0), discount=(0, 1), length=(0, None), decay=below(1))
+        Declared(**values)
     assert str(problem.value) == message
-    check_fields(Settings(), lr=above(0, 0.1), discount=(0, 1), length=(0, None), decay=below(0.1))
+    Declared(length=3, schedule="constant")
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_the_bound_on_policy_lag() -> None:
         RunConfig(envs_per_update=64, envs_per_actor=5, max_lag=0)
     with pytest.raises(ValueError, match="max_lag is -1"):
         RunConfig(max_lag=-1, sync=True)
-    with pytest.raises(ValueError, match="envs_per_actor is 0; allowed: auto, or at least 1"):
+    with pytest.raises(ValueError, match="envs_per_actor is 0; allowed: auto, at least 1"):
         RunConfig(envs_per_actor=0)
 
 
