@@ -134,7 +134,7 @@ class MNM(Core):
         state = MNMState(LSTMState(h, run.c), read, MemoryWeights(*run.memory.unbind(1)), run.errors[-1])
         return self.out(run.joined), state, run.errors
 
-    def _tensors(self, gates: Tensor, state: MNMState) -> fast.Leaves:
+    def _tensors(self, gates: Tensor, state: AnyState) -> fast.Leaves:
         """Inputs of the compiled route from the inputs' share of the controller's gates."""
         cell, none, targets = self.controller.cell, gates.new_empty(0), self.targets
         return fast.Leaves(
