@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .envs.registration import register_envs
 
 if TYPE_CHECKING:
-    from .launch.api.agent import TrainedAgent, load_agent
+    from .launch.api.agent import TrainedAgent, evaluate, load_agent
     from .launch.api.environments import make_env
-    from .launch.api.evaluation import evaluate
     from .launch.api.run import Run, configure, train
 
 __version__ = "0.2.0"
@@ -21,7 +20,7 @@ __all__ = ["Run", "TrainedAgent", "configure", "evaluate", "load_agent", "make_e
 
 _HOMES = {
     **dict.fromkeys(("TrainedAgent", "load_agent"), "agent"),
-    "evaluate": "evaluation",
+    "evaluate": "agent",
     **dict.fromkeys(("Run", "configure", "train"), "run"),
     "make_env": "environments",
 }

@@ -25,9 +25,8 @@ from ..run.stop_flag import StopFlag
 from ..run.trained import run_config
 from ..train.callbacks import CHECKPOINT, ROW, UPDATE, Callbacks, Update
 from ..train.resume import NO_EFFECT, resumed_config
-from .agent import TrainedAgent, load_agent
+from .agent import TrainedAgent, evaluate, load_agent
 from .background import Background, resumed, started
-from .evaluation import evaluate
 from .training import make_panel, refuse_taken
 from .training import train as train_here
 

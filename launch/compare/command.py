@@ -11,8 +11,7 @@ from ...base.errors import file_errors, refuse
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ..run.command_line import make_console, parse
-from .groups import compare
-from .loading import load
+from .groups import compare, load
 from .report import comma_separated, draw, markdown, results, show
 
 _HELP = """Compare runs: curves with bands, interquartile means with bootstrap intervals, probabilities of improvement.

@@ -18,8 +18,7 @@ from ..run.run_directory import RunDirectory
 from ..run.run_flags import parse_run
 from ..run.sizes import check_memory
 from ..run.trained import run_config
-from .checks import Facts, Finding, Verdict, examine, look
-from .estimate import Estimate, estimate
+from .checks import Estimate, Facts, Finding, Verdict, estimate, examine, look
 from .symptoms import symptoms
 
 NODE_TIMEOUT = 120.0  # Seconds in which a node of the cluster must answer

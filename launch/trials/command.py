@@ -19,8 +19,7 @@ from ..run.run_directory import RunDirectory, resume_command
 from ..run.run_flags import TRIAL_FLAGS, parse_run
 from ..run.stop_flag import StopFlag
 from ..train.resume import resumed_by_words
-from .plan import Plan, base_config, has_plan, new_folder, read_plan, write_plan
-from .trial import METRIC, TrialRun, summary
+from .plan import METRIC, Plan, TrialRun, base_config, has_plan, new_folder, read_plan, summary, write_plan
 
 
 def trains_several(arguments: Sequence[str]) -> bool:

@@ -12,8 +12,7 @@ from PIL import Image
 
 from engram.base.errors import EngramError
 from engram.launch.compare import command
-from engram.launch.compare.groups import compare, smoothed
-from engram.launch.compare.loading import load
+from engram.launch.compare.groups import compare, load, smoothed
 from engram.launch.run.run_directory import RunDirectory
 from engram.launch.run.run_flags import with_settings
 from engram.launch.run.settings.plain import to_dict

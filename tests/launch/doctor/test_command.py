@@ -21,8 +21,10 @@ from engram.base.errors import EngramError
 from engram.base.processes import tree_memory
 from engram.launch.doctor import command as doctor
 from engram.launch.doctor.checks import (
+    Estimate,
     Facts,
     Finding,
+    estimate,
     examine,
     learners,
     look,
@@ -32,7 +34,6 @@ from engram.launch.doctor.checks import (
     token,
     versions,
 )
-from engram.launch.doctor.estimate import Estimate, estimate
 from engram.launch.run.config import RunConfig
 from engram.launch.run.presets.lookup import preset
 

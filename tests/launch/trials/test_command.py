@@ -12,8 +12,7 @@ import pytest
 from rich.console import Console
 
 from engram.base.errors import EngramError
-from engram.launch.compare.groups import compare
-from engram.launch.compare.loading import load
+from engram.launch.compare.groups import compare, load
 from engram.launch.metrics.rows import read_log
 from engram.launch.run.run_directory import RunDirectory
 from engram.launch.run.run_flags import parse_run
@@ -21,8 +20,7 @@ from engram.launch.run.stop_flag import StopFlag
 from engram.launch.run.trained import run_config
 from engram.launch.train import command
 from engram.launch.trials.command import trial_runs
-from engram.launch.trials.plan import Plan, new_folder
-from engram.launch.trials.trial import summary
+from engram.launch.trials.plan import Plan, new_folder, summary
 from engram.learners import checkpoints
 from runs import FOREVER, TINY, family, gone, start, wait_for
 
