@@ -162,7 +162,7 @@ class Layer(nn.Module):
         write = (beta * value, wave.unsqueeze(2).expand_as(weight))
         attended, values = remember(
             "complement",
-            (beta, torch.ones_like(weight)),
+            (beta, None),
             write,
             self._counts(x) * weight,
             reset,

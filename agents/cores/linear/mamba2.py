@@ -68,7 +68,8 @@ class Mamba2Mixer(Mixer):
         self.num_heads, self.head_size, self.state_size = num_heads, head_size, state_size
         self.width = num_heads * head_size
         channels = self.width + 2 * state_size
-        self.maps = nn.Linear(hidden_size, self.width + channels + num_heads, bias=False)
+        self.widths = [self.width, channels, num_heads]  # Rows of `maps`: z, c, delta'
+        self.maps = nn.Linear(hidden_size, sum(self.widths), bias=False)
         self.convolution = ShortConvolution(channels, conv_size)
         self.log_rate = nn.Parameter(torch.empty(num_heads).uniform_(1, 16).log())
         self.step_bias = nn.Parameter(first_steps(num_heads))
@@ -81,27 +82,22 @@ class Mamba2Mixer(Mixer):
         return MambaState(h, self.convolution.initial_state(batch_size))
 
     def forward(self, u: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
-        gate, mixed, step = self._split(u)
+        gate, mixed, step = self.maps(u).split(self.widths, -1)
         mixed, past = self.convolution(mixed, state.past)
         x, steps = self._steps(mixed, step)
         read, h = attend_step(*steps, state.h)
         return self._output(read, x, gate), MambaState(h, past)
 
     def unroll(self, u: Tensor, reset: Tensor, state: MambaState, bptt_length: int | None) -> tuple[Tensor, MambaState]:
-        gate, mixed, step = self._split(u)
+        # Separate results need no joined gradient.
+        gate, mixed, step = (F.linear(u, rows) for rows in self.maps.weight.split(self.widths))
         mixed, past = self.convolution.unroll(mixed, reset, state.past, bptt_length)
         x, steps = self._steps(mixed, step)
         query, key, value, log_decay = steps
         decay = (-torch.expm1(log_decay)).unsqueeze(-1).expand_as(value)
-        read, h = remember(
-            "complement", (decay, torch.ones_like(key)), (value, key), query, reset, state.h, bptt_length
-        )
+        read, h = remember("complement", (decay, None), (value, key), query, reset, state.h, bptt_length)
         read = read.squeeze(3)
         return self._output(read, x, gate), MambaState(h, past)
-
-    def _split(self, u: Tensor) -> tuple[Tensor, ...]:
-        """z, the convolution's input and delta' before its bias."""
-        return self.maps(u).split([self.width, self.width + 2 * self.state_size, self.num_heads], -1)
 
     def _steps(self, mixed: Tensor, step: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
         """x [..., H, P], and what `attend_step` takes: C, B, delta x, delta A."""

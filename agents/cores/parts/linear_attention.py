@@ -16,7 +16,7 @@ def heads_first(x: Tensor) -> Tensor:
 
 def rms_norm(x: Tensor, scale: Tensor, eps: float = 1e-5) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * scale over the last axis."""
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * scale
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], scale, eps)
 
 
 def decays(total: Tensor) -> Tensor:

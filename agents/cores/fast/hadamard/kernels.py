@@ -6,7 +6,7 @@ The memory of one environment and group stays in the CPU's cache. Only the one b
 the adjoint computes those in between again, a period at a time.
 
 Shapes: T steps, B environments, G groups, J rows, I columns; a, u [T, B, G, I], w, q [T, B, G, J], y [T, B, G, R, I];
-b [T, B, G, J], or `rates` [G, J, I] and b [T, B, G, 0]; memories [B, G, J, I].
+b [T, B, G, J], or `rates` [G, J, I] and b [T, B, G, 0], or both empty (1); memories [B, G, J, I].
 """
 
 from typing import TypeAlias
@@ -30,9 +30,12 @@ def decay_row(form: int, a: Array, b: Array, rates: Array, j: int, out: Array) -
         scale = half * b[j]
         for i in range(len(out)):
             out[i] = scale * a[i]
-    else:
+    elif len(rates):
         for i in range(len(out)):
             out[i] = half * rates[j, i] * a[i]
+    else:
+        for i in range(len(out)):
+            out[i] = half * a[i]
     if form == COMPLEMENT:
         for i in range(len(out)):
             out[i] = one - out[i]
@@ -94,10 +97,13 @@ def to_factors(
     if len(b):
         add_scaled(on_a, b[j], grad)
         on_b[j] = dot(grad, a)
-    else:
+    elif len(rates):
         for i in range(len(grad)):
             on_a[i] += grad[i] * rates[j, i]
             on_rates[j, i] += grad[i] * a[i]
+    else:
+        for i in range(len(grad)):
+            on_a[i] += grad[i]
 
 
 @_loops

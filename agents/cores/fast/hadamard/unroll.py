@@ -26,7 +26,7 @@ ENVIRONMENTS = 8  # Of one piece of work
 
 def remember(
     form: str,
-    decay: tuple[Tensor, Tensor],
+    decay: tuple[Tensor, Tensor | None],
     write: tuple[Tensor, Tensor],
     query: Tensor,
     reset: Tensor,
@@ -38,7 +38,7 @@ def remember(
 
     Args:
         form: f(P), "exp": exp(-P), P >= 0; "tanh": 1 + tanh(P); "complement": 1 - P.
-        decay: a [T, B, G, I], and b [T, B, G, J], or [G, J, I] if it is constant and P = b * a^T.
+        decay: a [T, B, G, I], and b [T, B, G, J], or [G, J, I] if it is constant and P = b * a^T; None is 1.
         write: u [T, B, G, I], w [T, B, G, J].
         query: q [T, B, G, J].
         reset: bool [T, B]; where set, the memory before the step is zero, by selection.
@@ -48,16 +48,15 @@ def remember(
     """
     (a, b), (u, w) = decay, write
     (*before, columns), height = a.shape, w.shape[3]
-    constant = b.dim() == 3
-    none = a.new_empty(*before, 0) if constant else a.new_empty(before[2], 0, columns)
-    b, rates = (none, b) if constant else (b, none)
+    rates = b if b is not None and b.dim() == 3 else a.new_empty(before[2], 0, columns)
+    b = b if b is not None and b.dim() == 4 else a.new_empty(*before, 0)
     wide, tall = (*before, columns), (*before, height)
     check(
         "hadamard",
         a,
         reset=(reset, before[:2]),
-        b=(b, none.shape if constant else tall),
-        rates=(rates, (before[2], height, columns) if constant else none.shape),
+        b=(b, tall if b.shape[3] else (*before, 0)),
+        rates=(rates, (before[2], height if rates.shape[1] else 0, columns)),
         u=(u, wide),
         w=(w, tall),
         q=(query, tall),
