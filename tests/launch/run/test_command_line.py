@@ -1,6 +1,5 @@
 """Words that a person may give any command: one line for a mistake, which says what is allowed, and exit code 2."""
 
-import importlib
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import torch
 import engram
 from engram.base.errors import EngramError
 from engram.base.units import count
+from engram.launch import entry
 from engram.launch.run.command_line import dashed, flags_of, value_of
 from engram.launch.run.config import RunConfig
 from engram.launch.run.device import find_device
@@ -16,24 +16,12 @@ from engram.launch.run.run_directory import RunDirectory
 from engram.launch.run.settings.plain import from_dict, to_dict
 from runs import TINY
 
-COMMANDS = {
-    "rl-train": "train",
-    "rl-eval": "evaluate",
-    "rl-bench": "bench",
-    "rl-play": "play",
-    "rl-check-core": "check_core",
-    "rl-doctor": "doctor",
-    "rl-population": "population",
-    "rl-probe": "probe",
-    "rl-look": "look",
-    "rl-reproduce": "figures",
-    "rl-export": "export",
-}
+COMMANDS = [name for name in entry.FOLDERS if name != "rl-compare"]
 
 
 def run(command: str, *words: str) -> int:
     with pytest.raises(SystemExit) as stop:
-        importlib.import_module(f"engram.launch.{COMMANDS[command]}.command").run(list(words))
+        entry.run(command, list(words))
     assert isinstance(stop.value.code, int)
     return stop.value.code
 
