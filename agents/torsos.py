@@ -185,8 +185,8 @@ class ConvTorso(nn.Module):
     def _compiles(self, x: Tensor) -> bool:
         """Whether compiled convolutions replace the modules, for acting: a call of torch's takes longer than that."""
         return (
-            len(x) <= GROUP_OF_A_STEP
-            and torch.is_inference_mode_enabled()
+            torch.is_inference_mode_enabled()  # first: an export must not compare a batch's size
+            and len(x) <= GROUP_OF_A_STEP
             and suits(x)
             and not torch.is_autocast_enabled("cpu")
             and not altered(self.convs)
