@@ -14,7 +14,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
@@ -225,7 +225,9 @@ def settings_of(cls: Any, prefix: str = "", bare: bool = False, path: Path = ())
     """Paths of the settings of a configuration dataclass, by the names that users write. Parts annotated with
     OmitArgPrefixes add no prefix to their settings."""
     paths: dict[str, Path] = {}
-    for name, hint in get_type_hints(cls, include_extras=True).items():
+    hints = get_type_hints(cls, include_extras=True)
+    for name in (each.name for each in fields(cls)):
+        hint = hints[name]
         inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
         if is_dataclass(inner):
             omit = bare or inner is not hint
