@@ -22,12 +22,12 @@ from engram.actors import thread_pool
 from engram.agents.process import prepare_process
 from engram.agents.threads import use_threads
 from engram.launch.api.training import make_agents, make_learners, make_panel, make_trainer
+from engram.launch.config.device import find_device
+from engram.launch.config.run_config import RunConfig
+from engram.launch.config.run_flags import parse_run
+from engram.launch.config.settings.plain import to_dict
 from engram.launch.metrics.provenance import provenance
-from engram.launch.run.config import RunConfig
-from engram.launch.run.device import find_device
-from engram.launch.run.run_directory import RunDirectory
-from engram.launch.run.run_flags import parse_run
-from engram.launch.run.settings.plain import to_dict
+from engram.launch.runs.directory import RunDirectory
 from engram.launch.train.acting import make_pool
 from engram.launch.train.trainer import Trainer
 

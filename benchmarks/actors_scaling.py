@@ -43,9 +43,9 @@ from engram.agents.values import Weights, flatten
 from engram.base.processes import num_cores, tree_memory
 from engram.launch.bench.training_speed import training_speed
 from engram.launch.cluster.ray_session import start_ray
+from engram.launch.config.presets.lookup import preset
+from engram.launch.config.run_config import RunConfig
 from engram.launch.metrics.provenance import provenance
-from engram.launch.run.config import RunConfig
-from engram.launch.run.presets.lookup import preset
 from engram.launch.train.acting import ACTOR_NICENESS
 from engram.learners.batches import Batcher
 from engram.learners.learner import Learner

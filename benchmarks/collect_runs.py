@@ -21,11 +21,11 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from engram.launch.config.presets.lookup import preset
+from engram.launch.config.run_config import RunConfig
+from engram.launch.config.settings.plain import differences, from_dict
 from engram.launch.metrics.provenance import provenance
-from engram.launch.run.config import RunConfig
-from engram.launch.run.presets.lookup import preset
-from engram.launch.run.run_directory import RunDirectory
-from engram.launch.run.settings.plain import differences, from_dict
+from engram.launch.runs.directory import RunDirectory
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = 120

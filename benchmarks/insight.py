@@ -13,12 +13,12 @@ from typing import Any
 from engram.actors.actor import Actor
 from engram.agents.process import prepare_process
 from engram.base.files import replace_file
+from engram.launch.config.settings.plain import to_dict
 from engram.launch.evaluate.decode import decode
 from engram.launch.evaluate.intervene import parsed, play_all
 from engram.launch.evaluate.study import effect, effects
 from engram.launch.metrics.provenance import provenance
-from engram.launch.run.settings.plain import to_dict
-from engram.launch.run.trained import make_actor, open_run
+from engram.launch.runs.trained import make_actor, open_run
 
 RESULTS = Path(__file__).parent / "results"
 

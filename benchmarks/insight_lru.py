@@ -21,7 +21,7 @@ from engram.base.files import replace_file
 from engram.launch.evaluate.episodes import rate_interval
 from engram.launch.evaluate.intervene import Flags, Interference, parsed, play_first
 from engram.launch.metrics.provenance import provenance
-from engram.launch.run.trained import make_actor, open_run
+from engram.launch.runs.trained import make_actor, open_run
 
 RESULT = Path(__file__).parent / "results" / "insight-t-maze-lru-turned.json"
 FROM, TO = 30, 80

@@ -27,12 +27,12 @@ from engram.agents.inside import recorded
 from engram.agents.process import prepare_process
 from engram.base.files import replace_file
 from engram.launch.api.training import make_agents, make_learners, make_panel, make_trainer
-from engram.launch.look.watching import Watcher
+from engram.launch.config.device import find_device
+from engram.launch.config.run_flags import parse_run
+from engram.launch.config.settings.plain import to_dict
+from engram.launch.insight.watching import Watcher
 from engram.launch.metrics.provenance import provenance
-from engram.launch.run.device import find_device
-from engram.launch.run.run_directory import RunDirectory
-from engram.launch.run.run_flags import parse_run
-from engram.launch.run.settings.plain import to_dict
+from engram.launch.runs.directory import RunDirectory
 from engram.launch.train.acting import make_pool
 
 RESULT = Path(__file__).parent / "results" / "look-cost.json"

@@ -23,8 +23,8 @@ from engram.agents import bf16, kernels
 from engram.agents.process import prepare_process
 from engram.launch.bench.parts import measure, open_parts
 from engram.launch.bench.training_speed import training_speed
+from engram.launch.config.run_flags import parse_run
 from engram.launch.metrics.provenance import provenance
-from engram.launch.run.run_flags import parse_run
 
 RESULT = Path(__file__).parent / "results" / "precision.json"
 SHAPES = ((1280, 650, 256), (5120, 256, 1024), (128, 906, 1024), (40, 256, 768), (16, 256, 1024))

@@ -14,11 +14,11 @@ from typing import Any
 from engram.agents.process import prepare_process
 from engram.base.files import replace_file
 from engram.envs.tasks.registry import make_task
+from engram.launch.config.settings.plain import from_dict
 from engram.launch.metrics.provenance import provenance
 from engram.launch.probe.config import ProbeConfig
 from engram.launch.probe.run import RESULT, TEST_BATCH, ProbeRun, described
-from engram.launch.run.run_directory import RunDirectory
-from engram.launch.run.settings.plain import from_dict
+from engram.launch.runs.directory import RunDirectory
 from engram.learners.supervised.learner import examine
 
 RESULTS = Path(__file__).parent / "results" / "probe-runs.json"

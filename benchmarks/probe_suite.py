@@ -22,10 +22,10 @@ from engram.base.messages import SEEDS, above, check_span
 from engram.base.settings import Settings, setting
 from engram.base.units import Minutes
 from engram.envs.tasks.registry import find_task, make_task
+from engram.launch.config.command_line import make_console, parse, run_command
 from engram.launch.metrics.provenance import machine
 from engram.launch.probe.config import recipe
 from engram.launch.probe.run import RESULT, STOPPED, make_tests
-from engram.launch.run.command_line import make_console, parse, run_command
 
 CHEAP = (
     "copy",

@@ -20,8 +20,8 @@ from engram.agents.agent import AgentConfig
 from engram.agents.cores import core_names
 from engram.agents.process import prepare_process
 from engram.agents.torsos import TorsoConfig
+from engram.launch.config.device import find_device
 from engram.launch.metrics.provenance import provenance
-from engram.launch.run.device import find_device
 from engram.learners.config import LearnerConfig
 from engram.learners.device.cuda_graph import WARM_UP
 from engram.learners.learner import Learner

@@ -14,12 +14,12 @@ import layouts
 from figures_page import replace_part
 
 from engram import zoo
+from engram.launch.config.command_line import parse
+from engram.launch.config.run_config import RunConfig
+from engram.launch.config.settings.plain import from_dict
 from engram.launch.evaluate.command import EvaluationConfig, acting
 from engram.launch.evaluate.gif import film
-from engram.launch.run.command_line import parse
-from engram.launch.run.config import RunConfig
-from engram.launch.run.settings.plain import from_dict
-from engram.launch.run.trained import open_run
+from engram.launch.runs.trained import open_run
 
 PAGE, IMAGES = Path(__file__).parent / "results.md", Path(__file__).parent / "images" / "zoo"
 MOMENTS, IN_A_ROW, WIDTH, COLORS = 6, 3, 380, 64

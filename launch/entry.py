@@ -5,10 +5,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from .run.command_line import run_command
+from .config.command_line import run_command
 
-_NAMES = ("train", "bench", "play", "check-core", "look", "doctor", "probe", "population", "compare", "export")
-FOLDERS = {f"rl-{name}": name.replace("-", "_") for name in _NAMES} | {"rl-eval": "evaluate", "rl-reproduce": "figures"}
+_NAMES = ("train", "bench", "play", "check-core", "doctor", "probe", "population", "compare", "export")
+FOLDERS = {f"rl-{name}": name.replace("-", "_") for name in _NAMES} | {
+    "rl-eval": "evaluate",
+    "rl-look": "insight",
+    "rl-reproduce": "figures",
+}
 """Folder in launch/ of each command."""
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..actors.unroll import Unroll
 from ..agents.agent import Agent
 from ..agents.cores.core import readable
-from ..agents.unrolling.compiled import compile_steps
+from ..agents.sequence.compiled import compile_steps
 from .algorithms.algorithm import Targets
 from .batches import ALONE, Group, Updates, cause_of, learned_rewards, means, some_of, valid_steps, with_bonus
 from .config import LearnerConfig

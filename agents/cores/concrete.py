@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear
-from ..unrolling.scan import scan
+from ..sequence.scan import scan
 from .core import Axis, Core, Step
 from .fast.acting import Affine
 from .fast.blas import gemm

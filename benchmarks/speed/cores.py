@@ -20,10 +20,10 @@ from engram.agents.kernels import linear
 from engram.agents.process import prepare_process
 from engram.base.errors import user_errors
 from engram.base.units import Seconds
+from engram.launch.config.command_line import make_console, parse, run_command
+from engram.launch.config.device import find_device
+from engram.launch.config.presets.lookup import preset
 from engram.launch.metrics.provenance import provenance
-from engram.launch.run.command_line import make_console, parse, run_command
-from engram.launch.run.device import find_device
-from engram.launch.run.presets.lookup import preset
 
 SETTINGS = {
     "concrete": ("t-maze", 128),

@@ -27,9 +27,9 @@ from engram.agents.agent import Agent
 from engram.agents.kernels import linear
 from engram.agents.values import EnvOutput, map_leaves
 from engram.launch.bench.parts import measure, open_parts
-from engram.launch.run.config import RunConfig
-from engram.launch.run.device import find_device
-from engram.launch.run.run_flags import parse_run
+from engram.launch.config.device import find_device
+from engram.launch.config.run_config import RunConfig
+from engram.launch.config.run_flags import parse_run
 
 SIZES = {"cpu": (1024, 2**24), "cuda": (8192, 2**28)}
 """Rows and columns of the product's factors, and float32 numbers that are copied."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from engram.launch.run.config import RunConfig
+from engram.launch.config.run_config import RunConfig
 
 REPAIRED = "2026-11-27T05:14:13+00:00"
 """Time of the repair; runs that began earlier, or whose beginning is not recorded, were trained without it."""

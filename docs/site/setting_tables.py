@@ -9,10 +9,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from command_pages import cell
 
 from engram.base.units import Minutes, Seconds, in_words
-from engram.launch.run.config import RunConfig
-from engram.launch.run.presets.curriculum import CURRICULUM, CURRICULUM_CORES
-from engram.launch.run.presets.easy import EASY, EASY_CORES
-from engram.launch.run.presets.paper import CORES, OTHERS, PAPER, Preset
+from engram.launch.config.presets.curriculum import CURRICULUM, CURRICULUM_CORES
+from engram.launch.config.presets.easy import EASY, EASY_CORES
+from engram.launch.config.presets.paper import CORES, OTHERS, PAPER, Preset
+from engram.launch.config.run_config import RunConfig
 
 PREFIXED = ("pbt",)
 """Tables whose flags keep the table's name."""

@@ -18,13 +18,13 @@ from ...agents.values import AgentOutput, EnvOutput, map_leaves
 from ...base.errors import refuse
 from ...envs.foreign import ForeignBatch
 from ...envs.masks import KEY, check_masks, flat_masks
+from ..config.run_config import RunConfig
+from ..config.settings.plain import from_dict
 from ..evaluate.command import EvaluationConfig
 from ..evaluate.command import evaluate as evaluate_weights
 from ..evaluate.episodes import Summary
-from ..run.config import RunConfig
-from ..run.settings.plain import from_dict
-from ..run.trained import ActingAgent, evaluation_factory, make_actor, open_run
-from ..run.trainees import chosen_members
+from ..runs.trained import ActingAgent, evaluation_factory, make_actor, open_run
+from ..runs.trainees import chosen_members
 
 Array = NDArray[Any]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ...base.errors import EngramError
 from ...base.processes import end_with_parent
-from ..run.config import RunConfig
-from ..run.run_directory import CONFIG, RunDirectory, as_toml, free_path, refuse_unusable
-from ..run.settings.plain import to_dict
+from ..config.run_config import RunConfig
+from ..config.settings.plain import to_dict
+from ..runs.directory import CONFIG, RunDirectory, as_toml, free_path, refuse_unusable
 
 PROGRAM = "import sys; sys.path += {!r}; from engram.launch.train.command import run; run()"
 """Program of the child process; it adds this process's import path after its own libraries."""

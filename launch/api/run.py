@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from ...agents.process import settings_of_a_command
 from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import check_keys
+from ...base.stop_flag import StopFlag
 from ...envs.registration import environment_parameters, find_environment, is_environment
+from ..config.run_config import RunConfig
+from ..config.run_flags import with_settings
 from ..evaluate.episodes import Summary
 from ..metrics.rows import read_log, table_of
-from ..run.config import RunConfig
-from ..run.run_directory import RunDirectory
-from ..run.run_flags import with_settings
-from ..run.stop_flag import StopFlag
-from ..run.trained import run_config
+from ..runs.directory import RunDirectory
+from ..runs.resume import NO_EFFECT, resumed_config
+from ..runs.trained import run_config
 from ..train.callbacks import CHECKPOINT, ROW, UPDATE, Callbacks, Update
-from ..train.resume import NO_EFFECT, resumed_config
 from .agent import TrainedAgent, evaluate, load_agent
 from .background import Background, resumed, started
 from .training import make_panel, refuse_taken

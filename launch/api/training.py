@@ -19,31 +19,31 @@ from ...agents.agent import Agent
 from ...agents.threads import use_threads
 from ...base.compiled import is_kept, when_compiling
 from ...base.errors import EngramError, user_errors
+from ...base.stop_flag import StopFlag
 from ...envs.foreign import ForeignBatch
 from ...learners import checkpoints
 from ...learners.curriculum import Curriculum
 from ...learners.group import LearnerLossError
 from ...learners.learner import Learner
+from ..config.command_line import TRUST
+from ..config.device import find_device, on_device
+from ..config.run_config import RunConfig
+from ..config.settings.plain import to_dict
+from ..config.sizes import check_memory
+from ..config.urls import redacted
 from ..metrics.member import Member
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
 from ..population.panel import PopulationPanel
-from ..run.command_line import TRUST
-from ..run.config import RunConfig
-from ..run.device import find_device, on_device
-from ..run.run_directory import CONFIG, RunDirectory, refuse_unusable, resume_command
-from ..run.settings.plain import to_dict
-from ..run.sizes import check_memory
-from ..run.stop_flag import StopFlag
-from ..run.urls import redacted
+from ..runs.directory import CONFIG, RunDirectory, refuse_unusable, resume_command
+from ..runs.resume import drop_code, is_own, newest_state, refuse_unfit
 from ..trackers.tracker import make_tracker, tracker_class
 from ..train.acting import Acting, StoppedError, deal_members, watch_start
 from ..train.callbacks import Callbacks
-from ..train.resume import drop_code, is_own, newest_state, refuse_unfit
 from ..train.trainer import Look, Trainer
 
 if TYPE_CHECKING:
-    from ..train.mirror import Mirror
+    from ..runs.mirror import Mirror
 
 NOT_SAVED = 3
 """Exit code of a run whose last steps could not be saved."""
@@ -127,7 +127,7 @@ def train(
         agents, fields = make_agents(config, config.factory(), device)
         saved = saved_state(directory, config, agents) if directory else None
         if config.start_from is not None and not saved:
-            from ..train.warm_start import start_from  # it imports the evaluation
+            from ..runs.warm_start import start_from  # it imports the evaluation
 
             start_from(config.start_from, agents)
         begin_anew = saved is not None and not trust and drop_code(saved)
@@ -243,7 +243,7 @@ def make_trainer(
     kept = checkpoints.Kept(directory.checkpoints, lambda path: is_own(path, config))
     looks: list[Look] = []
     if config.look_every:
-        from ..look.watching import Watcher  # plots are imported only if needed
+        from ..insight.watching import Watcher  # plots are imported only if needed
 
         looks.append(Watcher(config).look)
     if config.video_every:
@@ -291,7 +291,7 @@ def saved_state(directory: RunDirectory, config: RunConfig, agents: Sequence[Age
 
 def make_mirror(config: RunConfig, directory: RunDirectory, panel: Panel) -> "Mirror":
     """The mirror that copies this run's checkpoints to --checkpoint-url."""
-    from ..train.mirror import Mirror  # its file systems are imported only if needed
+    from ..runs.mirror import Mirror  # its file systems are imported only if needed
 
     assert config.checkpoint_url is not None
     files = directory.path / CONFIG, directory.metrics_file, directory.population_file
@@ -332,7 +332,7 @@ def say_where_it_goes_on(panel: Panel, saved: dict[str, Any] | None, begin_anew:
 def refuse_taken(url: str | None) -> None:
     """Raise EngramError if `url` already contains a run's checkpoints."""
     if url is not None:
-        from ..train.mirror import holds_run
+        from ..runs.mirror import holds_run
 
         if holds_run(url):
             raise EngramError(

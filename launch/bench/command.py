@@ -18,13 +18,13 @@ from ...agents.process import prepare_process
 from ...base.errors import EngramError, refuse, user_errors
 from ...base.processes import num_cores
 from ...base.units import Seconds, duration
+from ..config.command_line import make_console, value_of, without
+from ..config.device import find_device, on_device
+from ..config.run_config import RunConfig
+from ..config.run_flags import parse_run
+from ..config.settings.plain import to_dict
 from ..metrics.provenance import provenance
 from ..metrics.rows import read_log
-from ..run.command_line import make_console, value_of, without
-from ..run.config import RunConfig
-from ..run.device import find_device, on_device
-from ..run.run_flags import parse_run
-from ..run.settings.plain import to_dict
 from .parts import Parts, measure, open_parts, speed_of_light
 
 OWN_FLAGS = ("--seconds", "--json")  # Flags of rl-bench; every other flag is rl-train's

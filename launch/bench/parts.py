@@ -26,7 +26,7 @@ from ...agents.values import EnvOutput, map_leaves
 from ...envs.masks import random_valid
 from ...learners.batches import Batcher
 from ...learners.learner import Learner
-from ..run.config import RunConfig
+from ..config.run_config import RunConfig
 
 UNROLLS = 6  # Number of unrolls on which the parts are measured
 EARLIER_UNROLLS = 4  # Number of unrolls before those, after which the environments are out of phase

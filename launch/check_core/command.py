@@ -23,7 +23,7 @@ from ...agents.values import AgentOutput, EnvOutput
 from ...base.errors import EngramError
 from ...base.settings import Settings, setting
 from ...learners.optimizers import make_optimizer, same_layout, set_gradients
-from ..run.command_line import make_console, parse
+from ..config.command_line import make_console, parse
 
 _HELP = """Check a memory core line by line: whether its state is reset, carried, detached and stored correctly.
 

@@ -10,7 +10,7 @@ import tyro
 from ...base.errors import file_errors, refuse
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
-from ..run.command_line import make_console, parse
+from ..config.command_line import make_console, parse
 from .groups import compare, load
 from .report import comma_separated, draw, markdown, results, show
 

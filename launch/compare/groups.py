@@ -11,12 +11,12 @@ from fsspec.core import url_to_fs
 
 from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import advice
+from ..config.command_line import settings_of
+from ..config.run_config import PASSIVE, RESUMABLE, RunConfig
+from ..config.settings.plain import flat_settings
+from ..config.urls import first_line, redacted
 from ..metrics.rows import Array, Table, final_value, parse_log, series, table_of
-from ..run.command_line import settings_of
-from ..run.config import PASSIVE, RESUMABLE, RunConfig
-from ..run.run_directory import CONFIG
-from ..run.settings.plain import flat_settings
-from ..run.urls import first_line, redacted
+from ..runs.directory import CONFIG
 
 DEPTH = 4  # Folders below RUN that are searched for configurations
 METRICS = "metrics.jsonl"

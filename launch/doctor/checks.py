@@ -21,9 +21,9 @@ from ...base.messages import size_in_words
 from ...base.places import cache_folder, writable_home
 from ...base.processes import num_cores
 from ..cluster.ray_session import OBJECT_STORE_BYTES, token_file, token_is_kept
+from ..config.run_config import RunConfig
+from ..config.sizes import process_bytes
 from ..metrics.provenance import PACKAGES, machine, package_version
-from ..run.config import RunConfig
-from ..run.sizes import process_bytes
 
 TRAINING_COPIES, CHECKPOINT_COPIES = 4, 3
 """Multiples of the weights: weights and at most two moments, and in training also gradients."""

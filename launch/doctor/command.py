@@ -12,12 +12,12 @@ from rich.text import Text
 from ...agents.process import prepare_process
 from ...base.errors import EngramError, file_errors, user_errors
 from ...base.messages import size_in_words
+from ..config.command_line import make_console
+from ..config.run_flags import parse_run
+from ..config.sizes import check_memory
 from ..metrics.rows import read_rows
-from ..run.command_line import make_console
-from ..run.run_directory import RunDirectory
-from ..run.run_flags import parse_run
-from ..run.sizes import check_memory
-from ..run.trained import run_config
+from ..runs.directory import RunDirectory
+from ..runs.trained import run_config
 from .checks import Estimate, Facts, Finding, Verdict, estimate, examine, look
 from .symptoms import symptoms
 

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
 
+from ..config.run_config import RunConfig
 from ..metrics.rows import Row
-from ..run.config import RunConfig
 from .checks import Finding
 
 FEWEST = 8  # Minimum number of rows to judge a run

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from ... import zoo
 from ...base.errors import EngramError
+from ..config.run_config import RESUMABLE, RunConfig
+from ..config.settings.plain import to_dict
+from ..config.urls import first_line, redacted
 from ..metrics.provenance import provenance
-from ..run.config import RESUMABLE, RunConfig
-from ..run.run_directory import as_toml
-from ..run.settings.plain import to_dict
-from ..run.urls import first_line, redacted
+from ..runs.directory import as_toml
 from .episodes import RATES, Summary
 
 README, GIF = "README.md", "agent.gif"

@@ -17,11 +17,11 @@ from ...actors.factory import ActorFactory
 from ...agents.process import prepare_process
 from ...base.errors import file_errors, refuse
 from ...base.settings import setting
+from ..config.command_line import make_console, parse
+from ..config.run_config import RunConfig
+from ..config.settings.plain import to_dict
 from ..metrics.provenance import provenance
-from ..run.command_line import make_console, parse
-from ..run.config import RunConfig
-from ..run.settings.plain import to_dict
-from ..run.trained import (
+from ..runs.trained import (
     EVALUATED_TOGETHER,
     ActingAgent,
     evaluation_envs,
@@ -30,7 +30,7 @@ from ..run.trained import (
     make_actor,
     open_run,
 )
-from ..run.trainees import chosen_members, described
+from ..runs.trainees import chosen_members, described
 from .card import Card, write_card
 from .episodes import Summary, summarize
 from .gif import encoded, film

@@ -13,9 +13,9 @@ from ...actors.actor import Actor
 from ...base.errors import EngramError, refuse
 from ...envs.arrays import Array
 from ...envs.registration import can_draw
+from ..config.run_config import RunConfig
 from ..metrics.member import Member
-from ..run.config import RunConfig
-from ..run.trained import actor_in_training
+from ..runs.trained import actor_in_training
 
 TAG = "eval/video"  # Name of the videos of a run
 HEIGHT, MARGIN, TEXT = 360, 12, 16  # Pixels: the images, the margin around them, the font

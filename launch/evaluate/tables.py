@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ... import zoo
-from ..run.trainees import Trainee, best_member
+from ..runs.trainees import Trainee, best_member
 from .episodes import RATES, Estimate, Group, Summary
 
 

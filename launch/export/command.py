@@ -13,9 +13,9 @@ from ...agents.values import map_leaves
 from ...base.errors import file_errors, refuse, user_errors
 from ...base.files import replace_file
 from ...base.settings import setting
-from ..run.command_line import make_console, parse
-from ..run.trained import AgentChoice, make_actor, open_run
-from ..run.trainees import chosen_members
+from ..config.command_line import make_console, parse
+from ..runs.trained import AgentChoice, make_actor, open_run
+from ..runs.trainees import chosen_members
 from .files import onnx_model, torch_archive
 from .graph import EXAMPLES, Step, traced
 

@@ -17,7 +17,7 @@ from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ...base.units import Minutes
 from ..cluster.scheduler import RunFailedError, run_shown, signals_as_interrupt
-from ..run.command_line import make_console, parse
+from ..config.command_line import make_console, parse
 from . import results
 from .figure import Figure, load, names
 from .plot import draw

@@ -15,10 +15,10 @@ from typing import Any
 from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import above
 from ...base.settings import Settings, setting
-from ..run.config import RunConfig
-from ..run.run_flags import parse_run
-from ..run.settings.plain import from_dict, typed
-from ..run.trained import imitated
+from ..config.run_config import RunConfig
+from ..config.run_flags import parse_run
+from ..config.settings.plain import from_dict, typed
+from ..runs.trained import imitated
 
 SETTINGS = ("full", "quick")
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ..config.run_config import RunConfig
+from ..config.settings.plain import differences
 from ..metrics.provenance import provenance
 from ..metrics.rows import read_log
-from ..run.config import RunConfig
-from ..run.settings.plain import differences
 from . import tasks
 from .figure import Curve, Figure
 from .plot import POINTS

@@ -16,11 +16,11 @@ from ...base.errors import EngramError
 from ...base.files import replace_file
 from ...learners import checkpoints
 from ..cluster.scheduler import Job, RunFailedError, lower_priority, tool
+from ..config.run_config import RunConfig
 from ..metrics.rows import read_log
-from ..run import saved
-from ..run.config import RunConfig
-from ..run.run_directory import CONFIG, RunDirectory
-from ..run.trained import fixed_differences, run_config
+from ..runs import saved
+from ..runs.directory import CONFIG, RunDirectory
+from ..runs.trained import fixed_differences, run_config
 from .figure import Curve, Figure
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from torch.utils.tensorboard.summary import hparams
 
 from ...learners.algorithms.registry import algorithm_class, algorithm_names
-from ..run.config import PASSIVE
-from ..run.settings.plain import flat_settings
+from ..config.run_config import PASSIVE
+from ..config.settings.plain import flat_settings
 
 METRICS = ("episode/return", "episode/length", "episode/solved", "eval/return", "perf/env_steps_per_second")
 """Metrics whose last values are columns."""

@@ -14,7 +14,7 @@ from ...learners.batches import Batcher
 from ...learners.curriculum import Curriculum, Mixture, make_curriculum
 from ...learners.learner import Learner
 from ...learners.population.search_space import PREFIX, Values, applied
-from ..run.config import RunConfig
+from ..config.run_config import RunConfig
 from .accumulator import Accumulator, Settled
 from .writer import MetricsWriter
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ...base.files import AppendedFile, abandon_after
-from ..run.run_directory import RunDirectory
-from ..run.settings.plain import flat_settings, to_dict
+from ..config.settings.plain import flat_settings, to_dict
+from ..runs.directory import RunDirectory
 from ..trackers.tracker import Tracker
 from . import events, hparams
 from .accumulator import Accumulator

@@ -17,7 +17,7 @@ from ...base.errors import user_errors
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ...envs.registration import environment_names, is_environment
-from ..run.command_line import parse
+from ..config.command_line import parse
 from .game import Game, Player
 from .terminal import Terminal
 

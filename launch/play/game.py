@@ -10,7 +10,7 @@ from ...base.errors import EngramError, refuse
 from ...base.messages import advice
 from ...envs.registration import environment_names, is_environment, make_batch
 from ..api.agent import load_agent
-from ..run.trained import evaluation_seed
+from ..runs.trained import evaluation_seed
 
 COMPILING = 30  # Seconds to compile the slowest environment
 

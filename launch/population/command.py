@@ -15,10 +15,10 @@ from rich.text import Text
 from ...base.errors import file_errors
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
+from ..config.command_line import make_console, parse
 from ..metrics.panel import short
 from ..metrics.rows import read_rows
-from ..run.command_line import make_console, parse
-from ..run.run_directory import RunDirectory
+from ..runs.directory import RunDirectory
 from .history import damage, read
 from .lineage import Lineage, descent, plot
 from .replay import Replay

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ...base.errors import EngramError, file_errors
-from ..run.run_directory import RunDirectory
+from ..runs.directory import RunDirectory
 from .lineage import Lineage
 
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from ...base.files import AppendedFile, abandon_after
 from ...learners.population.controller import PopulationController
 from ...learners.population.decisions import Decision
+from ..config.run_config import RunConfig
 from ..metrics.member import Member
 from ..metrics.panel import Panel, short
 from ..metrics.writer import MetricsWriter
-from ..run.config import RunConfig
-from ..run.run_directory import RunDirectory
+from ..runs.directory import RunDirectory
 from .panel import MemberRow, PopulationPanel
 
 _SUMMED = (

@@ -7,7 +7,7 @@ from typing import Any
 from ...learners.population.config import PopulationConfig
 from ...learners.population.decisions import Decision, decide, initial_values, replace_failing
 from ...learners.population.search_space import Values
-from ..run.settings.plain import from_dict
+from ..config.settings.plain import from_dict
 from .history import Entry
 
 PRECISION = 1e-9  # Relative tolerance between two numbers: a p-value's last digits depend on scipy's version

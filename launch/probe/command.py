@@ -13,11 +13,11 @@ from rich.table import Table
 from ...agents.process import prepare_process
 from ...base.errors import refuse, user_errors
 from ...base.settings import declared
+from ...base.stop_flag import StopFlag
 from ...envs.tasks.registry import TASKS, find_task, make_task, task_parameters
-from ..run.command_line import dashed, make_console, parse, value_of, without
-from ..run.run_directory import RunDirectory
-from ..run.settings.plain import differences, from_dict, to_dict
-from ..run.stop_flag import StopFlag
+from ..config.command_line import dashed, make_console, parse, value_of, without
+from ..config.settings.plain import differences, from_dict, to_dict
+from ..runs.directory import RunDirectory
 from .config import ProbeConfig, recipe
 from .run import STOPPED, ProbeRun, start_from
 

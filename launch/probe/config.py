@@ -12,7 +12,7 @@ from ...base.settings import Settings, setting
 from ...base.units import Minutes, Seconds
 from ...envs.tasks.registry import find_task
 from ...learners.supervised.config import SupervisedConfig
-from ..run.device import check_device
+from ..config.device import check_device
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,17 +11,17 @@ import torch
 
 from ...base.errors import EngramError, refuse, user_errors
 from ...base.files import replace_file
+from ...base.stop_flag import StopFlag
 from ...envs.tasks.registry import examined_on, find_task, make_task
 from ...envs.tasks.task import Task
 from ...learners import checkpoints
 from ...learners.supervised.learner import SupervisedLearner, examine
 from ...learners.supervised.model import SequenceModel, to_tensors
 from ...learners.supervised.scores import Score
+from ..config.device import find_device
 from ..metrics.writer import MetricsWriter
-from ..run.device import find_device
-from ..run.run_directory import RunDirectory
-from ..run.stop_flag import StopFlag
-from ..run.trainees import take_weights
+from ..runs.directory import RunDirectory
+from ..runs.trainees import take_weights
 from .config import ProbeConfig
 
 STOPPED = "stopped"  # First word of the last line of `rl-probe` after an early stop

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..run.settings.plain import flat_settings
+from ..config.settings.plain import flat_settings
 from .tracker import Tracker
 
 try:

@@ -15,12 +15,12 @@ from ...actors.factory import ActorFactory
 from ...actors.failures import TransportDiedError
 from ...actors.pool import ActorPool, LocalPool
 from ...base.processes import end_children, leave_at_once
+from ...base.stop_flag import StopFlag
 from ...learners.group import Share
 from ...learners.learner import Learner
-from ..run.config import RunConfig
-from ..run.device import find_device
-from ..run.run_directory import resume_command
-from ..run.stop_flag import StopFlag
+from ..config.device import find_device
+from ..config.run_config import RunConfig
+from ..runs.directory import resume_command
 from .trainer import Trainer
 from .watchdog import FAILED, Start, Watchdog, hanging_call
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from ...base.errors import refuse
 from ...base.processes import leave_at_once
-from ..run.command_line import DRY_RUN, LIST, TRUST, make_console, run_command, value_of, without
-from ..run.stop_flag import StopFlag
+from ...base.stop_flag import StopFlag
+from ..config.command_line import DRY_RUN, LIST, TRUST, make_console, run_command, value_of, without
 
 if TYPE_CHECKING:
     from ..api.training import Outcome
-    from ..run.config import RunConfig
-    from ..run.run_directory import RunDirectory
+    from ..config.run_config import RunConfig
+    from ..runs.directory import RunDirectory
 
 # Torch and Ray take seconds to import. The functions below import them after a first message to the user.
 
@@ -28,11 +28,11 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
         show(make_console())
         return 0
     from ..api.training import refuse_taken
-    from ..run.run_directory import RunDirectory
-    from ..run.run_flags import parse_new_run
-    from ..run.urls import is_url
+    from ..config.run_flags import parse_new_run
+    from ..config.urls import is_url
+    from ..runs.directory import RunDirectory
+    from ..runs.resume import resumed_by_words
     from ..trials.command import train_several, trains_several
-    from .resume import resumed_by_words
     from .supervisor import supervise
 
     if DRY_RUN in arguments:
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
         return run_training(config, None, stop, changed=changed)
     argv = without(arguments, ("--resume",))
     if is_url(resume):
-        from .mirror import fetch
+        from ..runs.mirror import fetch
 
         resume = str(fetch(resume, value_of("--run-dir", argv)))
         argv = without(argv, ("--run-dir",))
@@ -62,10 +62,10 @@ def dry_run(arguments: Sequence[str]) -> int:
     """Print the configuration for these arguments, checked as for a run; returns the exit code."""
 
     from ..api.training import make_agents
-    from ..run.device import find_device
-    from ..run.run_directory import as_toml
-    from ..run.run_flags import parse_run
-    from ..run.settings.plain import to_dict
+    from ..config.device import find_device
+    from ..config.run_flags import parse_run
+    from ..config.settings.plain import to_dict
+    from ..runs.directory import as_toml
 
     conflict = next((flag for flag in ("--resume", "--restarts") if value_of(flag, arguments) is not None), None)
     refuse(conflict, f"{DRY_RUN} has no effect with {conflict}; allowed: one of them")

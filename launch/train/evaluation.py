@@ -10,10 +10,10 @@ import numpy as np
 from ...actors.episodes import UnfinishedError, known_means, play
 from ...actors.unroll import EPISODE_COLUMNS
 from ...base.errors import EngramError
+from ..config.run_config import RunConfig
 from ..metrics.member import Member
-from ..run.config import RunConfig
-from ..run.saved import Best
-from ..run.trained import actor_in_training, evaluation_envs
+from ..runs.saved import Best
+from ..runs.trained import actor_in_training, evaluation_envs
 
 UNROLL_LENGTH = 20
 MOST_STEPS = 30_000  # Step limit of an episode: without a time limit a stuck policy would never finish its evaluation

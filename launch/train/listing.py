@@ -13,9 +13,9 @@ from ... import zoo
 from ...agents.cores.registry import core_class, core_names
 from ...envs.registration import ENVIRONMENTS, batch_class
 from ...learners.algorithms.registry import algorithm_class, algorithm_names
-from ..run.presets.curriculum import CURRICULUM
-from ..run.presets.easy import EASY
-from ..run.presets.paper import CORES, PAPER, Preset
+from ..config.presets.curriculum import CURRICULUM
+from ..config.presets.easy import EASY
+from ..config.presets.paper import CORES, PAPER, Preset
 
 Line = tuple[str, str]  # A name and its description
 

@@ -20,11 +20,11 @@ from types import FrameType
 from ...base.errors import refuse
 from ...base.processes import end_with_parent
 from ...learners import checkpoints
-from ..run.command_line import TRUST, value_of, without
-from ..run.run_directory import CONFIG, RunDirectory, free_path, refuse_unusable
-from ..run.run_flags import parse_run
-from ..run.settings.plain import to_dict
-from ..run.urls import is_url
+from ..config.command_line import TRUST, value_of, without
+from ..config.run_flags import parse_run
+from ..config.settings.plain import to_dict
+from ..config.urls import is_url
+from ..runs.directory import CONFIG, RunDirectory, free_path, refuse_unusable
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # Seconds before a restart; doubled for each further one in a row
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -39,7 +39,7 @@ def supervise(arguments: Sequence[str]) -> int:
     resumed = value_of("--resume", argv)
     if resumed is not None:
         if is_url(resumed):
-            from .mirror import fetch  # here and once: restarts resume from this machine's copy
+            from ..runs.mirror import fetch  # here and once: restarts resume from this machine's copy
 
             resumed = str(fetch(resumed, value_of("--run-dir", argv)))
             argv = [*without(argv, ("--resume", "--run-dir")), "--resume", resumed]

@@ -11,19 +11,19 @@ import torch
 from ...actors.pool import ActorPool, ActorStateError
 from ...actors.unroll import Unroll, join
 from ...base.errors import EngramError
+from ...base.stop_flag import StopFlag
 from ...learners import checkpoints
+from ..config.run_config import RunConfig
+from ..config.settings.plain import to_dict
 from ..metrics.member import Member
-from ..run.config import RunConfig
-from ..run.run_directory import RunDirectory
-from ..run.saved import Best
-from ..run.settings.plain import to_dict
-from ..run.stop_flag import StopFlag
+from ..runs.directory import RunDirectory
+from ..runs.saved import Best
 from .callbacks import CHECKPOINT, ROW, UPDATE, Callbacks, Update
 from .evaluation import Evaluator, best_now
 
 if TYPE_CHECKING:
     from ..population.host import PopulationHost
-    from .mirror import Mirror
+    from ..runs.mirror import Mirror
 
 Report = Callable[[int, dict[str, float] | None], None]
 """Called with the steps of all members after every update, and with the metrics of every row."""

@@ -9,16 +9,16 @@ from typing import NoReturn
 
 from ...base.errors import EngramError, refuse, user_errors
 from ...base.processes import num_cores, shell_command
+from ...base.stop_flag import StopFlag
 from ...base.units import count
 from ..api.training import make_agents
 from ..cluster.scheduler import RunFailedError, run_shown, signals_as_interrupt
-from ..run.command_line import TRUST, dashed, make_console, value_of
-from ..run.config import RunConfig
-from ..run.device import find_device
-from ..run.run_directory import RunDirectory, resume_command
-from ..run.run_flags import TRIAL_FLAGS, parse_run
-from ..run.stop_flag import StopFlag
-from ..train.resume import resumed_by_words
+from ..config.command_line import TRUST, dashed, make_console, value_of
+from ..config.device import find_device
+from ..config.run_config import RunConfig
+from ..config.run_flags import TRIAL_FLAGS, parse_run
+from ..runs.directory import RunDirectory, resume_command
+from ..runs.resume import resumed_by_words
 from .plan import METRIC, Plan, TrialRun, base_config, has_plan, new_folder, read_plan, summary, write_plan
 
 

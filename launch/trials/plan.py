@@ -26,11 +26,11 @@ from ...base.messages import check_whole
 from ...learners import checkpoints
 from ...learners.population.search_space import Explored, Values, applied, parse
 from ..cluster.scheduler import Job, tool
+from ..config.run_config import RunConfig
+from ..config.settings.plain import from_dict, to_dict
 from ..metrics.rows import final_value, read_log, series, table_of
-from ..run.config import RunConfig
-from ..run.run_directory import CONFIG, RunDirectory, free_path, resume_command
-from ..run.settings.plain import from_dict, to_dict
-from ..run.trained import run_config
+from ..runs.directory import CONFIG, RunDirectory, free_path, resume_command
+from ..runs.trained import run_config
 
 PLAN = "trials.toml"
 _SAMPLING = 0x5EED  # Key of the random streams for sampled settings

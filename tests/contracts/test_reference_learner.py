@@ -17,12 +17,12 @@ from engram.agents.cores import core_names
 from engram.agents.specs import BoxSpec, ChoiceSpec
 from engram.agents.threads import use_threads
 from engram.envs.registration import is_environment
-from engram.launch.run.config import RunConfig
-from engram.launch.run.presets.curriculum import CURRICULUM, CURRICULUM_CORES
-from engram.launch.run.presets.easy import EASY, EASY_CORES
-from engram.launch.run.presets.lookup import preset
-from engram.launch.run.presets.paper import CORES, PAPER
-from engram.launch.run.settings.plain import from_dict
+from engram.launch.config.presets.curriculum import CURRICULUM, CURRICULUM_CORES
+from engram.launch.config.presets.easy import EASY, EASY_CORES
+from engram.launch.config.presets.lookup import preset
+from engram.launch.config.presets.paper import CORES, PAPER
+from engram.launch.config.run_config import RunConfig
+from engram.launch.config.settings.plain import from_dict
 from engram.learners.config import LearnerConfig
 from reference_cases import TORSOS, Case, compare, distance_in_float32, in_double, small_agent
 

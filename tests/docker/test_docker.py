@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from engram.launch.run.run_flags import parse_run
+from engram.launch.config.run_flags import parse_run
 from fresh_venv import make_venv
 
 ROOT = Path(__file__).resolve().parent.parent.parent

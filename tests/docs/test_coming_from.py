@@ -6,9 +6,9 @@ from pathlib import Path
 
 import engram
 from engram.agents.cores.registry import core_names, core_parameters
-from engram.launch.run.command_line import DRY_RUN, settings_of
-from engram.launch.run.config import RunConfig
-from engram.launch.run.run_flags import OTHER_FLAGS
+from engram.launch.config.command_line import DRY_RUN, settings_of
+from engram.launch.config.run_config import RunConfig
+from engram.launch.config.run_flags import OTHER_FLAGS
 from engram.launch.train.callbacks import Callbacks
 from engram.learners.algorithms.ppo import PPOSettings
 

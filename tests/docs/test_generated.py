@@ -13,8 +13,8 @@ import markdown
 import pytest
 
 import engram
-from engram.launch.run.command_line import flags_of
-from engram.launch.run.config import RunConfig
+from engram.launch.config.command_line import flags_of
+from engram.launch.config.run_config import RunConfig
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,7 +20,7 @@ from engram.base.errors import EngramError
 from engram.base.processes import tree
 from engram.launch.metrics import events
 from engram.launch.metrics.writer import MetricsWriter
-from engram.launch.run.run_directory import resume_command
+from engram.launch.runs.directory import resume_command
 from engram.launch.train import command as train
 from engram.learners import checkpoints
 from runs import FOREVER, TINY, family, gone, last_step, rows, start, steps_saved, stop, wait_for, workers

@@ -12,11 +12,11 @@ import slow_envs
 from engram.actors.factory import ActorFactory
 from engram.base.errors import EngramError
 from engram.launch.bench.parts import open_parts
+from engram.launch.config.run_flags import parse_run
 from engram.launch.doctor import command as doctor
 from engram.launch.evaluate import command as evaluate
 from engram.launch.export import command as export
-from engram.launch.look import command as look
-from engram.launch.run.run_flags import parse_run
+from engram.launch.insight import command as look
 from engram.launch.train import command as train
 
 WORDS = [

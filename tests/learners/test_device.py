@@ -14,7 +14,7 @@ import torch
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.agents.cores import core_names
-from engram.agents.unrolling.compiled import compile_steps
+from engram.agents.sequence.compiled import compile_steps
 from engram.learners import learner as learner_module
 from engram.learners.config import LearnerConfig
 from engram.learners.device.cuda_graph import WARM_UP, Recorded, changing

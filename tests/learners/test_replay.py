@@ -7,7 +7,7 @@ from engram.actors.actor import Actor
 from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll, some_environments, tensors
 from engram.agents.agent import Agent, AgentConfig
-from engram.launch.run.config import RunConfig
+from engram.launch.config.run_config import RunConfig
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
 from engram.learners.replay import BURN_IN, Replay

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import tomli_w
 
 from engram.launch.check_core.command import CheckConfig
+from engram.launch.config.command_line import flags_of, parse, run_command
+from engram.launch.config.run_config import RunConfig
+from engram.launch.config.run_flags import OTHER_FLAGS, parse_run
 from engram.launch.evaluate.command import EvaluationConfig
 from engram.launch.play.command import PlayConfig
 from engram.launch.population.command import PopulationViewConfig
-from engram.launch.run.command_line import flags_of, parse, run_command
-from engram.launch.run.config import RunConfig
-from engram.launch.run.run_flags import OTHER_FLAGS, parse_run
 
 SECONDS = 60
 """A command that takes longer hangs (the slowest case takes 2 s on a quiet machine)."""

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...unrolling.chunks import unroll_chunks
+from ...sequence.chunks import unroll_chunks
 from ..parts.linear_attention import decays, heads_first, rms_norm
 from ..parts.stack import Mixer, Stack
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...unrolling.scan import scan
+from ...sequence.scan import scan
 from ..core import Axis, Core
 from ..parts.gates import SHORTEST, gate_biases
 

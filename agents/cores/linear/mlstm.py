@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...unrolling.chunks import unroll_chunks
+from ...sequence.chunks import unroll_chunks
 from ..parts.linear_attention import heads_first
 from ..parts.stack import Mixer, Stack
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...unrolling.scan import scan
+from ...sequence.scan import scan
 from ..core import Core
 
 

@@ -12,7 +12,7 @@ from engram.actors.levels.config import LevelsConfig
 from engram.actors.levels.replay import Replay
 from engram.actors.unroll import Unroll
 from engram.envs.registration import make_batch
-from engram.launch.run.run_flags import parse_run
+from engram.launch.config.run_flags import parse_run
 from pools import FACTORY
 
 SHORT = replace(FACTORY, env_args={"max_steps": 3, "view": "full"}, discount=0.9)

@@ -13,7 +13,7 @@ from gymnasium import spaces
 import engram
 from engram.agents.agent import AgentConfig
 from engram.launch.api.agent import TrainedAgent
-from engram.launch.run.config import RunConfig
+from engram.launch.config.run_config import RunConfig
 from masked_envs import ENVIRONMENTS
 
 CONFIG = RunConfig(

@@ -18,7 +18,7 @@ import torch
 
 import engram
 from engram.agents.threads import num_threads
-from engram.launch.run.run_flags import parse_run
+from engram.launch.config.run_flags import parse_run
 from engram.launch.train import command
 from runs import TINY, last_step, rows, steps_saved, wait_for
 

@@ -16,9 +16,9 @@ from engram.base.errors import EngramError
 from engram.base.processes import num_cores, tree_memory
 from engram.launch.bench.command import training_speed
 from engram.launch.bench.parts import Parts, measure, open_parts, speed_of_light
+from engram.launch.config.run_config import RunConfig
 from engram.launch.entry import rl_bench as run
 from engram.launch.metrics import provenance as machine
-from engram.launch.run.config import RunConfig
 
 CPU = torch.device("cpu")
 TINY = ["--core-args", "hidden_size=8", "--local", "--envs-per-actor", "8", "--envs-per-update", "4"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engram.launch import cluster
-from engram.launch.run.saved import read
+from engram.launch.runs.saved import read
 from runs import TINY
 
 FOLDER = Path(cluster.__path__[0])

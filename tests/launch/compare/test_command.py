@@ -13,9 +13,9 @@ from PIL import Image
 from engram.base.errors import EngramError
 from engram.launch.compare import command
 from engram.launch.compare.groups import compare, load, smoothed
-from engram.launch.run.run_directory import RunDirectory
-from engram.launch.run.run_flags import with_settings
-from engram.launch.run.settings.plain import to_dict
+from engram.launch.config.run_flags import with_settings
+from engram.launch.config.settings.plain import to_dict
+from engram.launch.runs.directory import RunDirectory
 
 
 def make_run(folder: Path, values: list[float | None], every: int = 100, **settings: Any) -> Path:

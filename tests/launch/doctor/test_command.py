@@ -19,6 +19,8 @@ from engram.actors.unroll import nbytes
 from engram.agents.values import flatten
 from engram.base.errors import EngramError
 from engram.base.processes import tree_memory
+from engram.launch.config.presets.lookup import preset
+from engram.launch.config.run_config import RunConfig
 from engram.launch.doctor import command as doctor
 from engram.launch.doctor.checks import (
     Estimate,
@@ -34,8 +36,6 @@ from engram.launch.doctor.checks import (
     token,
     versions,
 )
-from engram.launch.run.config import RunConfig
-from engram.launch.run.presets.lookup import preset
 
 COMMANDS = Path(sys.executable).parent
 TINY = [

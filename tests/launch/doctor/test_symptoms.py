@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from engram.agents.agent import AgentConfig
+from engram.launch.config.run_config import RunConfig
 from engram.launch.doctor.symptoms import symptoms
 from engram.launch.entry import rl_doctor as doctor
 from engram.launch.metrics.rows import Row, read_rows
-from engram.launch.run.config import RunConfig
 from engram.launch.train import command as train
 from engram.learners.config import LearnerConfig
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from engram.launch.config.run_config import RunConfig
 from engram.launch.entry import rl_eval as run
-from engram.launch.run.config import RunConfig
-from engram.launch.run.trained import evaluation_factory, levels_line
+from engram.launch.runs.trained import evaluation_factory, levels_line
 
 
 def line(env: str, trained: dict[str, object], env_args: dict[str, object]) -> str:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from engram import load_agent
 from engram.launch.entry import rl_eval as run
-from engram.launch.run.trained import open_run
+from engram.launch.runs.trained import open_run
 from engram.launch.train import command as train
 from engram.learners import checkpoints
 

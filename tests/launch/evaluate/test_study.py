@@ -19,7 +19,7 @@ from engram.launch.entry import rl_eval as run
 from engram.launch.evaluate.decode import decode, reading
 from engram.launch.evaluate.intervene import Interference, parsed, play_all, play_first
 from engram.launch.evaluate.study import effect
-from engram.launch.run.trained import make_actor
+from engram.launch.runs.trained import make_actor
 
 ENVIRONMENT = {"difficulty": 0, "half_width": 4, "limbo_time": 4, "teleport_delay": 2, "timeout_frames": 20}
 N = 6

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from engram.base.errors import EngramError
+from engram.launch.config.run_config import RunConfig
+from engram.launch.config.settings.plain import differences
 from engram.launch.figures import command, figure, plot, results
 from engram.launch.figures.runs import FigureRun
 from engram.launch.metrics.rows import read_log
-from engram.launch.run import saved
-from engram.launch.run.config import RunConfig
-from engram.launch.run.settings.plain import differences
+from engram.launch.runs import saved
 from engram.launch.train import command as train
 from engram.learners import checkpoints
 from runs import family, gone, wait_for

@@ -11,11 +11,11 @@ from tensorboard.context import RequestContext
 from tensorboard.plugins import base_plugin
 from tensorboard.plugins.hparams import api_pb2, backend_context, get_experiment, list_session_groups
 
+from engram.launch.config.presets.lookup import preset
+from engram.launch.config.run_config import RunConfig
+from engram.launch.config.settings.plain import from_dict
 from engram.launch.metrics.writer import MetricsWriter
 from engram.launch.probe.config import ProbeConfig
-from engram.launch.run.config import RunConfig
-from engram.launch.run.presets.lookup import preset
-from engram.launch.run.settings.plain import from_dict
 
 
 def write(run: Path, config: Any, compared: list[str] | None, result: float = 1.0) -> None:

@@ -19,10 +19,10 @@ from engram.agents.agent import Agent, AgentConfig
 from engram.agents.inside.statistics import STATE_METRICS
 from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.values import AgentOutput, EnvOutput
+from engram.launch.config.run_config import RunConfig
+from engram.launch.config.settings.plain import from_dict
 from engram.launch.metrics.accumulator import Accumulator
 from engram.launch.metrics.writer import MetricsWriter
-from engram.launch.run.config import RunConfig
-from engram.launch.run.settings.plain import from_dict
 from engram.learners.algorithms.registry import algorithm_names
 from engram.learners.config import LearnerConfig
 from engram.learners.curriculum import Curriculum, Mixture

@@ -11,11 +11,11 @@ import ray
 import torch
 
 from engram.actors.remote import pool as pool_module
+from engram.base.stop_flag import StopFlag
 from engram.launch.cluster import ray_session
-from engram.launch.run import saved
-from engram.launch.run.config import RunConfig
-from engram.launch.run.run_flags import parse_run
-from engram.launch.run.stop_flag import StopFlag
+from engram.launch.config.run_config import RunConfig
+from engram.launch.config.run_flags import parse_run
+from engram.launch.runs import saved
 from engram.launch.train import acting
 from engram.launch.train import command as train
 from engram.launch.train.acting import Acting

@@ -7,7 +7,7 @@ import pytest
 
 from engram.base.errors import EngramError
 from engram.launch.metrics.accumulator import Accumulator, Settled
-from engram.launch.run import saved
+from engram.launch.runs import saved
 from engram.launch.train import command as train
 from engram.learners import checkpoints
 from runs import TINY

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from engram.launch.run import saved
-from engram.launch.run.saved import Best
+from engram.launch.runs import saved
+from engram.launch.runs.saved import Best
 from engram.launch.train import command, evaluation
 from engram.learners import checkpoints
 from runs import TINY

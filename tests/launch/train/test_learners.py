@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from engram.base.errors import EngramError
-from engram.launch.run import saved
-from engram.launch.run.run_flags import parse_run
+from engram.launch.config.run_flags import parse_run
+from engram.launch.runs import saved
 from engram.launch.train import command as train
 from engram.launch.train.trainer import Trainer
 from runs import TINY, rows, steps_saved, workers

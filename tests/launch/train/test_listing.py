@@ -9,8 +9,8 @@ from rich.console import Console
 from engram import zoo
 from engram.agents.cores.registry import core_class, core_names
 from engram.envs.registration import ENVIRONMENTS
+from engram.launch.config.presets.lookup import PRESETS
 from engram.launch.figures import figure
-from engram.launch.run.presets.lookup import PRESETS
 from engram.launch.train.command import run
 from engram.launch.train.listing import show
 from engram.learners.algorithms.registry import algorithm_names

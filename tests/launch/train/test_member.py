@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from engram.launch.api.training import make_agents, make_learners
+from engram.launch.config.run_flags import parse_run
 from engram.launch.metrics.member import Member
-from engram.launch.run.run_flags import parse_run
 
 WORDS = ["--env", "t-maze", "--core", "feedforward", "--conv-channels", "--embedding-size", "4", "--population", "2"]
 

@@ -12,10 +12,10 @@ import pytest
 
 from engram.base.errors import EngramError
 from engram.launch.metrics.accumulator import Accumulator, Settled
-from engram.launch.run import saved
-from engram.launch.run.run_directory import resume_command
+from engram.launch.runs import saved
+from engram.launch.runs.directory import resume_command
+from engram.launch.runs.mirror import Mirror, fetch, holds_run
 from engram.launch.train import command as train
-from engram.launch.train.mirror import Mirror, fetch, holds_run
 from engram.learners import checkpoints
 from runs import TINY, rows, steps_saved
 

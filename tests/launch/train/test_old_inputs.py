@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from engram.launch.run.run_directory import RunDirectory
-from engram.launch.run.trained import run_config
+from engram.launch.runs.directory import RunDirectory
+from engram.launch.runs.trained import run_config
 from engram.launch.train import command
 
 

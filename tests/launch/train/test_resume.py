@@ -15,12 +15,12 @@ import torch
 
 from engram.actors.factory import ActorFactory
 from engram.base.errors import EngramError
+from engram.base.stop_flag import StopFlag
 from engram.launch.entry import rl_eval
-from engram.launch.run import saved
-from engram.launch.run.stop_flag import StopFlag
+from engram.launch.runs import saved
+from engram.launch.runs.mirror import Mirror
 from engram.launch.train import acting
 from engram.launch.train import command as train
-from engram.launch.train.mirror import Mirror
 from engram.launch.train.trainer import Trainer
 from engram.learners import checkpoints
 from runs import TINY, rows, steps_saved

@@ -11,12 +11,12 @@ import torch
 
 from engram.actors.failures import ActorFailureError
 from engram.base.errors import EngramError
+from engram.launch.config.run_config import RunConfig
+from engram.launch.config.run_flags import parse_run
+from engram.launch.config.settings.plain import from_dict, to_dict
 from engram.launch.metrics.accumulator import Accumulator, Settled
-from engram.launch.run import saved
-from engram.launch.run.config import RunConfig
-from engram.launch.run.run_directory import RunDirectory, resume_command
-from engram.launch.run.run_flags import parse_run
-from engram.launch.run.settings.plain import from_dict, to_dict
+from engram.launch.runs import saved
+from engram.launch.runs.directory import RunDirectory, resume_command
 from engram.launch.train import command as train
 from engram.launch.train.trainer import Trainer
 from engram.learners import checkpoints
@@ -290,7 +290,7 @@ def test_commands_that_read_a_run_pass_over_what_cannot_be_read(three: Path, tmp
 
 
 def train_checkpoint(run: Path, which: str) -> tuple[Path, dict[str, Any]]:
-    from engram.launch.run.trained import find_checkpoint
+    from engram.launch.runs.trained import find_checkpoint
 
     return find_checkpoint(RunDirectory.open(run, lock=False), which)
 

@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 
 from engram.base.errors import EngramError
+from engram.base.stop_flag import StopFlag
 from engram.launch.compare.groups import compare, load
+from engram.launch.config.run_flags import parse_run
 from engram.launch.metrics.rows import read_log
-from engram.launch.run.run_directory import RunDirectory
-from engram.launch.run.run_flags import parse_run
-from engram.launch.run.stop_flag import StopFlag
-from engram.launch.run.trained import run_config
+from engram.launch.runs.directory import RunDirectory
+from engram.launch.runs.trained import run_config
 from engram.launch.train import command
 from engram.launch.trials.command import trial_runs
 from engram.launch.trials.plan import Plan, new_folder, summary

@@ -24,10 +24,10 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ...base.errors import EngramError, user_errors
 from ...learners import checkpoints
-from ..run import saved
-from ..run.imports import refuse_inside
-from ..run.run_directory import CONFIG, RunDirectory, new_path, resume_command
-from ..run.urls import redacted
+from ..config.imports import refuse_inside
+from ..config.urls import redacted
+from . import saved
+from .directory import CONFIG, RunDirectory, new_path, resume_command
 
 LAST_WAIT = 60.0  # Seconds that the end of a run waits for its last checkpoint to be copied
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engram.launch.entry import rl_look as run
-from engram.launch.look import command, recording
+from engram.launch.insight import command, recording
 
 
 def look(*words: object) -> int:

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from engram.launch.run.presets.lookup import preset
-from engram.launch.run.trained import fixed_differences
+from engram.launch.config.presets.lookup import preset
+from engram.launch.runs.trained import fixed_differences
 
 
 def test_a_range_that_a_file_gives_back_as_a_list_is_no_difference() -> None:

@@ -8,12 +8,12 @@ import pytest
 
 from engram.base.errors import EngramError
 from engram.base.messages import OTHER_NAMES
-from engram.launch.run.command_line import flags_of
-from engram.launch.run.config import RunConfig
-from engram.launch.run.run_directory import RunDirectory
-from engram.launch.run.run_flags import parse_run, with_settings
-from engram.launch.run.settings.other_names import MEANINGS
-from engram.launch.run.settings.plain import from_dict, to_dict
+from engram.launch.config.command_line import flags_of
+from engram.launch.config.run_config import RunConfig
+from engram.launch.config.run_flags import parse_run, with_settings
+from engram.launch.config.settings.other_names import MEANINGS
+from engram.launch.config.settings.plain import from_dict, to_dict
+from engram.launch.runs.directory import RunDirectory
 from engram.learners.algorithms.ppo import PPOSettings
 from engram.learners.config import LearnerConfig
 

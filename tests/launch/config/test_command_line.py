@@ -9,11 +9,11 @@ import engram
 from engram.base.errors import EngramError
 from engram.base.units import count
 from engram.launch import entry
-from engram.launch.run.command_line import dashed, flags_of, value_of
-from engram.launch.run.config import RunConfig
-from engram.launch.run.device import find_device
-from engram.launch.run.run_directory import RunDirectory
-from engram.launch.run.settings.plain import from_dict, to_dict
+from engram.launch.config.command_line import dashed, flags_of, value_of
+from engram.launch.config.device import find_device
+from engram.launch.config.run_config import RunConfig
+from engram.launch.config.settings.plain import from_dict, to_dict
+from engram.launch.runs.directory import RunDirectory
 from runs import TINY
 
 COMMANDS = [name for name in entry.FOLDERS if name != "rl-compare"]

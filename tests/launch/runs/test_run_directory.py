@@ -10,8 +10,8 @@ import pytest
 
 from engram.base.errors import EngramError
 from engram.base.files import AppendedFile, replace_file
-from engram.launch.run.run_directory import RunDirectory, resume_command
-from engram.launch.run.settings.plain import differences
+from engram.launch.config.settings.plain import differences
+from engram.launch.runs.directory import RunDirectory, resume_command
 
 CONFIG: dict[str, Any] = {
     "env": "boxworld",
@@ -159,7 +159,7 @@ def test_a_closed_run_is_free_and_reading_needs_no_lock(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time_and_death_unlocks(tmp_path: Path) -> None:
     hold = (
-        "import time; from engram.launch.run.run_directory import RunDirectory\n"
+        "import time; from engram.launch.runs.directory import RunDirectory\n"
         f"run = RunDirectory.create({str(tmp_path)!r}, {{'seed': 1}}, name='x')\n"
         "print('locked', flush=True); time.sleep(60)"
     )

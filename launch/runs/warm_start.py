@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from ... import zoo
 from ...agents.agent import Agent
 from ...base.errors import refuse, user_errors
-from ..run.trained import is_card, open_run
-from ..run.trainees import best_member, take_weights
+from .trained import is_card, open_run
+from .trainees import best_member, take_weights
 
 
 def start_from(run: str, agents: Iterable[Agent]) -> None:

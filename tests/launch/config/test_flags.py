@@ -12,15 +12,15 @@ from engram.agents.agent import AgentConfig
 from engram.base.errors import MISTAKE, NOT_AVAILABLE, EngramError
 from engram.base.processes import shell_command
 from engram.launch.api.training import Outcome
-from engram.launch.run.config import RunConfig
-from engram.launch.run.presets.lookup import preset
-from engram.launch.run.run_directory import RunDirectory
-from engram.launch.run.run_flags import parse_new_run, parse_run
-from engram.launch.run.settings.plain import from_dict, to_dict
-from engram.launch.run.urls import check_url, redacted
+from engram.launch.config.presets.lookup import preset
+from engram.launch.config.run_config import RunConfig
+from engram.launch.config.run_flags import parse_new_run, parse_run
+from engram.launch.config.settings.plain import from_dict, to_dict
+from engram.launch.config.urls import check_url, redacted
+from engram.launch.runs.directory import RunDirectory
+from engram.launch.runs.resume import resumed_by_words
 from engram.launch.train import acting
 from engram.launch.train import command as train
-from engram.launch.train.resume import resumed_by_words
 from runs import TINY
 
 

@@ -19,12 +19,12 @@ from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import SEEDS
 from ...base.settings import Settings, setting
 from ...learners import checkpoints
+from ..config.run_config import RESUMABLE, RunConfig
+from ..config.settings.plain import differences, from_dict
+from ..config.urls import first_line, is_url, redacted
 from . import saved
-from .config import RESUMABLE, RunConfig
-from .run_directory import CONFIG, RunDirectory
-from .settings.plain import differences, from_dict
+from .directory import CONFIG, RunDirectory
 from .trainees import Trainee, trainees_of
-from .urls import first_line, is_url, redacted
 
 _log = logging.getLogger(__name__)
 

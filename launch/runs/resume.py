@@ -10,15 +10,15 @@ from torch import nn
 
 from ...base.errors import EngramError, refuse
 from ...learners import checkpoints
-from ..run import saved
-from ..run.command_line import value_of
-from ..run.config import RESUMABLE, RunConfig
-from ..run.run_directory import RunDirectory
-from ..run.run_flags import parse_run
-from ..run.settings.plain import from_dict
-from ..run.trained import fixed_differences, run_config
-from ..run.trainees import difference
-from ..run.urls import is_redacted
+from ..config.command_line import value_of
+from ..config.run_config import RESUMABLE, RunConfig
+from ..config.run_flags import parse_run
+from ..config.settings.plain import from_dict
+from ..config.urls import is_redacted
+from . import saved
+from .directory import RunDirectory
+from .trained import fixed_differences, run_config
+from .trainees import difference
 
 NO_EFFECT = ("--preset", "--config", "--run-dir")  # Flags that apply to a new run only
 

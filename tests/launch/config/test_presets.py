@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from engram.base.errors import EngramError
-from engram.launch.run.config import RunConfig
-from engram.launch.run.presets.curriculum import CURRICULUM, CURRICULUM_CORES
-from engram.launch.run.presets.easy import EASY, EASY_CORES
-from engram.launch.run.presets.lookup import preset
-from engram.launch.run.presets.paper import CORES, PAPER
-from engram.launch.run.run_flags import parse_run, with_settings
-from engram.launch.run.settings.plain import from_dict
+from engram.launch.config.presets.curriculum import CURRICULUM, CURRICULUM_CORES
+from engram.launch.config.presets.easy import EASY, EASY_CORES
+from engram.launch.config.presets.lookup import preset
+from engram.launch.config.presets.paper import CORES, PAPER
+from engram.launch.config.run_config import RunConfig
+from engram.launch.config.run_flags import parse_run, with_settings
+from engram.launch.config.settings.plain import from_dict
 from engram.learners.population.config import PopulationConfig
 
 

@@ -17,9 +17,9 @@ from ...base.errors import EngramError, file_errors, refuse, user_errors
 from ...base.files import replace_file
 from ...base.messages import advice
 from ...base.settings import setting
-from ..run.command_line import make_console, parse
-from ..run.trained import ActingAgent, evaluation_seed, make_actor, open_run
-from ..run.trainees import chosen_members, described
+from ..config.command_line import make_console, parse
+from ..runs.trained import ActingAgent, evaluation_seed, make_actor, open_run
+from ..runs.trainees import chosen_members, described
 from . import page
 from .observations import seen_panels
 from .recording import MOST_STEPS, Recording, marks, record

@@ -10,10 +10,10 @@ import pytest
 import browser
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
-from engram.launch.look import page
-from engram.launch.look.command import all_panels, as_data, option_names
-from engram.launch.look.observations import images, seen_images
-from engram.launch.look.recording import Recording, record
+from engram.launch.insight import page
+from engram.launch.insight.command import all_panels, as_data, option_names
+from engram.launch.insight.observations import images, seen_images
+from engram.launch.insight.recording import Recording, record
 
 
 @pytest.fixture(scope="module", params=[None, "rgb_array"])

@@ -32,8 +32,8 @@ import tomli_w
 from ...base.errors import EngramError, file_errors, refuse, user_errors
 from ...base.files import replace_file
 from ...base.processes import shell_command
-from .imports import refuse_inside
-from .settings.plain import differences
+from ..config.imports import refuse_inside
+from ..config.settings.plain import differences
 
 CONFIG, LOCK = "config.toml", ".lock"
 _SHOWN_DIFFERENCES = 3

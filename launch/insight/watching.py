@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from ...agents.cores.core import state_leaves
 from ...agents.inside import Panel, panels
 from ...agents.inside.statistics import statistics
+from ..config.run_config import RunConfig
 from ..metrics import events
 from ..metrics.member import Member
-from ..run.config import RunConfig
-from ..run.trained import actor_in_training
+from ..runs.trained import actor_in_training
 from .command import option_names
 from .observations import seen_panels
 from .page import finite, span

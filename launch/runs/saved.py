@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ...base.errors import refuse
 from ...learners import checkpoints
 from ...learners.checkpoints import CheckpointError
-from .imports import refuse_inside
+from ..config.imports import refuse_inside
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from engram.agents.cores import make_core
 from engram.agents.inside import over_time, recorded
 from engram.agents.inside.statistics import STATE_METRICS, effective_rank, statistics
-from engram.launch.look import watching
+from engram.launch.insight import watching
 from engram.launch.train import command
 from engram.learners import checkpoints
 from runs import TINY, rows

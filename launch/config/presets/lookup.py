@@ -4,7 +4,7 @@ from typing import Any
 
 from ....base.errors import refuse
 from ....envs.registration import find_environment, is_environment
-from ..config import RunConfig
+from ..run_config import RunConfig
 from ..settings.plain import from_dict
 from .curriculum import CURRICULUM, CURRICULUM_CORES
 from .easy import EASY, EASY_CORES

@@ -18,12 +18,12 @@ from ...base.messages import OTHER_NAMES, advice
 from ...envs.registration import ENVIRONMENTS
 from ...learners.algorithms.registry import algorithm_settings
 from ...learners.config import LearnerConfig
+from ..runs.directory import CONFIG, read_toml
 from .command_line import DRY_RUN, FLAG, LIST, TRUST, dashed, flags_of, parse, settings_of, value_of, without
-from .config import PASSIVE, RunConfig
 from .imports import refuse_inside
 from .presets.lookup import PRESETS
 from .presets.lookup import preset_values as preset_of
-from .run_directory import CONFIG, read_toml
+from .run_config import PASSIVE, RunConfig
 from .settings.other_names import in_python, meaning
 from .settings.plain import differences, from_dict, typed
 

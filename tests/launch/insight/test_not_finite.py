@@ -10,10 +10,10 @@ import pytest
 
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
-from engram.launch.look.command import all_panels, as_data, option_names
-from engram.launch.look.page import written
-from engram.launch.look.recording import record
-from engram.launch.look.watching import figure
+from engram.launch.insight.command import all_panels, as_data, option_names
+from engram.launch.insight.page import written
+from engram.launch.insight.recording import record
+from engram.launch.insight.watching import figure
 
 
 def refuse(constant: str) -> Any:

@@ -7,7 +7,7 @@ from ...agents.values import map_leaves
 from ...base.errors import refuse
 from ...base.memory import memory, own_memory
 from ...base.messages import size_in_words
-from .config import RunConfig
+from .run_config import RunConfig
 
 RAY_BYTES = 400 * 2**20  # Bytes of Ray's own processes on one machine
 

@@ -1,0 +1,1 @@
+"""Configuration of a run: settings, presets, and the command line."""

@@ -1,0 +1,1 @@
+"""Run directories: where a run is saved, and how it is continued."""
