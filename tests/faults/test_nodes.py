@@ -1,6 +1,7 @@
 """Nodes that come and go: a lost one takes its actors and their unrolls along, an elastic pool follows the cluster."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import ray
@@ -16,11 +17,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A head without room for actors, which the tests add nodes to."""
     ray.cloudpickle.register_pickle_by_value(pools)
     monkeypatch.setenv("RAY_health_check_period_ms", "500")
-    orphans.start_clean_up()
+    orphans.start_clean_up(tmp_path)
     found = Cluster(head_node_args={"num_cpus": 0, "object_store_memory": 1 << 28}, initialize_head=True)
     ray.init(address=found.address, log_to_driver=False, logging_level="ERROR")
     yield found
