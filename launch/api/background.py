@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +43,7 @@ def resumed(path: Path, settings: Sequence[str]) -> "Background":
 
 
 class Background:
-    """A process that trains a run; it ends with a checkpoint when the thread that started it ends.
+    """A process that trains a run; it ends with a checkpoint when the parent process ends.
 
     Args:
         path: the run directory.
@@ -55,18 +56,32 @@ class Background:
         self.path, self.reason = path, ""
         self._output = tempfile.TemporaryFile()
         self._command = [sys.executable, "-P", "-c", PROGRAM.format(sys.path), *arguments]
-        self.process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=self._output,
-            preexec_fn=end_with_parent,
-            start_new_session=True,  # a terminal's Ctrl-C goes to the parent, which then stops this run
-        )
-        while self.running and not ((path / CONFIG).exists() and RunDirectory(path).in_use):
-            time.sleep(POLL_SECONDS)
+        self._made = threading.Event()
+        # The thread lives as long as the process: Linux ends the process with the thread that started it.
+        threading.Thread(target=self._hold, daemon=True).start()
+        self._made.wait()
+        try:
+            while self.running and not ((path / CONFIG).exists() and RunDirectory(path).in_use):
+                time.sleep(POLL_SECONDS)
+        except BaseException:
+            self.stop()
+            raise
         if not self.running:
             self.wait()
+
+    def _hold(self) -> None:
+        try:
+            self.process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                preexec_fn=end_with_parent,
+                start_new_session=True,  # a terminal's Ctrl-C goes to the parent, which then stops this run
+            )
+        finally:
+            self._made.set()
+        self.process.wait()
 
     @property
     def running(self) -> bool:

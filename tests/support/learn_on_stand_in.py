@@ -370,7 +370,7 @@ def acting(act_on: str, members: int = 1) -> dict[str, Any]:
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     **{f"core {name}": core_case(name) for name in core_names()},
     **{
-        f"algorithm {name}": lambda name=name: compare(*setting(everything()), LearnerConfig(algorithm=name))
+        f"algorithm {name}": lambda name=name: compare(*setting(everything()), replace(EVEN, algorithm=name))
         for name in ("vtrace", "a2c", "ppo")
     },
     "bptt": lambda: compare(*setting(AgentConfig(core="fwm", core_args=small("fwm"))), LearnerConfig(bptt_length=5)),
