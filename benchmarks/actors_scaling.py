@@ -41,7 +41,7 @@ from engram.actors.unroll import Unroll, nbytes
 from engram.agents.process import prepare_process
 from engram.agents.values import Weights, flatten
 from engram.base.processes import num_cores, tree_memory
-from engram.launch.bench.training_speed import training_speed
+from engram.launch.bench.command import training_speed
 from engram.launch.cluster.ray_session import start_ray
 from engram.launch.config.presets.lookup import preset
 from engram.launch.config.run_config import RunConfig

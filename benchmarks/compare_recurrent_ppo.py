@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from engram.base.processes import num_cores
-from engram.launch.bench.training_speed import TrainingSpeed, training_speed
+from engram.launch.bench.command import TrainingSpeed, training_speed
 from engram.launch.metrics.provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
