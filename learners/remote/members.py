@@ -150,7 +150,7 @@ class MemberHome:
         return answer_of(self._starting, START_SECONDS).machine
 
     def ready(self) -> bool:
-        """Whether the process is ready."""
+        """Whether the process is ready. One that ended while it started is replaced."""
         if not self._ready:
             self._stuck.end_overdue()
             if not ray.wait([self._starting], timeout=0)[0]:

@@ -1,5 +1,11 @@
 """Learners of a population's members in other processes equal a learner in this one."""
 
+from typing import Any
+
+import pytest
+import ray
+import torch
+
 from engram.actors.factory import ActorFactory
 from engram.actors.remote.wire import pack
 from engram.actors.unroll import Stored, join, some_environments
@@ -7,7 +13,8 @@ from engram.agents.agent import AgentConfig
 from engram.agents.values import flatten
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
-from engram.learners.remote.members import MemberProcess
+from engram.learners.remote.members import MemberHome, MemberProcess, RemoteLearner, batch_of
+from runs import wait_for
 
 
 def test_an_update_from_parts_of_stored_unrolls_is_that_of_the_whole_batch() -> None:
@@ -26,3 +33,40 @@ def test_an_update_from_parts_of_stored_unrolls_is_that_of_the_whole_batch() -> 
     assert answer.steps == initial.steps == 2 * 3 * 5
     assert (answer.weights == flatten(initial.agent)).all()
     assert not (answer.weights == flatten(actor.agent)).all()
+
+
+@pytest.mark.nightly
+def test_unrolls_that_are_lost_with_their_machine_are_left_out(shared_ray: None) -> None:
+    """The member does not change, the user is told, and its next update is that of a learner in this process."""
+    factory = ActorFactory(env="boxworld", agent=AgentConfig(core="lstm"), num_envs=4, unroll_length=5, seed=0)
+    actor, config = factory.make_actor(0), LearnerConfig()
+    lost, next_one = actor.unroll(), actor.unroll()
+
+    class Owner:
+        """Ray actor with whose process an object is lost."""
+
+        def store(self, value: Any) -> list[Any]:
+            return [ray.put(value)]
+
+    owner: Any = ray.remote(num_cpus=0)(Owner).remote()  # pyright: ignore
+    (ref,) = ray.get(owner.store.remote(pack(lost)))
+    ray.kill(owner)
+    wait_for(lambda: batch_of([Stored(ref, 0, 4)]) is None, seconds=60)
+    reports: list[str] = []
+
+    def make_learner() -> Learner:
+        return Learner(factory.make_actor(0).agent, config, total_steps=1000)
+
+    plain, agent = make_learner(), make_learner().agent
+    home = MemberHome(1, make_learner, torch.device("cpu"), reports.append)
+    home.wait()
+    remote = RemoteLearner(agent, config, 1000, home, 0)
+    remote.load_state_dict(plain.state_dict())
+    remote.learn(lost._replace(stored=(Stored(ref, 0, 4),)))
+    assert (remote.updates, remote.steps, remote.read()) == (0, 0, [])
+    assert (flatten(agent) == flatten(plain.agent)).all()
+    assert reports == ["unrolls of member 0 were lost with their machine: they are not used"]
+    remote.learn(next_one)
+    plain.learn(next_one)
+    assert remote.updates == 1
+    assert (flatten(agent) == flatten(plain.agent)).all()
