@@ -1,1 +1,1 @@
-"""Supervised tasks that probe a memory: sequences with queries, generated or read from files; without torch and Ray."""
+"""Supervised tasks that probe a memory: generated sequences with queries; without torch and Ray."""

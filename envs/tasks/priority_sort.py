@@ -12,8 +12,8 @@ from .task import Batch, Task
 
 
 @kernel
-def fill(random: Array, items: int, asked: int, bits: int, inputs: Array, targets: Array, priority: Array) -> None:
-    """inputs [items + asked, B, bits + 2], targets [.., B, bits]; priority [items] is scratch."""
+def fill(random: Array, items: int, outputs: int, bits: int, inputs: Array, targets: Array, priority: Array) -> None:
+    """inputs [items + outputs, B, bits + 2], targets [.., B, bits]; priority [items] is scratch."""
     for i in range(inputs.shape[1]):
         for t in range(items):
             for bit in range(bits):
@@ -25,32 +25,32 @@ def fill(random: Array, items: int, asked: int, bits: int, inputs: Array, target
             for other in range(items):
                 if priority[other] > priority[t] or (priority[other] == priority[t] and other < t):
                     higher += 1
-            if higher < asked:
+            if higher < outputs:
                 for bit in range(bits):
                     targets[items + higher, i, bit] = np.int64(inputs[t, i, bit])
-        for t in range(asked):
+        for t in range(outputs):
             inputs[items + t, i, bits + 1] = 1.0
 
 
 class PrioritySort(Task):
-    """`num_items` random binary vectors with priorities in (-1, 1), then the `num_asked` highest, highest first.
+    """`num_items` random binary vectors with priorities in (-1, 1), then the `num_outputs` highest, highest first.
 
-    The steps that ask show a flag of their own; each bit is a class of two.
+    The steps with a query show a flag of their own; each bit is a class of two.
     """
 
     classes = 2
     chance = 0.5
 
     def __init__(
-        self, num_sequences: int, *, num_items: int = 20, num_asked: int = 16, num_bits: int = 8, **common: Any
+        self, num_sequences: int, *, num_items: int = 20, num_outputs: int = 16, num_bits: int = 8, **common: Any
     ) -> None:
         super().__init__(num_sequences, **common)
         check_integer("num_items", num_items, 1)
-        check_integer("num_asked", num_asked, 1, num_items)
+        check_integer("num_outputs", num_outputs, 1, num_items)
         check_integer("num_bits", num_bits, 1)
-        self.items, self.asked, self.groups = num_items, num_asked, num_bits
-        self.steps, self.inputs = num_items + num_asked, num_bits + 2
+        self.items, self.outputs, self.groups = num_items, num_outputs, num_bits
+        self.steps, self.inputs = num_items + num_outputs, num_bits + 2
         self._priority = np.zeros(num_items, np.float64)
 
     def _fill(self, batch: Batch) -> None:
-        fill(self.random, self.items, self.asked, self.groups, batch.inputs, batch.targets, self._priority)
+        fill(self.random, self.items, self.outputs, self.groups, batch.inputs, batch.targets, self._priority)

@@ -20,7 +20,7 @@ class Entry:
     family: str
     """Whose experiment it is."""
     place: str
-    """module:Class inside engram.envs.tasks."""
+    """Class and its module in envs/tasks, as module:Class."""
     about: str
     """The question, in one line."""
     published: str
@@ -41,7 +41,7 @@ class Entry:
 _LTE = "table 1, nesting 2, length 5 (LSTM, EntNet, DNC, RMC): "
 _MNM = "MNM-p and MNM-g reach 0 errors on all four sizes; LSTM on (4,1) only, other memories also on (8,4) (figure 2)"
 _PLACES = "Munkhdalai et al. 2019"
-_RMC, _LPRNN, _FWM, _OURS = "Santoro et al. 2018", "Stepleton et al. 2018", "Schlag et al. 2021", "engram"
+_RMC, _LPRNN, _OURS = "Santoro et al. 2018", "Stepleton et al. 2018", "engram"
 
 TASKS = {
     entry.name: entry
@@ -110,41 +110,6 @@ TASKS = {
                 ("temporal-order-slow", "order of 2 slow patterns in 100 steps, a stream", {"slow": True}),
             )
         ),
-        *(
-            Entry(
-                f"catbabi-{mode}",
-                _FWM,
-                "stories:CatBabi",
-                f"answers in a stream of bAbI stories ({about}); folder=FOLDER of the files",
-                published,
-                {"mode": mode},
-            )
-            for mode, about, published in (
-                ("qa", "asked at question marks", "FWM 96.75, MNM 88.97, TXL 87.66, LSTM 80.88, JBFW 13.22%"),
-                ("lm", "every word predicted", "FWM 93.04, TXL 90.23, LSTM 80.15, MNM 69.30, JBFW 0%"),
-            )
-        ),
-        Entry(
-            "babi",
-            _PLACES,
-            "stories:Babi",
-            "answer a question after its story; folder=FOLDER of the files",
-            "mean error MNM-p .55, TPR-RNN 1.34, MNM-g 3.2, SDNC 6.4, EntNet 9.7, DNC 12.8%",
-        ),
-        *(
-            Entry(
-                f"text-{level}",
-                f"{_RMC}; {_FWM}",
-                "text:Text",
-                f"the next {level} of a text; path=FILE or FOLDER",
-                published,
-                {"level": level},
-            )
-            for level, published in (
-                ("word", "WikiText-103 test perplexity RMC 31.6, LSTM 34.3; PTB test FWM 54.48, AWD-LSTM 57.3"),
-                ("character", "-"),
-            )
-        ),
         Entry(
             "recall",
             _OURS,
@@ -209,9 +174,9 @@ TASKS = {
 }
 
 
-def task_names(twins: bool = True) -> list[str]:
+def task_names() -> list[str]:
     """Every name of a task."""
-    return [*TASKS, *(f"{name}-twin" for name, entry in TASKS.items() if entry.twin and twins)]
+    return [*TASKS, *(f"{name}-twin" for name, entry in TASKS.items() if entry.twin)]
 
 
 def find_task(name: str) -> tuple[Entry, dict[str, Any]]:
@@ -240,14 +205,11 @@ def make_task(
     name: str, num_sequences: int, parameters: Mapping[str, Any] | None = None, *, seed: int = 0, part: str = "train"
 ) -> Task:
     """A task by name, with `num_sequences` sequences side by side. Raises ValueError naming the nearest valid names for
-    an unknown task or parameter, and what is missing."""
+    an unknown task or parameter."""
     entry, fixed = find_task(name)
     values = {**fixed, **(parameters or {})}
     allowed = task_parameters(entry)
     check_keys(f"task {name!r}", "parameter", values, allowed)
-    for key, parameter in allowed.items():
-        if parameter.default is inspect.Parameter.empty and key not in values:
-            raise ValueError(f"task {name!r} needs {key}={key.upper()}; give it with --task-args")
     return task_class(entry)(num_sequences, seed=seed, part=part, **values)
 
 

@@ -1,7 +1,7 @@
 """The contract of a supervised task: batches of sequences with queries, one random stream per sequence.
 
 A batch is T steps of B sequences. The target of a step with a query is a class (or one class for each of K groups, such
-as the bits of a vector); that of other steps is NOT_ASKED. An ordinary task generates whole sequences for every batch.
+as the bits of a vector); that of other steps is NO_QUERY. An ordinary task generates whole sequences for every batch.
 A stream continues from batch to batch, and marks where a sequence begins.
 
 Sequence b depends only on the seed, the part and its index, so results do not depend on how a batch is split.
@@ -16,7 +16,7 @@ from ...base.messages import check_choice, check_integer, check_whole
 from ..arrays import Array
 from ..randomness import streams
 
-NOT_ASKED = -1
+NO_QUERY = -1  # The target of a step without a query
 BLANK = -1  # The symbol of a step that shows nothing
 PARTS = ("train", "valid", "test")
 
@@ -25,10 +25,8 @@ class Batch(NamedTuple):
     """T steps of B sequences."""
 
     inputs: Array  # float32 [T, B, D], or int64 [T, B] of symbols below D, BLANK for none
-    targets: Array  # int64 [T, B, K]: classes, NOT_ASKED without a query
+    targets: Array  # int64 [T, B, K]: classes, NO_QUERY without a query
     reset: Array  # bool [T, B]: a new sequence begins at this step
-    scored: Array
-    """bool [T, B]: the answers that a score is about; all that are queried, but for language models of stories."""
 
 
 class Task:
@@ -37,7 +35,7 @@ class Task:
     Args:
         num_sequences: B, at least 1.
         seed: of all streams, at least 0.
-        part: "train", "valid" or "test": other streams, or other files.
+        part: "train", "valid" or "test": other streams.
         first_index: index of the first sequence in a larger batch.
     """
 
@@ -47,9 +45,7 @@ class Task:
     groups: int = 1  # K: how many classes are queried at once
     steps: int  # T
     stream: ClassVar[bool] = False  # Whether sequences continue from batch to batch
-    chance: float  # The share of right answers of the best guess that remembers nothing; 0 where it depends on a text.
-    batches: int | None = None
-    """How many batches hold all there is, of the parts of files that are read once; else None."""
+    chance: float  # The share of right answers of the best guess that remembers nothing
 
     def __init__(self, num_sequences: int, *, seed: int = 0, part: str = "train", first_index: int = 0) -> None:
         check_integer("num_sequences", num_sequences, 1)
@@ -63,7 +59,7 @@ class Task:
         """The next batch, in new arrays."""
         batch = self._empty()
         self._fill(batch)
-        return batch._replace(scored=self._scored(batch))
+        return batch
 
     def save(self) -> dict[str, Array]:
         """A copy of where all streams are."""
@@ -82,18 +78,15 @@ class Task:
         return {"random": self.random}
 
     def _fill(self, batch: Batch) -> None:
-        """Write a batch; inputs are 0 or BLANK, targets NOT_ASKED, reset is set at step 0 (not for a stream)."""
+        """Write a batch; inputs are 0 or BLANK, targets NO_QUERY, reset is set at step 0 (not for a stream)."""
         raise NotImplementedError
-
-    def _scored(self, batch: Batch) -> Array:
-        return (batch.targets != NOT_ASKED).any(-1)
 
     def _empty(self) -> Batch:
         size = (self.steps, self.num_sequences)
         inputs = np.full(size, BLANK, np.int64) if self.symbols else np.zeros((*size, self.inputs), np.float32)
         reset = np.zeros(size, np.bool_)
         reset[0] = not self.stream
-        return Batch(inputs, np.full((*size, self.groups), NOT_ASKED, np.int64), reset, np.zeros(size, np.bool_))
+        return Batch(inputs, np.full((*size, self.groups), NO_QUERY, np.int64), reset)
 
 
 def number_or_range(name: str, value: Any, low: float, high: float | None = None) -> tuple[float, float]:

@@ -148,6 +148,6 @@ class TemporalOrder(Task):
 
     def _fill(self, batch: Batch) -> None:
         shortest, longest = SLOW_LENGTHS if self.slow else LENGTHS
-        fill(self._sequences, self._windows, self._patterns, shortest, longest, self.slow, *batch[:3])
+        fill(self._sequences, self._windows, self._patterns, shortest, longest, self.slow, *batch)
         if not self.resets:
             batch.reset[:] = False

@@ -1,6 +1,5 @@
 """`rl-probe`: train a memory core on a supervised task and test it."""
 
-import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -106,10 +105,9 @@ def described(result: dict[str, Any], path: Path) -> list[str]:
     if result["skipped"]:
         lines.append(f"  {result['skipped']:,} updates were skipped: their loss was not finite (a smaller --lr helps)")
     for each in result["tests"]:
-        more = f", perplexity {math.exp(min(each['nats'], 700)):.3f}" if result["chance"] == 0 else ""
         lines.append(
             f"  {each['test'] or 'fresh data':<18} {each['accuracy']:7.2%} right "
-            f"({each['low']:.1%}..{each['high']:.1%}), {each['perfect']:.1%} of sequences without a mistake{more}"
+            f"({each['low']:.1%}..{each['high']:.1%}), {each['perfect']:.1%} of sequences without a mistake"
         )
     return [
         *lines,
@@ -125,12 +123,8 @@ def list_tasks(console: Console) -> None:
     for column in ("task", "source", "asks", "chance", "published", "--task-args"):
         table.add_column(column, overflow="fold")
     for name, entry in TASKS.items():
-        try:
-            chance = f"{make_task(name, 1).chance:.1%}"
-        except ValueError:  # the user provides its files
-            chance = "-"
         fixed = set(find_task(name)[1]) - {"delay", "pairs"}
         parameters = " ".join(key for key in task_parameters(entry) if key not in fixed)
         names = f"{name}\n{name}-twin" if entry.twin else name
-        table.add_row(names, entry.family, entry.about, chance, entry.published, parameters)
+        table.add_row(names, entry.family, entry.about, f"{make_task(name, 1).chance:.1%}", entry.published, parameters)
     console.print(table)

@@ -65,9 +65,6 @@ BY_TASK: dict[str, dict[str, Any]] = {
     "execute:Execute": {"batch_size": 128, "head_layers": 4},
     "dictionary:Dictionary": {"batch_size": 32},
     "temporal_order:TemporalOrder": {"batch_size": 32, "bptt_length": 4},
-    "stories:CatBabi": {"batch_size": 64, "embedding_size": 256},
-    "stories:Babi": {"batch_size": 128, "embedding_size": 256},
-    "text:Text": {"batch_size": 32, "max_grad_norm": 0.1, "embedding_size": 256},
 }
 """Settings of the papers' recipes that differ from the defaults, by class of task. The first two papers' batches are
 1600 and 128 sequences, their heads four hidden layers of 256."""

@@ -64,7 +64,7 @@ class SupervisedLearner:
         extra = entropy.new_zeros(()) if auxiliary is None else self.config.auxiliary_cost * auxiliary.mean()
         metrics = {"loss/cross_entropy": entropy.item(), "loss/auxiliary": extra.item()}
         with torch.no_grad():
-            result = score(logits, batch.targets, batch.scored)
+            result = score(logits, batch.targets)
         if result.answers:
             metrics |= {"probe/accuracy": result.accuracy, "probe/perfect": result.perfect_share}
         return entropy + extra, metrics | {"loss/total": (entropy + extra).item()}
@@ -100,17 +100,17 @@ class SupervisedLearner:
 
 @torch.no_grad()
 def examine(model: SequenceModel, task: Task, batches: int) -> Score:
-    """Score `batches` batches of a task, or all of a finite task; a stream begins with the initial state."""
+    """Score `batches` batches of a task; a stream begins with the initial state."""
     device = next(model.parameters()).device
     total = Score()
     state = None
-    for _ in range(batches if task.batches is None else task.batches):
+    for _ in range(batches):
         batch = to_tensors(task.next(), device)
         if state is None or not task.stream:
             state = model.core.initial_state(task.num_sequences)
         query = (batch.targets >= 0).any(-1)
         logits, state, _ = model(batch.inputs, batch.reset, query, state, None)
-        total = total.plus(score(logits, batch.targets, batch.scored))
+        total = total.plus(score(logits, batch.targets))
     return total
 
 

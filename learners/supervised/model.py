@@ -20,7 +20,6 @@ class Sequences(NamedTuple):
     inputs: Tensor  # float32 [T, B, D] or int64 [T, B]
     targets: Tensor  # int64 [T, B, K], negative without a query
     reset: Tensor  # bool [T, B]
-    scored: Tensor  # bool [T, B]
 
 
 def to_tensors(batch: Batch, device: torch.device) -> Sequences:

@@ -40,13 +40,8 @@ class Score(NamedTuple):
 
     @property
     def mean_nats(self) -> float:
-        """Mean -log p(correct answer): its exponential is the perplexity; divided by log 2 it is bits per answer."""
+        """Mean -log p(correct answer)."""
         return self.nats / self.answers if self.answers else math.nan
-
-    @property
-    def perplexity(self) -> float:
-        """Exponential of the mean -log p(correct answer)."""
-        return math.exp(min(self.mean_nats, 700.0)) if self.answers else math.nan
 
     def interval(self) -> tuple[float, float]:
         """Wilson's 95% interval of the accuracy. Answers of one sequence depend on each other, so the interval uses as
@@ -64,21 +59,20 @@ def wilson(share: float, count: int) -> tuple[float, float]:
     return max(0.0, center - half), min(1.0, center + half)
 
 
-def score(logits: Tensor, targets: Tensor, scored: Tensor) -> Score:
+def score(logits: Tensor, targets: Tensor) -> Score:
     """Score answers.
 
     Args:
         logits: [N, K, C] at the steps with a query, in their order.
         targets: int64 [T, B, K], negative without a query.
-        scored: bool [T, B]: the steps that count.
     """
     query = (targets >= 0).any(-1)
-    expected, counts = targets[query], scored[query].unsqueeze(-1) & (targets[query] >= 0)
+    expected, counts = targets[query], targets[query] >= 0
     right = (logits.argmax(-1) == expected) & counts
     nats = -logits.log_softmax(-1).gather(-1, expected.clamp(min=0).unsqueeze(-1)).squeeze(-1)
     mistakes = torch.zeros(query.shape, dtype=torch.bool, device=query.device)
     mistakes[query] = (counts & ~right).any(-1)
-    answered = (scored & query).any(0)
+    answered = query.any(0)
     return Score(
         int(right.sum()),
         int(counts.sum()),

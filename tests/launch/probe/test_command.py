@@ -105,8 +105,6 @@ def flat(value):
         (("recall", "--task-args", "delay=-3"), "delay is -3; allowed: at least 0"),
         (("recall", "--update", "3"), "unknown flag '--update'; did you mean: --updates"),
         (("recall", "--device", "gpu"), "device is 'gpu'; allowed: auto, cpu, cuda, cuda:N"),
-        (("babi",), "task 'babi' needs folder="),
-        (("babi", "--task-args", "folder=none"), "folder 'none' does not exist"),
         (("--resume", "nowhere"), "nowhere contains no run"),
         (("recall", "--head-layers", "100000"), "head_layers is 100000; allowed: 0..1000"),
         (("recall", "--head-layers", "2", "--head-size", "1000000"), "out of memory: "),
@@ -140,21 +138,8 @@ def test_resume_keeps_nothing_of_a_mistake(probe, tmp_path):
     assert "updates = 2" in (path / "config.toml").read_text()
 
 
-def test_a_small_text_is_tested_and_one_that_cannot_be_is_refused_before_training(probe, tmp_path):
-    text, tiny = tmp_path / "text", tmp_path / "tiny"
-    text.write_text("a cat sat. " * 100)  # 55 characters each for validation and test, fewer than are tested at once
-    code, out, _ = probe("text-character", *TINY, "--task-args", f"path={text}", "--updates", 1, "--run-dir", tiny)
-    assert code == 0
-    assert "1 updates in" in out
-    text.write_text("a cat sat.")
-    code, _, err = probe("text-character", *TINY, "--task-args", f"path={text}", "--run-dir", tmp_path / "none")
-    assert code == 2
-    assert "characters for test; allowed: at least 2" in err
-    assert not (tmp_path / "none").exists()
-
-
 def test_the_list_names_every_task_with_its_chance(probe):
     code, out, _ = probe("--list")
     assert code == 0
-    for words in ("nth-farthest", "dictionary-16-12", "RMC 91%", "12.5%", "recall-twin", "catbabi-lm"):
+    for words in ("nth-farthest", "dictionary-16-12", "RMC 91%", "12.5%", "recall-twin"):
         assert words in out

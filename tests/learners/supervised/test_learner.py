@@ -121,23 +121,18 @@ def test_a_stream_whose_state_is_not_finite_begins_anew():
 def test_a_batch_that_asks_nothing_is_no_error():
     task, learner = made("temporal-order", "lstm")
     batch = to_tensors(task.next(), CPU)
-    nothing = batch._replace(targets=torch.full_like(batch.targets, -1), scored=torch.zeros_like(batch.scored))
+    nothing = batch._replace(targets=torch.full_like(batch.targets, -1))
     assert learner.step(nothing)["loss/total"] == 0
 
 
-def test_scores_count_what_is_scored():
+def test_scores_count_answers_and_sequences():
     targets = torch.full((3, 2, 2), -1)
     targets[0, 0], targets[2, 0], targets[1, 1] = torch.tensor([0, 1]), torch.tensor([1, 1]), torch.tensor([0, -1])
     logits = torch.zeros(3, 2, 2)  # in the order of the steps: (0, 0), (1, 1), (2, 0)
     logits[0, 0, 0] = logits[0, 1, 1] = logits[1, 0, 0] = logits[2, 0, 1] = logits[2, 1, 0] = math.log(3)
-    every = torch.ones(3, 2, dtype=torch.bool)
-    found = score(logits, targets, every)
+    found = score(logits, targets)
     assert (found.right, found.answers, found.perfect, found.sequences) == (4, 5, 1, 2)
     assert found.nats == pytest.approx(-4 * math.log(0.75) - math.log(0.25))
-    assert found.perplexity == pytest.approx(math.exp(found.nats / 5))
-    some = every.clone()
-    some[2] = False
-    assert score(logits, targets, some)[:4] == (3, 3, 2, 2)
     assert found.plus(Score(1, 2, 3, 4, 5.0))[:4] == (5, 7, 4, 6)
 
 
