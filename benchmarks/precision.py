@@ -38,10 +38,9 @@ CASES = {
 }
 PRECISIONS = ("float32", "bf16")
 CURVES = {
-    "cartpole": ["--env", "CartPole-v1", "--core", "lstm"],
-    "t-maze": ["--env", "t-maze", "--core", "concrete", "--preset", "easy"],
-    "graph": ["--env", "pomdp-graph", "--core", "fwm", "--preset", "easy"],
-    "boxworld": ["--env", "boxworld", "--core", "rmc", "--preset", "easy"],
+    "cartpole": ["--env", "CartPole-v1", "--core", "lstm", "--total-steps", "250000"],
+    "boxworld": ["--env", "boxworld", "--core", "rmc", "--preset", "easy", "--total-steps", "400000"],
+    "t-maze": ["--env", "t-maze", "--core", "concrete", "--preset", "easy", "--total-steps", "2000000"],
 }
 
 
@@ -94,7 +93,7 @@ def curves(folder: Path, seeds: str) -> None:
         for precision in PRECISIONS:
             place = folder / f"{name}-{precision}"
             if not place.exists():
-                run = ["--seeds", seeds, "--precision", precision, "--run-dir", str(place)]
+                run = ["--seeds", seeds, "--jobs", "1", "--local", "--precision", precision, "--run-dir", str(place)]
                 subprocess.run(["rl-train", *arguments, *run], check=True)
         print(f"rl-compare {folder / name}-float32 {folder / name}-bf16", flush=True)
 
