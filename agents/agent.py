@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..base import compiled
 from ..base.settings import Settings, setting
 from .bf16 import as_learned
 from .cores.core import CoreState, Step, readable, reset_state
@@ -175,6 +176,8 @@ class Agent(nn.Module):
     def begin_unroll(self, steps: int) -> None:
         """Cache the features of observations in the next `steps` calls of `step` until `end_unroll`; weights must not
         change before. The cache begins empty, so that an unroll depends only on its weights and its start."""
+        if not compiled.enabled:
+            return
         self._encoder.forget()
         self._prepared = None if steps >= PREPARED_FROM else _Prepared(None, None)
         self._unrolling = self.policy.weight.device.type == "cpu"
@@ -252,7 +255,8 @@ class Agent(nn.Module):
         # Step t starts an episode if step t-1 ended one; `state` contains the flag of the step before step 0.
         reset = torch.cat([state.over.unsqueeze(0), over[:-1]])
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.torso.fixed_features):
-            features = once_each(self.torso, map_leaves(lambda x: x.flatten(0, 1), env.observation))
+            observation = map_leaves(lambda x: x.flatten(0, 1), env.observation)
+            features = once_each(self.torso, observation) if compiled.enabled else self.torso(observation)
         inputs = self._inputs(features.unflatten(0, (steps, batch)), *self._history(env, action, state, reset))
         outputs, _, auxiliary = self.core.unroll(inputs, reset, state.core, bptt_length)
         logits, value = self._heads(outputs, env)

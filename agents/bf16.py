@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..base.compiled import JIT, compiled
-from .cores.contract.conditions import under_torch_func
+from ..base.compiled import compiled, enabled
+from .cores.core import under_torch_func
 from .threads import share
 
 Array = NDArray[Any]
@@ -71,6 +71,9 @@ def products(on: bool = True) -> Generator[None]:
 
 def as_learned(method: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a method of an agent to run inside `products` if the agent's `rounded` is set."""
+
+    if not enabled:
+        return method
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Any:
@@ -120,7 +123,7 @@ def instructions() -> str:
 @functools.cache
 def routine() -> int:
     """Address of the routine; 0 if this CPU or this build of torch has none, which is reported once."""
-    if not (JIT and instructions() and torch.backends.mkldnn.is_available()):
+    if not (enabled and instructions() and torch.backends.mkldnn.is_available()):
         return 0
     try:
         address = ctypes.cast(getattr(_library(), _BRGEMM), ctypes.c_void_p).value or 0
@@ -140,7 +143,9 @@ def _library() -> ctypes.CDLL:
 
 def missing() -> str:
     """Reason for the missing routine."""
-    return "this build of torch" if instructions() else "no AVX512-BF16 or AMX"
+    if instructions():
+        return "this build of torch" if enabled else "without compiled code"
+    return "no AVX512-BF16 or AMX"
 
 
 def release() -> None:
@@ -151,20 +156,16 @@ def release() -> None:
 
 @functools.cache
 def pays() -> bool:
-    """Whether the routine is faster than float32, rounding and packing included; measured once, in 0.1 s."""
+    """Whether the routine is faster than float32, rounding and packing included; measured once, in 0.2 s."""
     if not routine():
         return False
     x, weight = torch.randn(512, 512), torch.randn(512, 512)
-
-    def seconds(multiply: Callable[[], Tensor]) -> float:
-        times: list[float] = []
-        for _ in range(8):
-            begin = time.perf_counter()
-            multiply()
-            times.append(time.perf_counter() - begin)
-        return min(times)
-
-    return seconds(lambda: product(x, weight)) < 0.8 * seconds(lambda: torch.mm(x, weight.t()))
+    times = [np.inf, np.inf]
+    for turn in range(40):  # in turns, so that other load on the machine slows both
+        begin = time.perf_counter()
+        product(x, weight) if turn % 2 else torch.mm(x, weight.t())
+        times[turn % 2] = min(times[turn % 2], time.perf_counter() - begin)
+    return times[1] < 0.8 * times[0]
 
 
 def packed(weight: Tensor) -> Tensor:

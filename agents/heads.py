@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base.compiled import compiled
-from .cores.contract.conditions import altered
+from .cores.core import altered
 from .cores.fast.blas import gemm, multiply
 from .cores.fast.elementwise import Array, add
 from .cores.fast.routes import arrays, suits

@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..base.compiled import enabled
 from ..base.processes import on_intel
 from . import bf16
-from .cores.contract.conditions import under_torch_func
+from .cores.core import under_torch_func
 from .threads import share, submit
 
 MIN_MULTIPLICATIONS = 2**20
@@ -29,7 +30,7 @@ _onednn = getattr(getattr(torch.ops, "mkldnn", None), "_linear_pointwise", None)
 prefer_onednn = _onednn is not None and not on_intel()  # Whether oneDNN computes matrix multiplications
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [..., in], weight [out, in], bias [out] -> x weight^T + bias [..., out]. Differentiable to any order."""
     rounded = bf16.suits(x, weight)
     if not rounded and not _is_large(x, weight):
@@ -43,9 +44,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 class Linear(nn.Linear):
     """`torch.nn.Linear` computed by `linear`."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        """[..., in_features] -> [..., out_features]."""
-        return linear(input, self.weight, self.bias)
+    if enabled:
+
+        def forward(self, input: Tensor) -> Tensor:
+            """[..., in_features] -> [..., out_features]."""
+            return _linear(input, self.weight, self.bias)
+
+
+linear = _linear if enabled else F.linear  # without compiled code, torch's own
 
 
 def _is_large(x: Tensor, weight: Tensor) -> bool:
@@ -88,7 +94,7 @@ class _Linear(torch.autograd.Function):
         rows, weight = ctx.saved_tensors
         _, for_rows, for_weight, for_bias = ctx.needs_input_grad
         # One multiplication on each core; `product` would share each among cores, one after the other.
-        multiply = linear if torch.is_grad_enabled() else bf16.product if ctx.rounded else _product
+        multiply = _linear if torch.is_grad_enabled() else bf16.product if ctx.rounded else _product
         weight_grad = submit(multiply, grad.t(), rows.t(), None) if for_weight else None
         return (
             None,

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..base import compiled
 from ..base.messages import above
 from ..base.settings import Settings, setting
-from .cores.contract.conditions import altered
+from .cores.core import altered
 from .cores.fast.acting import convolve
 from .cores.fast.blas import gemm
 from .cores.fast.routes import GROUP_OF_A_STEP, arrays, suits
@@ -185,7 +186,8 @@ class ConvTorso(nn.Module):
     def _compiles(self, x: Tensor) -> bool:
         """Whether compiled convolutions replace the modules, for acting: a call of torch's takes longer than that."""
         return (
-            torch.is_inference_mode_enabled()  # first: an export must not compare a batch's size
+            compiled.enabled
+            and torch.is_inference_mode_enabled()  # before the size of the batch, which an export must not compare
             and len(x) <= GROUP_OF_A_STEP
             and suits(x)
             and not torch.is_autocast_enabled("cpu")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..base.compiled import compiled
-from .cores.contract.conditions import altered
+from .cores.core import altered
 from .cores.fast.routes import suits
 from .values import ObservationTensor, map_leaves
 

@@ -6,6 +6,7 @@ the arithmetic of cores. They differ only in numba's options. No other module ca
 
 import contextlib
 import logging
+import os
 import pickle
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -27,6 +28,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 JIT = not numba.config.DISABLE_JIT  # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]
 """Whether functions are compiled. NUMBA_DISABLE_JIT=1 runs them as Python, to step through them."""
+
+enabled = JIT and os.environ.get("ENGRAM_COMPILED", "1") != "0"
+"""Whether compiled routes and faster multiplications replace the equations of the network where they are equivalent.
+With `ENGRAM_COMPILED=0` torch computes them as they are written."""
 
 
 def kernel(function: Function) -> Function:

@@ -200,5 +200,5 @@ def lowered(precision: Precision, device: torch.device) -> AbstractContextManage
     """Compute a forward pass with bf16: on a CPU large multiplications round their factors; on a GPU torso and heads
     use bfloat16, and cores use float32 (`full_precision`)."""
     if device.type == "cpu":
-        return bf16.products(precision == "bf16")
+        return bf16.products() if precision == "bf16" else contextlib.nullcontext()
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()

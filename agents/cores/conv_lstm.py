@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .contract.conditions import under_torch_func
-from .core import Axis, Core, unroll_step_by_step
+from .core import Axis, Core, under_torch_func, unroll_step_by_step
 from .fast.blas import gemm
 from .fast.elementwise import Array
 from .fast.gated import unroll as fast

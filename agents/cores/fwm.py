@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear
-from .contract.conditions import under_torch_func
-from .core import Core, Route, Step
+from .core import Core, Route, Step, under_torch_func
 from .fast.acting import Affine, write_and_read
 from .fast.routes import arrays, stands_for
 from .lstm import LSTM, LSTMState

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from .. import bf16
 from ..kernels import linear
-from .contract.conditions import under_torch_func
-from .core import Axis, Core, unroll_step_by_step
+from .core import Axis, Core, under_torch_func, unroll_step_by_step
 from .fast.blas import gemm
 from .fast.gated import unroll as fast
 from .fast.routes import stands_for

@@ -6,8 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from .contract.conditions import readable
-from .core import Core, CoreState, map_named, map_state, reset_state
+from .core import Core, CoreState, map_named, map_state, readable, reset_state
 
 JOINT = "__"  # Joins the names of nested leaves in names of parameters
 LARGEST = 1e6  # Values beyond this bound are sentinels, such as the logarithm of an empty sum, and stay constant

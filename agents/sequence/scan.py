@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..cores.contract.conditions import readable
+from ..cores.core import readable
 from ..cores.fast.scan import can_compile, scan_compiled
 
 SHORT = 24  # Largest number of steps in a block that is processed step by step

@@ -109,6 +109,7 @@ class Trainer:
         try:
             while not (reason := self._reason_to_stop(stop, deadline)):
                 self.update()
+                self.report(self.steps, None)
                 if self.config.time_limit and deadline == math.inf and self.steps > first:
                     deadline = time.monotonic() + 60 * self.config.time_limit
                 due = time.monotonic() - self._saved_at >= self.config.checkpoint_every
@@ -153,7 +154,6 @@ class Trainer:
             self._look(member, steps)
             while member.notices:
                 self._warn_once(member.notices.pop())
-        self.report(self.steps, None)
         for member, _ in ready:
             if member.due():
                 self._log(member)

@@ -8,11 +8,11 @@ import torch
 from engram.agents import bf16
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores.core import map_state, reset_state, state_leaves
-from engram.agents.cores.fast import routes
 from engram.agents.cores.registry import make_core
 from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.torsos import TorsoConfig, make_torso
 from engram.agents.values import EnvOutput
+from engram.base import compiled
 
 B = 5
 POOLS = {"pool_size": 16, "num_pools": 4, "viewport_size": 3, "summarizer_size": 8}
@@ -37,7 +37,7 @@ SIZE = 140  # Input values, enough for bfloat16 factors
 
 @pytest.fixture(autouse=True)
 def switched_on(monkeypatch):
-    monkeypatch.setattr(routes, "enabled", True)
+    monkeypatch.setattr(compiled, "enabled", True)
 
 
 def made(name, options):
@@ -105,7 +105,7 @@ def test_convolutions_for_acting_equal_the_modules(config, layout, monkeypatch):
         monkeypatch.setattr("engram.agents.torsos.convolve", lambda *_: pytest.fail("compiled"))
         with pytest.raises(pytest.fail.Exception):
             torso(observation)
-        monkeypatch.setattr(routes, "enabled", False)
+        monkeypatch.setattr(compiled, "enabled", False)
         torch.testing.assert_close(torso(observation), expected, rtol=1e-5, atol=1e-5)
 
 

@@ -8,10 +8,10 @@ import torch
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores import make_core
 from engram.agents.cores.conv_lstm import ConvLSTM, neighborhoods
-from engram.agents.cores.fast import routes
 from engram.agents.cores.parts.images import image_size
 from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.torsos import TorsoConfig
+from engram.base import compiled
 from unrolls import (
     check_gradients,
     compare_chunks,
@@ -30,7 +30,7 @@ SIZE = CHANNELS * HEIGHT * WIDTH + EXTRA
     params=[pytest.param(True, marks=pytest.mark.integration, id="compiled"), pytest.param(False, id="plain")],
 )
 def both_routes(request, monkeypatch):
-    monkeypatch.setattr(routes, "enabled", request.param)
+    monkeypatch.setattr(compiled, "enabled", request.param)
 
 
 def small(kernel_size=2):
@@ -112,7 +112,7 @@ def test_both_routes_agree_in_wide_batches(monkeypatch):
     inputs, reset = torch.randn(4, 50, 37), torch.rand(4, 50) < 0.2
     results = []
     for enabled in (True, False):
-        monkeypatch.setattr(routes, "enabled", enabled)
+        monkeypatch.setattr(compiled, "enabled", enabled)
         outputs, state, _ = core.unroll(inputs, reset, core.initial_state(50), 3)
         (outputs.square().sum() + state.c.sum()).backward()
         results.append([outputs, *state, *(p.grad.clone() for p in core.parameters())])

@@ -11,11 +11,12 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from engram.agents.cores.conv_lstm import ConvLSTM
-from engram.agents.cores.fast import blas, routes
+from engram.agents.cores.fast import blas
 from engram.agents.cores.gru import GRU
 from engram.agents.cores.lstm import LSTM
 from engram.agents.cores.mnm import MNM, MNMg, MNMp
 from engram.agents.cores.rmc import RMC, RMCState
+from engram.base import compiled
 
 FAST = [RMC, LSTM, GRU, ConvLSTM, MNMp, MNMg]
 T, B, D = 3, 4, 5
@@ -53,7 +54,7 @@ def stands(core):
 
 @pytest.fixture(autouse=True)
 def switched_on(monkeypatch):
-    monkeypatch.setattr(routes, "enabled", True)
+    monkeypatch.setattr(compiled, "enabled", True)
 
 
 @pytest.mark.parametrize("kind", FAST)
@@ -171,7 +172,7 @@ def test_one_word_in_the_environment_switches_them_off(monkeypatch):
     """The module is executed again under other names, as the first import of a process executes it."""
     for word, expected in (("0", False), ("1", True)):
         monkeypatch.setenv("ENGRAM_COMPILED", word)
-        spec = importlib.util.spec_from_file_location(f"{routes.__name__}_{word}", routes.__file__)
+        spec = importlib.util.spec_from_file_location(f"{compiled.__name__}_{word}", compiled.__file__)
         again = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(again)
         assert again.enabled == expected

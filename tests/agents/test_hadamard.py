@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from engram.agents.cores.fast import routes
 from engram.agents.cores.fast.hadamard.unroll import remember
+from engram.base import compiled
 from unrolls import random_inputs
 
-pytestmark = pytest.mark.skipif(not routes.enabled, reason="ENGRAM_COMPILED=0")
+pytestmark = pytest.mark.skipif(not compiled.enabled, reason="ENGRAM_COMPILED=0")
 
 STEPS, BATCH, GROUPS, ROWS, COLUMNS, READS = 11, 10, 2, 6, 3, 2
 DECAYS = {

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from engram.agents.cores import make_core, unroll
-from engram.agents.cores.fast import routes
 from engram.agents.cores.fast.gated import unroll as fast
+from engram.base import compiled
 from unrolls import (
     check_gradients,
     compare_chunks,
@@ -25,7 +25,7 @@ BOTH = pytest.mark.parametrize("name", ["lstm", "gru"])
 @pytest.fixture(autouse=True, params=["compiled", "torch"])
 def route(request, monkeypatch):
     """The compiled loops, on a CPU, or torch's operations, for all else."""
-    monkeypatch.setattr(routes, "enabled", request.param == "compiled")
+    monkeypatch.setattr(compiled, "enabled", request.param == "compiled")
     return request.param
 
 

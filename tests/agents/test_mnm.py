@@ -7,7 +7,7 @@ import torch
 
 from engram.agents.cores import make_core, unroll
 from engram.agents.cores.core import map_state
-from engram.agents.cores.fast import routes
+from engram.base import compiled
 from unrolls import (
     check_gradients,
     compare_chunks,
@@ -32,7 +32,7 @@ NORMS = pytest.mark.parametrize("layer_norm", [False, True])
 )
 def route(request, monkeypatch):
     """The compiled loop, on a CPU, or torch's operations, for all else."""
-    monkeypatch.setattr(routes, "enabled", request.param == "compiled")
+    monkeypatch.setattr(compiled, "enabled", request.param == "compiled")
     return request.param
 
 

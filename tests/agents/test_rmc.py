@@ -11,11 +11,12 @@ import torch
 
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores import make_core, unroll
-from engram.agents.cores.fast import elementwise, routes
+from engram.agents.cores.fast import elementwise
 from engram.agents.cores.fast.rmc import kernels
 from engram.agents.cores.fast.rmc import unroll as fast
 from engram.agents.cores.rmc import RMC, RMCState
 from engram.agents.specs import ArraySpec, ChoiceSpec
+from engram.base import compiled
 from engram.base.sources import sources
 from unrolls import (
     check_gradients,
@@ -52,7 +53,7 @@ Rows = list[list[float]]
 )
 def route(request, monkeypatch):
     """The compiled loop, for one block of attention on a CPU, or torch's operations, for all else."""
-    monkeypatch.setattr(routes, "enabled", request.param == "compiled")
+    monkeypatch.setattr(compiled, "enabled", request.param == "compiled")
     return request.param
 
 
@@ -192,7 +193,7 @@ def test_both_routes_compute_the_same(options, monkeypatch):
     inputs, reset = random_inputs(SIZE)
     found = []
     for enabled in (True, False):
-        monkeypatch.setattr(routes, "enabled", enabled)
+        monkeypatch.setattr(compiled, "enabled", enabled)
         outputs, _ = unroll(core, inputs.float(), reset, core.initial_state(5))
         found.append([outputs, *torch.autograd.grad(outputs.square().sum(), list(core.parameters()))])
     for ours, torchs in zip(*found, strict=True):

@@ -7,8 +7,8 @@ from engram.agents.certificate.certificate import CHECKS
 from engram.agents.certificate.probe import Failure, make_probe
 from engram.agents.cores import core_names, make_core
 from engram.agents.cores.core import state_leaves
-from engram.agents.cores.fast import routes
 from engram.agents.cores.registry import core_class, core_parameters
+from engram.base import compiled
 from engram.base.sources import sources
 from small_cores import INPUTS, SMALL, small_core
 
@@ -40,7 +40,7 @@ OF_VARIANTS = (
 
 def skip_what_is_not_compiled(name):
     """With ENGRAM_COMPILED=0: a core without a compiled route, direct or through a part, is the same as with 1."""
-    if not routes.enabled and not any("/fast/" in file for file in sources(core_class(name).__module__)):
+    if not compiled.enabled and not any("/fast/" in file for file in sources(core_class(name).__module__)):
         pytest.skip(f"{name} has no compiled route to switch off")
 
 

@@ -14,10 +14,10 @@ from torch.distributions import kl_divergence
 
 from engram.actors.unroll import Unroll
 from engram.agents.agent import Agent
-from engram.agents.cores.fast import routes
 from engram.agents.normalization import Moments, RescaledHead
 from engram.agents.torsos import Symbols
 from engram.agents.values import map_leaves
+from engram.base import compiled
 from engram.learners.config import LearnerConfig
 from reference_parts import (
     count,
@@ -52,7 +52,7 @@ class ReferenceLearner:
 
     def step(self, batch: Unroll) -> dict[str, float]:
         """Learn from a batch [T, B]; the means of the metrics over its updates."""
-        with mock.patch.object(routes, "enabled", False):
+        with mock.patch.object(compiled, "enabled", False):
             rows = self._learn(batch)
         valid = ~(batch.env.terminated | batch.env.truncated)[:-1]
         self.steps += int(valid.sum())

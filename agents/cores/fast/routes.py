@@ -6,22 +6,19 @@ torch.compile and torch.func, and for a core whose parts have hooks or parametri
 `ENGRAM_COMPILED=0` disables all compiled routes.
 """
 
-import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ....base.compiled import JIT
+from ....base import compiled
 from ....base.processes import on_intel
 from ... import bf16
 from ...threads import share
-from ..contract.conditions import touched, under_torch_func
+from ..core import touched, under_torch_func
 from .blas import gemm
 from .elementwise import Array
-
-enabled = JIT and os.environ.get("ENGRAM_COMPILED", "1") != "0"  # Whether compiled functions are used where possible
 
 GROUP = 8 if on_intel() else 16
 """Environments of a batch that are learned from at once: few enough for two threads to share a batch. MKL is
@@ -36,7 +33,7 @@ ROWS_AT_ONCE = 256
 def suits(tensor: Tensor) -> bool:
     """Whether compiled functions support this tensor in the current context."""
     return (
-        enabled
+        compiled.enabled
         and not torch.compiler.is_compiling()
         and tensor.device.type == "cpu"
         and tensor.dtype in (torch.float32, torch.float64)

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..contract.conditions import readable
-from ..core import Axis, Core, CoreState, Route, map_state, named_leaves
+from ..core import Axis, Core, CoreState, Route, map_state, named_leaves, readable
 from ..fast.routes import stands_for
 
 

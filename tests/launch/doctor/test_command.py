@@ -154,7 +154,9 @@ def test_a_token_that_others_can_read_is_told(tmp_path: Path, monkeypatch: pytes
     file.chmod(0o600)
     assert token(RunConfig()).verdict == "ok"
     file.unlink()
-    assert token(RunConfig()) == Finding("token", f"{file} cannot be read or written; each private Ray gets another one", "ok")
+    assert token(RunConfig()) == Finding(
+        "token", f"{file} cannot be read or written; each private Ray gets another one", "ok"
+    )
     assert token(RunConfig(ray_address="auto")).verdict == "problem"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engram.agents.cores.fast import routes
+from engram.base import compiled
 from engram.launch import entry
 
 OLD_RUNS = Path(__file__).resolve().parents[2] / "fixtures" / "old_runs"
@@ -15,7 +15,7 @@ OLD_RUNS = Path(__file__).resolve().parents[2] / "fixtures" / "old_runs"
 @pytest.mark.parametrize("name", ["lstm", "rmc"])
 def test_an_old_run_is_evaluated_and_goes_on(tmp_path, name, monkeypatch):
     # The compiled routes are tested elsewhere, and compiling takes longer than all of this.
-    monkeypatch.setattr(routes, "enabled", False)
+    monkeypatch.setattr(compiled, "enabled", False)
     run = shutil.copytree(OLD_RUNS / name, tmp_path / name)
     scores = tmp_path / "scores.json"
     for command, *words in (

@@ -1,1 +1,0 @@
-"""Contract of cores: conditions for faster forms, and the precision of cores."""
