@@ -148,6 +148,7 @@ def make_batch(
     """
     from .engine import BatchedEnv, parameter_names
     from .foreign import ForeignBatch
+    from .foreign.jax_vector import JaxBatch
     from .foreign.names import draws, find_foreign, is_vector
     from .foreign.vector import VectorBatch
     from .foreign.workers import WorkerBatch
@@ -175,7 +176,8 @@ def make_batch(
     if render_mode is not None or draws(make):
         parameters["render_mode"] = render_mode or "rgb_array"  # free until an image is requested
     if is_vector(make):
-        return VectorBatch(lambda n: make(num_envs=n, **parameters), num_envs, first_index=first_index, name=name)
+        made = JaxBatch if name.startswith("jax:") else VectorBatch
+        return made(lambda n: make(num_envs=n, **parameters), num_envs, first_index=first_index, name=name)
     if min(env_workers, num_envs) > 1:
         group = partial(make_batch, name, render_mode=render_mode, **values)
         return WorkerBatch(group, num_envs, env_workers, first_index=first_index)

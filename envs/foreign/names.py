@@ -11,6 +11,7 @@ from gymnasium.envs.registration import find_highest_version, get_env_id, load_e
 from gymnasium.vector import VectorEnv
 
 from ...base.messages import nearest
+from .jax_vector import JaxVectorEnv, start_jax
 
 REGISTERED_BY = {"ALE": "ale_py", "BabyAI": "minigrid", "MiniGrid": "minigrid", "popgym": "popgym"}
 """Packages that register their ids when imported, by what their ids begin with."""
@@ -20,12 +21,14 @@ EnvMaker = Callable[..., Any]
 
 
 def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | None] | None:
-    """The maker of `name`, and the parameters that it takes (None if any); None if the name is unknown. Raises
-    ValueError if the name is a `module:Class`, or belongs to a package, that cannot be loaded."""
+    """The maker of `name`, and the parameters that it takes (None if any); None if the name is unknown.
+    `jax:module:make` names a JAX environment. Raises ValueError if the name is a `module:Class`, or belongs to a
+    package, that cannot be loaded."""
     if name in gymnasium.registry or _registers(name):
         _refuse_old(name)
         return _maker_of_id(name)
-    module_name, colon, attribute = name.partition(":")
+    in_jax = name.startswith("jax:")
+    module_name, colon, attribute = name.removeprefix("jax:").partition(":")
     if module_name.endswith(".py"):
         meant = f"{module_name.removesuffix('.py').replace('/', '.')}:{attribute or 'CLASS'}"
         raise ValueError(f"environment {name!r} names a file; expected: a module and a class, {meant}")
@@ -37,17 +40,21 @@ def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
         raise ValueError(
             f"environment {name!r} is incomplete; expected module:Class, such as my_environments:MyEnvironment"
         )
+    if in_jax:
+        start_jax(name)  # before the module does, with more threads
     module = _import(module_name, name)
-    if attribute in gymnasium.registry:  # Gymnasium's own module:id
+    if not in_jax and attribute in gymnasium.registry:  # Gymnasium's own module:id
         return _maker_of_id(attribute)
     result: Any = getattr(module, attribute, None)
-    if not _makes_environments(result):
-        names = [key for key, value in vars(module).items() if _makes_environments(value)]
+    if not _makes_environments(result, in_jax) and name != "jax:gymnax:make":
+        names = [key for key, value in vars(module).items() if _makes_environments(value, in_jax)]
         what = f"{attribute!r} is {_described(result)}" if hasattr(module, attribute) else f"no {attribute!r}"
         raise ValueError(
-            f"{module_name}: {what}; expected a subclass of gymnasium.Env, or a function "
+            f"{module_name}: {what}; expected a {_JAX_CLASS if in_jax else 'subclass of gymnasium.Env'}, or a function "
             f"with @engram.envs.foreign.environment_maker; there: {nearest(attribute, names)}"
         )
+    if in_jax:
+        return lambda num_envs, **values: JaxVectorEnv(result(**values), num_envs, name), _parameters(result)
     return result, _parameters(result)
 
 
@@ -62,7 +69,12 @@ def environment_maker(function: EnvMaker) -> EnvMaker:
 _MARK = "__makes_environments__"
 
 
-def _makes_environments(value: Any) -> bool:
+_JAX_CLASS = "class with reset and step"
+
+
+def _makes_environments(value: Any, in_jax: bool) -> bool:
+    if inspect.isclass(value) and in_jax:
+        return hasattr(value, "reset") and hasattr(value, "step")
     if inspect.isclass(value):
         return issubclass(value, gymnasium.Env | VectorEnv) and value not in (gymnasium.Env, VectorEnv)
     return getattr(value, _MARK, False) is True

@@ -71,8 +71,8 @@ class VectorBatch(ForeignBatch):
         """bool [N, A]: the valid actions of the vector environment's own step, which may be an episode ahead."""
 
     def reset_into(self, observation: Observation, seed: int | None = None) -> None:
-        seeds = self._seeds(seed)
-        if seeds and not isinstance(self.vector.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+        seeds, inner = self._seeds(seed), self.vector.unwrapped
+        if seeds and not getattr(inner, "own_seeds", isinstance(inner, SyncVectorEnv | AsyncVectorEnv)):
             seeds = seeds[0]
         values, self._info = self._staying(lambda: self.vector.reset(seed=seeds))
         self._write("reset", values, observation)
