@@ -18,6 +18,7 @@ from .probe import (
     by_steps,
     by_unroll,
     cast,
+    fail_if,
     floats,
     gradients,
     in_pieces,
@@ -105,8 +106,7 @@ def given_state_counts(probe: Probe) -> str:
         continued = run(core, probe.inputs, no_reset, probe.state).outputs
         initial = run(core, probe.inputs, no_reset, first).outputs
         same = (continued - initial).abs().amax((0, 2)) <= probe.tolerance * initial.abs().max()
-        if bool(same.any()):
-            raise Failure("outputs do not depend on the initial state")
+        fail_if(bool(same.any()), "outputs do not depend on the initial state")
     step, _ = core(probe.inputs[0], probe.state)
     unrolled = by_unroll(core, probe.inputs[:1], no_reset[:1], probe.state).outputs
     require_equal(unrolled[0], step, "first outputs from a given state", probe.tolerance)
@@ -146,8 +146,7 @@ def gradient_reaches_back(probe: Probe) -> str:
             inputs, state = tracked(probe)
             one = run(probe.core, inputs, torch.zeros_like(probe.reset), state)
             (grad,) = gradients(summed(one._replace(outputs=one.outputs[t:], state=probe.state, loss=None)), [inputs])
-            if bool((grad[t - 1] == 0).all()):
-                raise Failure(f"no gradient from outputs at t >= {t} to the input at t = {t - 1}")
+            fail_if(bool((grad[t - 1] == 0).all()), f"no gradient from outputs at t >= {t} to the input at t = {t - 1}")
     return "from each step to the one before"
 
 
@@ -177,5 +176,4 @@ def require_cut(probe: Probe, length: int) -> None:
 
 def require_none(gradients: Iterable[Tensor], problem: str) -> None:
     """Raise Failure with the problem unless all gradients are zero."""
-    if any(bool((gradient != 0).any()) for gradient in gradients):
-        raise Failure(problem)
+    fail_if(any(bool((gradient != 0).any()) for gradient in gradients), problem)

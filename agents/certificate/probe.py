@@ -16,6 +16,12 @@ class Failure(Exception):
     """Raised when a check fails; the message states the result."""
 
 
+def fail_if(wrong: object, result: str) -> None:
+    """Raise Failure with the result if it is wrong."""
+    if wrong:
+        raise Failure(result)
+
+
 class Probe(NamedTuple):
     """Core and random sequences for its checks."""
 
@@ -94,8 +100,10 @@ def in_pieces(length: int, detach: bool = False) -> Run:
 def form(state: CoreState) -> str:
     """Text with the structure of a state, e.g. LSTMState(h [256], c [256]); shapes without the batch."""
     if isinstance(state, Tensor):
-        if state.dim() == 0 or state.shape[0] != ENVS:
-            raise Failure(f"a leaf of the state has shape {list(state.shape)} for a batch of {ENVS}")
+        fail_if(
+            state.dim() == 0 or state.shape[0] != ENVS,
+            f"a leaf of the state has shape {list(state.shape)} for a batch of {ENVS}",
+        )
         kind = "" if state.dtype == torch.float32 else f" {state.dtype}"
         return f"{list(state.shape[1:])}{kind}"
     fields: tuple[str, ...] | None = getattr(state, "_fields", None)
@@ -148,14 +156,12 @@ def summed(one: Pass) -> Tensor:
 
 def require_equal(actual: Tensor, expected: Tensor, what: str, tolerance: float) -> None:
     """Raise Failure unless `actual` is `expected` up to rounding; nan equals nothing."""
-    if actual.shape != expected.shape:
-        raise Failure(f"{what}: shape {list(actual.shape)} instead of {list(expected.shape)}")
+    fail_if(actual.shape != expected.shape, f"{what}: shape {list(actual.shape)} instead of {list(expected.shape)}")
     if actual.numel() == 0:
         return
     error = (actual - expected).abs().max().item()
     largest = expected.abs().max().item()
-    if not error <= tolerance * max(largest, 1e-3):
-        raise Failure(f"{what} differ by {error:.1e} (largest value {largest:.1e})")
+    fail_if(not error <= tolerance * max(largest, 1e-3), f"{what} differ by {error:.1e} (largest value {largest:.1e})")
 
 
 def require_same(probe: Probe, first: Run, second: Run) -> None:
@@ -172,7 +178,6 @@ def require_same(probe: Probe, first: Run, second: Run) -> None:
             values.append(("auxiliary losses", one.loss))
         what = ["the inputs", *(f"the first state (leaf {i})" for i in range(len(leaves))), *names]
         sides.append([*values, *((f"gradients of {name}", grad) for name, grad in zip(what, grads, strict=True))])
-    if len(sides[0]) != len(sides[1]):
-        raise Failure("an auxiliary loss in one form and none in the other")
+    fail_if(len(sides[0]) != len(sides[1]), "an auxiliary loss in one form and none in the other")
     for (what, actual), (_, expected) in zip(*sides, strict=True):
         require_equal(actual, expected, what, probe.tolerance)

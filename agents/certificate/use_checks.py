@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cores.core import Core, reset_state, state_leaves
-from .probe import ENVS, STEPS, Failure, Probe, by_steps, by_unroll, cast, floats, form, require_equal, summed
+from .probe import ENVS, STEPS, Failure, Probe, by_steps, by_unroll, cast, fail_if, floats, form, require_equal, summed
 
 DELAY = 10  # Steps between the cue and the query
 BATCH = 64  # Sequences per update of the cue task
@@ -26,19 +26,23 @@ def shapes_and_types(probe: Probe) -> str:
     state = core.initial_state(ENVS)
     expected = form(state)
     for leaf in state_leaves(state):
-        if leaf.is_floating_point() and leaf.dtype != torch.float32:
-            raise Failure(f"a leaf of the initial state is {leaf.dtype}; the contract is float32")
+        fail_if(
+            leaf.is_floating_point() and leaf.dtype != torch.float32,
+            f"a leaf of the initial state is {leaf.dtype}; the contract is float32",
+        )
     output, after = core(inputs[0], state)
     one = by_unroll(core, inputs, probe.reset, state)
-    if list(output.shape) != [ENVS, core.output_size]:
-        raise Failure(f"forward returns {list(output.shape)}; output_size is [{ENVS}, {core.output_size}]")
-    if list(one.outputs.shape) != [STEPS, ENVS, core.output_size]:
-        raise Failure(f"unroll returns {list(one.outputs.shape)}, not [{STEPS}, {ENVS}, {core.output_size}]")
-    if one.loss is not None and list(one.loss.shape) != [STEPS, ENVS]:
-        raise Failure(f"the auxiliary loss has shape {list(one.loss.shape)}, not [{STEPS}, {ENVS}]")
+    size = core.output_size
+    shapes = (
+        ("the output of forward", output, [ENVS, size]),
+        ("the output of unroll", one.outputs, [STEPS, ENVS, size]),
+        ("the auxiliary loss", one.loss, [STEPS, ENVS]),
+    )
+    for what, tensor, shape in shapes:
+        if tensor is not None:
+            fail_if(list(tensor.shape) != shape, f"{what} has shape {list(tensor.shape)}, not {shape}")
     for what, other in (("a step", after), ("an unroll", one.state)):
-        if form(other) != expected:
-            raise Failure(f"the state after {what} is {form(other)}, at first {expected}")
+        fail_if(form(other) != expected, f"the state after {what} is {form(other)}, at first {expected}")
     return expected
 
 
@@ -48,14 +52,12 @@ def every_parameter_learns(probe: Probe) -> str:
     for name, parameter in probe.core.named_parameters(remove_duplicate=False):
         names[parameter.data_ptr()].append(name)
     shared = [" = ".join(same) for same in names.values() if len(same) > 1]
-    if shared:
-        raise Failure(f"one parameter under several names: {'; '.join(shared)}")
+    fail_if(shared, f"one parameter under several names: {'; '.join(shared)}")
     probe.core.zero_grad()
     summed(by_unroll(probe.core, probe.inputs, probe.reset, probe.state)).backward()
     idle = [n for n, p in probe.core.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())]
     probe.core.zero_grad()
-    if idle:
-        raise Failure(f"no gradient for {', '.join(idle)}")
+    fail_if(idle, f"no gradient for {', '.join(idle)}")
     return f"{len(names)} tensors"
 
 
@@ -74,10 +76,11 @@ def state_survives_pickling(probe: Probe) -> str:
     """A state restored by pickle has the same type and values."""
     state = cast(probe.state, torch.float32)
     back = pickle.loads(pickle.dumps(state))
-    if form(back) != form(state):
-        raise Failure(f"{form(state)} came back as {form(back)}")
-    if not all(torch.equal(a, b) for a, b in zip(state_leaves(back), state_leaves(state), strict=True)):
-        raise Failure("the numbers changed")
+    fail_if(form(back) != form(state), f"{form(state)} came back as {form(back)}")
+    fail_if(
+        not all(torch.equal(a, b) for a, b in zip(state_leaves(back), state_leaves(state), strict=True)),
+        "the numbers changed",
+    )
     return "same type, same values"
 
 
@@ -106,8 +109,7 @@ def float32_under_autocast(probe: Probe) -> str:
         for run in (by_unroll, by_steps):
             state = run(core, inputs, probe.reset, core.initial_state(ENVS)).state
             for leaf in floats(state):
-                if leaf.dtype != torch.float32:
-                    raise Failure(f"a leaf of the state became {leaf.dtype}")
+                fail_if(leaf.dtype != torch.float32, f"a leaf of the state became {leaf.dtype}")
     return "bfloat16 outside, float32 in the state"
 
 
@@ -120,15 +122,16 @@ def long_run_stays_finite(probe: Probe) -> str:
         for start in range(0, probe.long_run, piece):
             inputs = 3 * torch.randn(piece, 1, probe.inputs.shape[2])
             outputs, state, _ = core.unroll(inputs, no_reset, state)
-            if not all(bool(part.isfinite().all()) for part in (outputs, *floats(state))):
-                raise Failure(f"not finite within {start + piece} steps")
+            fail_if(
+                not all(bool(part.isfinite().all()) for part in (outputs, *floats(state))),
+                f"not finite within {start + piece} steps",
+            )
     return f"{probe.long_run} steps"
 
 
 def recalls_a_cue(probe: Probe) -> str:
     """After a short training it reports which of two cues was shown some steps ago."""
-    if not state_leaves(probe.state):
-        raise Failure("no memory")
+    fail_if(not state_leaves(probe.state), "no memory")
     progress = ""
     for learning_rate in LEARNING_RATES:
         accuracy, updates = recall_accuracy(

@@ -10,11 +10,12 @@ from gymnasium import error
 from gymnasium.utils import EzPickle
 from gymnasium.vector import AutoresetMode
 
+from ...base.errors import refuse, user_errors
 from ...base.messages import calling, check_integer
 from ..arrays import Array, Observation
 from ..randomness import streams
 from . import facts
-from .check import OUTSIDE, check_behavior, check_observation, check_spaces, check_wrappers
+from .check import OUTSIDE, check_behavior, check_observation, check_spaces, check_wrappers, require, sampling_mask
 from .masks import Masks
 from .spaces import action_form, empty, observation_form
 
@@ -134,16 +135,17 @@ class ForeignBatch:
 
     def check(self) -> None:
         """Reset and step the first environment before a run. Raises ValueError naming what is wrong."""
-        check_behavior(self.vector.envs[0], self.name)
+        env = self.vector.envs[0]
+        check_behavior(env, self.name, lambda *made: env.action_space.sample(sampling_mask(env, self.name, *made)))
 
     def draw(self, index: int, full: bool = True) -> Array:
         """An image of copy `index`, uint8 [H, W, 3]; ValueError if the environment draws none."""
+        image, why = None, ""
         try:
             image = self._render(index)
         except (error.Error, NotImplementedError) as problem:
-            raise ValueError(f"{self.name} renders no images: {problem}".removesuffix(": ")) from problem
-        if image is None or np.ndim(image) != 3:
-            raise ValueError(f"{self.name} renders no images")
+            why = f": {problem}".removesuffix(": ")
+        refuse(image is None or np.ndim(image) != 3, f"{self.name} renders no images{why}")
         return np.asarray(image).astype(np.uint8)
 
     def _render(self, index: int) -> Any:
@@ -152,24 +154,15 @@ class ForeignBatch:
     def save(self) -> dict[str, Array]:
         """The exact state of all environments as pickled bytes, uint8. Raises ValueError if the environment cannot be
         copied. Randomness that it draws from a global generator is not in it."""
-        for env in self.vector.envs:
-            while True:
-                if isinstance(env, EzPickle):
-                    raise ValueError(f"{self.name} cannot be saved: a copy of it ({type(env).__name__}) begins again")
-                if not isinstance(env, gymnasium.Wrapper):
-                    break
-                env = env.env
         states = list[bytes]()
         for env in self.vector.envs:
-            try:
-                states.append(pickle.dumps(env))
-            except Exception as problem:
-                raise ValueError(f"{self.name} cannot be saved: it cannot be pickled ({problem})") from problem
-            if len(states[-1]) * self.num_envs > MOST_SAVED:
-                raise ValueError(
-                    f"{self.name} is not saved: {self.num_envs} environments of {len(states[-1]) / 2**20:.1f} MiB; "
-                    f"allowed: {MOST_SAVED / 2**20:.0f} MiB in all"
-                )
+            states.append(pickled(env, self.name))
+            size = len(states[-1]) * self.num_envs
+            refuse(
+                size > MOST_SAVED,
+                f"{self.name} is not saved: its {self.num_envs} environments have {size / 2**20:.1f} MiB; "
+                f"allowed: {MOST_SAVED / 2**20:.0f} MiB",
+            )
         return {
             "pickled": np.frombuffer(b"".join(states), np.uint8).copy(),
             "sizes": np.array([len(state) for state in states]),
@@ -186,11 +179,9 @@ class ForeignBatch:
         self.vector._autoreset_envs, self.started = saved["ended"].copy(), bool(saved["started"].all())
 
     def _check_saved(self, saved: dict[str, Array]) -> None:
-        if not self.trusted:
-            raise ValueError(f"saved state of {self.name} is code, and not trusted")
+        refuse(not self.trusted, f"saved state of {self.name} is code, and not trusted")
         count = len(saved.get("sizes", ()))
-        if count != self.num_envs:
-            raise ValueError(f"saved state of {self.name} holds {count} environments; expected {self.num_envs}")
+        require(count == self.num_envs, f"saved state of {self.name} holds {count} environments", str(self.num_envs))
 
     def close(self) -> None:
         """Close all environments."""
@@ -206,19 +197,33 @@ class ForeignBatch:
     def _checked(self, actions: Array) -> Array:
         """Actions as int64 [N, K], all in range, or as floats [N, K], all finite."""
         shape = (self.num_envs, *(self.single_action_space.shape or ()))
-        if self._actions.choices is None:
-            if actions.shape != shape or not np.isfinite(actions).all():
-                raise ValueError(f"actions are an array of {actions.dtype} {actions.shape}; expected finite {shape}")
+        choices = self._actions.choices
+        box = choices is None
+        if actions.shape != shape or not (np.isfinite(actions).all() if box else actions.dtype.kind in "iu"):
+            kind = "finite" if box else "integers"
+            raise ValueError(f"actions are an array of {actions.dtype} {actions.shape}; expected {kind} {shape}")
+        if choices is None:
             return actions
-        if actions.shape != shape or not np.issubdtype(actions.dtype, np.integer):
-            raise ValueError(f"actions are an array of {actions.dtype} {actions.shape}; expected integers {shape}")
         whole = actions.astype(np.int64).reshape(self.num_envs, -1)
-        bad = np.argwhere((whole < 0) | (whole >= self._actions.choices))
+        bad = np.argwhere((whole < 0) | (whole >= choices))
         if len(bad):
             env, choice = bad[0]
-            allowed = f"0..{self._actions.choices[choice] - 1}"
+            allowed = f"0..{choices[choice] - 1}"
             raise ValueError(f"action {actions[env]} for environment {env} of {self.name}; allowed: {allowed}")
         return whole
+
+
+def pickled(env: Any, name: str) -> bytes:
+    """An environment or vector environment as bytes. Raises ValueError if a copy would not be in its state."""
+    part = env
+    while part is not None:
+        kind = type(part).__name__
+        refuse(isinstance(part, EzPickle), f"{name} cannot be saved: a copy of it ({kind}) begins again")
+        part = part.env if isinstance(part, gymnasium.Wrapper | gymnasium.vector.VectorWrapper) else None
+    try:
+        return pickle.dumps(env)
+    except Exception as problem:
+        raise ValueError(f"{name} cannot be saved: it cannot be pickled ({problem})") from problem
 
 
 def _environments(make_env: Callable[[], Any], num_envs: int, name: str) -> list[Any]:
@@ -226,25 +231,16 @@ def _environments(make_env: Callable[[], Any], num_envs: int, name: str) -> list
     envs: list[Any] = []
     objects: set[int] = set()
     for i in range(num_envs):
-        try:
-            env = calling(f"{name} cannot be made: its constructor", make_env, OUTSIDE)
-        except ValueError as problem:
-            if i:
-                raise ValueError(
-                    f"{name}: environment {i + 1} of {num_envs} cannot be made while others exist; if only one may "
-                    f"exist: --envs-per-actor 1 --num-actors 1 ({problem})"
-                ) from problem
-            raise
-        if not isinstance(env, gymnasium.Env):
-            raise ValueError(f"{name} made a {type(env).__name__}; expected a gymnasium.Env")
+        only = "while others exist; if only one may exist: --envs-per-actor 1 --num-actors 1"
+        with user_errors(f"{name}: environment {i + 1} of {num_envs} cannot be made {only}" if i else ""):
+            env: Any = calling(f"{name} cannot be made: its constructor", make_env, OUTSIDE)
+        require(isinstance(env, gymnasium.Env), f"{name} made a {type(env).__name__}", "a gymnasium.Env")
         check_spaces(env, name)
         check_wrappers(env, name)
         objects.add(id(env.unwrapped))
-        if len(objects) == i:
-            raise ValueError(f"{name} returned the same object for two environments; expected: a new one at each call")
+        require(len(objects) > i, f"{name} returned the same object for two environments", "a new one at each call")
         for space in ("observation_space", "action_space"):
             own, first = getattr(env, space), getattr(envs[0] if envs else env, space)
-            if own != first:
-                raise ValueError(f"{name}: environment {i} has the {space} {own}; expected that of the first, {first}")
+            require(own == first, f"{name}: environment {i} has the {space} {own}", f"that of the first, {first}")
         envs.append(env)
     return envs

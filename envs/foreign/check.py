@@ -1,5 +1,7 @@
 """One reset and one step of a custom environment before a run: what each method returned, and what was expected."""
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,71 +18,71 @@ OUTSIDE = (Path(__file__).parents[1], Path(gymnasium.__file__).parent, Path(np._
 """Frames in these places are not the user's own."""
 
 
+def require(fits: object, returned: str, expected: str) -> None:
+    """Raise ContractError unless `fits`: what an environment is or returned, and what was expected."""
+    if not fits:
+        raise ContractError(f"{returned}; expected {expected}")
+
+
 def check_spaces(env: Any, name: str, prefix: str = "") -> None:
-    """Raise ValueError unless an environment declares its spaces; of a vector environment they begin with `prefix`."""
+    """Raise ContractError unless an environment declares its spaces; of a vector environment they begin with
+    `prefix`."""
     for attribute in (f"{prefix}observation_space", f"{prefix}action_space"):
         result = getattr(env, attribute, None)
-        if not isinstance(result, spaces.Space):
-            text = "nothing" if result is None else repr(result)
-            raise ValueError(f"{name}.{attribute} is {text}; expected a gymnasium.spaces.Space, set in __init__")
+        text = f"{name}.{attribute} is {'nothing' if result is None else repr(result)}"
+        require(isinstance(result, spaces.Space), text, "a gymnasium.spaces.Space, set in __init__")
 
 
 STATISTICS = {"NormalizeObservation": "--normalize-observations", "NormalizeReward": "--normalize-returns"}
 """Wrappers of Gymnasium with statistics of their own, and the flags that replace them."""
-
-
 _ATTRIBUTES = {"obs_rms": "NormalizeObservation", "return_rms": "NormalizeReward"}
 """What these wrappers keep their statistics in."""
 
 
 def check_wrappers(env: Any, name: str) -> None:
-    """Raise ValueError for a wrapper whose statistics differ between environments and are in no checkpoint. Also for a
-    vector environment with such a wrapper, or whose environments have one, in whichever process."""
+    """Raise ContractError for a wrapper whose statistics differ between environments and are in no checkpoint. Also for
+    a vector environment with such a wrapper, or whose environments have one, in whichever process."""
+    names = list[str]()
     while isinstance(env, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
-        for each in type(env).__mro__:
-            _refuse(each.__name__, name)
+        names += [each.__name__ for each in type(env).__mro__]
         env = env.env
     if isinstance(env, SyncVectorEnv | AsyncVectorEnv):
-        for attribute, wrapper in _ATTRIBUTES.items():
-            if any(env.call("has_wrapper_attr", attribute)):
-                _refuse(wrapper, name)
+        names += [wrapper for each, wrapper in _ATTRIBUTES.items() if any(env.call("has_wrapper_attr", each))]
+    for wrapper in STATISTICS.keys() & names:
+        text = f"{name} is wrapped in {wrapper}, whose statistics differ between environments and are in no checkpoint"
+        require(False, text, f"no such wrapper, and {STATISTICS[wrapper]}")
 
 
-def _refuse(wrapper: str, name: str) -> None:
-    if wrapper in STATISTICS:
-        raise ValueError(
-            f"{name} is wrapped in {wrapper}, whose statistics differ between environments and are in no "
-            f"checkpoint; allowed: without it, and {STATISTICS[wrapper]}"
-        )
+def check_behavior(env: Any, name: str, sample: Callable[[Any, Any], Any], shape: tuple[int, ...] = ()) -> None:
+    """Reset an environment and step it once; ContractError names the method, what it returned and what was expected.
 
-
-def check_behavior(env: Any, name: str) -> None:
-    """Reset an environment and step it once; ValueError names the method, what it returned and what was expected."""
+    Args:
+        env: an environment, or a vector environment.
+        sample: makes an action from the observation and the info of the reset.
+        shape: of rewards and flags: (), or (N,) of a vector environment.
+    """
     made = calling(f"{name}.reset", lambda: env.reset(seed=0), OUTSIDE)
-    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], dict):
-        raise ValueError(f"{name}.reset returned {_shown(made)}; expected (observation, info) with a dict as info")
+    pair = isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], dict)
+    require(pair, f"{name}.reset returned {_shown(made)}", "(observation, info) with a dict as info")
     check_observation(env.observation_space, f"{name}.reset", made[0])
     env.action_space.seed(0)
-    mask = _sampling_mask(env, name, *made)
-    action = calling(f"{name}.action_space.sample", lambda: env.action_space.sample(mask), OUTSIDE)
+    action = calling(f"{name}.action_space.sample", lambda: sample(*made), OUTSIDE)
     done = calling(f"{name}.step", lambda: env.step(action), OUTSIDE)
-    fields = "(observation, reward, terminated, truncated, info)"
-    if not isinstance(done, tuple) or len(done) != 5:
-        old = "; (observation, reward, done, info) is Gym's old form" if _length(done) == 4 else ""
-        raise ValueError(f"{name}.step returned {_shown(done)}; expected {fields}{old}")
-    observation, reward, terminated, truncated, info = done
+    old = "; (observation, reward, done, info) is Gym's old form" if _length(done) == 4 else ""
+    fields = f"(observation, reward, terminated, truncated, info){old}"
+    require(isinstance(done, tuple) and len(done) == 5, f"{name}.step returned {_shown(done)}", fields)
+    observation, reward, *flags, info = done
     check_observation(env.observation_space, f"{name}.step", observation)
-    try:
-        number = np.ndim(reward) == 0 and not isinstance(reward, str) and np.isfinite(float(reward))
-    except (TypeError, ValueError):
-        number = False
-    if not number:
-        raise ValueError(f"{name}.step returned the reward {reward!r}; expected a finite number")
-    for word, value in (("terminated", terminated), ("truncated", truncated)):
-        if not isinstance(value, bool | np.bool_):
-            raise ValueError(f"{name}.step returned {word} = {value!r}; expected True or False")
-    if not isinstance(info, dict):
-        raise ValueError(f"{name}.step returned info = {_shown(info)}; expected a dict")
+    each, number = f" of shape {shape}" if shape else "", False
+    with contextlib.suppress(TypeError, ValueError):
+        number = not isinstance(reward, str) and np.isfinite(np.asarray(reward, np.float64)).all()
+    fits = number and np.shape(reward) == shape
+    require(fits, f"{name}.step returned the reward {_shown(reward)}", f"a finite number{each}")
+    for word, value in zip(("terminated", "truncated"), flags, strict=True):
+        flag = isinstance(value, bool | np.bool_ | np.ndarray) and np.asarray(value).dtype == np.bool_
+        fits = flag and np.shape(value) == shape
+        require(fits, f"{name}.step returned {word} = {_shown(value)}", f"True or False{each}")
+    require(isinstance(info, dict), f"{name}.step returned info = {_shown(info)}", "a dict")
 
 
 def check_observation(space: spaces.Space[Any], method: str, observation: Any, entry: str = "") -> None:
@@ -89,23 +91,22 @@ def check_observation(space: spaces.Space[Any], method: str, observation: Any, e
     if isinstance(space, spaces.Dict) and isinstance(observation, dict) and space.spaces.keys() <= observation.keys():
         for key, part in space.spaces.items():
             check_observation(part, method, observation[key], f"{entry}.{key}".removeprefix("."))
-    elif not isinstance(space, spaces.Box):
-        if not space.contains(observation):
-            text = f"{method} returned the observation {_shown(observation)}{place}"
-            raise ContractError(f"{text}; observation_space is {space}")
-    else:
+        return
+    differs = f"the observation {_shown(observation)}{place}", space
+    if isinstance(space, spaces.Box):
         array = np.asarray(observation)
-        for returned, declared, fits in (
-            (f"shape {array.shape}", space.shape, array.shape == space.shape),
-            (array.dtype, space.dtype, np.can_cast(array.dtype, space.dtype, "same_kind")),
-        ):
-            if not fits:
-                raise ContractError(
-                    f"{method} returned an observation of {returned}{place}; observation_space is {declared}"
-                )
+        if array.shape != space.shape:
+            differs = f"an observation of shape {array.shape}{place}", space.shape
+        elif not np.can_cast(array.dtype, space.dtype, "same_kind"):
+            differs = f"an observation of {array.dtype}{place}", space.dtype
+        else:
+            return
+    elif space.contains(observation):
+        return
+    raise ContractError(f"{method} returned {differs[0]}; observation_space is {differs[1]}")
 
 
-def _sampling_mask(env: Any, name: str, observation: Any, info: dict[str, Any]) -> Any:
+def sampling_mask(env: Any, name: str, observation: Any, info: dict[str, Any]) -> Any:
     """The action mask of a reset in the form that `action_space.sample` takes, or None."""
     space = env.action_space
     observed = isinstance(env.observation_space, spaces.Dict) and KEY in env.observation_space.spaces

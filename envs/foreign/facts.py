@@ -10,7 +10,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from ..arrays import Array, ContractError
+from ..arrays import Array
+from .check import require
 
 SOLVED = ("solved", "success", "is_success")
 """Keys under which environments say whether the goal was reached; all of them become the field `solved`."""
@@ -33,8 +34,9 @@ class InfoVectorEnv(SyncVectorEnv):
         self.at_step: Callable[[], None] = lambda: None  # Called after the step or reset of each environment
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
-        if not isinstance(env_info, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ContractError(f"{self._name} returned info = {env_info!r}; expected a dict")
+        if type(env_info) is not dict:
+            required = isinstance(env_info, Mapping)  # pyright: ignore[reportUnnecessaryIsInstance]
+            require(required, f"{self._name} returned info = {env_info!r}", "a dict")
         self.infos[env_num] = env_info
         self.at_step()
         return vector_infos
@@ -48,10 +50,8 @@ def episode_fields(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], name
         declared: Any = of.get_wrapper_attr("episode_fields") if isinstance(of, gymnasium.Env) else of.episode_fields
     except AttributeError:
         return (SOLVED[0],)
-    if not isinstance(declared, tuple | list) or not all(isinstance(each, str) for each in declared):
-        raise ValueError(f"{name}.episode_fields is {declared!r}; expected a tuple of names, keys of info")
-    if taken := [each for each in TAKEN if each in declared]:
-        raise ValueError(f"{name}.episode_fields has {taken[0]!r}, which all environments have; expected other names")
+    fits = isinstance(declared, tuple | list) and all(isinstance(each, str) and each not in TAKEN for each in declared)
+    require(fits, f"{name}.episode_fields is {declared!r}", f"a tuple of keys of info, other than {', '.join(TAKEN)}")
     return (SOLVED[0], *(each for each in dict.fromkeys(declared) if each not in SOLVED))
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ..arrays import Array, ContractError
+from ..arrays import Array
 from ..masks import KEY, flat_mask, flat_masks
+from .check import require
 
 
 class Masks:
@@ -35,23 +36,20 @@ class Masks:
         its action is ignored, and `info` needs no mask. Raises ContractError for a mask that is missing elsewhere, is
         not of this action space, or first occurs after a step."""
         if not self._used:
-            if any(KEY in info for info in infos):
-                raise ContractError(f"{self._name}.step returned an {KEY}, {self._name}.reset none; expected: both do")
+            late = any(KEY in info for info in infos)
+            require(not late, f"{self._name}.step returned an {KEY}, {self._name}.reset none", "both do")
             return None
-        if self._size is None:
-            raise ContractError(f"{self._name} has an {KEY} and Box actions; supported: Discrete and MultiDiscrete")
+        discrete = self._size is not None
+        require(discrete, f"{self._name} has an {KEY} and Box actions", "Discrete or MultiDiscrete actions")
         if self._observed:
             values = observation[KEY]
             flat = np.concatenate(values, 1) if isinstance(values, tuple) else values.reshape(len(infos), -1)
-            return flat_masks(self._name, flat, self._size)
+            return flat_masks(self._name, flat, int(self._size or 0))
         return np.stack([self._one(i, info, ended[i]) for i, info in enumerate(infos)])
 
     def _one(self, index: int, info: Mapping[str, Any], ended: bool) -> Array:
         assert self._size is not None
         if KEY in info:
             return flat_mask(self._name, info[KEY], self._size)
-        if not ended:
-            raise ContractError(
-                f"{self._name} returned info without {KEY!r} (environment {index}); expected: at every step"
-            )
+        require(ended, f"{self._name} returned info without {KEY!r} (environment {index})", "a mask at every step")
         return np.ones(self._size, np.bool_)

@@ -10,6 +10,7 @@ import gymnasium
 from gymnasium.envs.registration import find_highest_version, get_env_id, load_env_creator, parse_env_id
 from gymnasium.vector import VectorEnv
 
+from ...base.errors import EngramError, refuse
 from ...base.messages import nearest
 from .jax_vector import JaxVectorEnv, start_jax
 
@@ -31,15 +32,12 @@ def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
     module_name, colon, attribute = name.removeprefix("jax:").partition(":")
     if module_name.endswith(".py"):
         meant = f"{module_name.removesuffix('.py').replace('/', '.')}:{attribute or 'CLASS'}"
-        raise ValueError(f"environment {name!r} names a file; expected: a module and a class, {meant}")
+        raise EngramError(f"environment {name!r} names a file; expected: a module and a class, {meant}")
     if not colon:
-        if name.isidentifier() and importlib.util.find_spec(name):
-            raise ValueError(f"environment {name!r} is a module; expected: a class of it, {name}:CLASS")
+        module = name.isidentifier() and importlib.util.find_spec(name)
+        refuse(module, f"environment {name!r} is a module; expected: a class of it, {name}:CLASS")
         return None
-    if not module_name or not attribute:
-        raise ValueError(
-            f"environment {name!r} is incomplete; expected module:Class, such as my_environments:MyEnvironment"
-        )
+    refuse(not (module_name and attribute), f"environment {name!r} is incomplete; expected module:Class")
     if in_jax:
         start_jax(name)  # before the module does, with more threads
     module = _import(module_name, name)
@@ -98,9 +96,8 @@ def _refuse_old(name: str) -> None:
     """Raise ValueError for an id of which a newer version is registered, such as CartPole-v0."""
     namespace, stem, version = parse_env_id(name)
     newest = find_highest_version(namespace, stem)
-    if version is not None and newest is not None and version < newest:
-        new = get_env_id(namespace, stem, newest)
-        raise ValueError(f"{name} is an old version; expected: {new}, or gymnasium:{name} for the old version")
+    new, old = get_env_id(namespace, stem, newest), (version or 0) < (newest or 0) and version is not None
+    refuse(old, f"{name} is an old version; expected: {new}, or gymnasium:{name} for the old version")
 
 
 def _import(module: str, name: str) -> Any:

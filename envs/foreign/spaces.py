@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+from ...base.errors import refuse
 from ..arrays import Array, ContractError, Observation
 
 OBSERVATIONS = "Box, Discrete, MultiBinary, MultiDiscrete and (nested) Dict or Tuple of these"
@@ -129,10 +130,8 @@ def _box_form(space: spaces.Box) -> ObservationForm:
 
 def _one_hot_form(space: spaces.Space[Any], sizes: Array, first: Array, name: str) -> ObservationForm:
     total = sum(int(size) for size in sizes)
-    if total > MOST_ONE_HOT:
-        raise ValueError(
-            f"{name} has the observation space {space}, {total:,} numbers as one-hot; allowed: {MOST_ONE_HOT:,}"
-        )
+    text = f"{name} has the observation space {space}, {total:,} numbers as one-hot; allowed: {MOST_ONE_HOT:,}"
+    refuse(total > MOST_ONE_HOT, text)
     sizes, first = sizes.astype(np.int64), first.astype(np.int64)
     ends = np.cumsum(sizes)
 
@@ -152,8 +151,7 @@ def _dict_form(space: spaces.Dict, name: str) -> ObservationForm:
     if text:
         logging.getLogger(__name__).warning("%s: text is not supported, observation %s is dropped", name, text)
     forms = {key: observation_form(part, name) for key, part in space.spaces.items() if key not in text}
-    if not forms:
-        raise ValueError(f"{name} has the observation space {space}, all text; supported: {OBSERVATIONS}")
+    refuse(not forms, f"{name} has the observation space {space}, all text; supported: {OBSERVATIONS}")
 
     def write(values: dict[str, Any], out: dict[str, Any]) -> None:
         for key, form in forms.items():

@@ -8,19 +8,20 @@ and then reset with `reset(options={"reset_mask": ...})` (Gymnasium 1.1 and late
 
 import pickle
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 from gymnasium import error
-from gymnasium.utils import EzPickle
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from ...base.messages import calling, check_integer
-from ..arrays import Array, ContractError, Observation
+from ...base.errors import refuse
+from ...base.messages import calling, check_choice, check_integer
+from ..arrays import Array, Observation
 from ..masks import KEY, random_valid
 from . import facts
-from .batch import ForeignBatch
-from .check import OUTSIDE, check_observation, check_spaces, check_wrappers
+from .batch import ForeignBatch, pickled
+from .check import OUTSIDE, check_behavior, check_observation, check_spaces, check_wrappers, require
 from .spaces import map_parts
 
 
@@ -42,29 +43,22 @@ class VectorBatch(ForeignBatch):
         check_integer("first_index", first_index, 0, None)
         self.name, self.num_envs, self.first_index = name, num_envs, first_index
         vector = calling(f"{name} cannot be made: its constructor", lambda: make_vector(num_envs), OUTSIDE)
-        if not isinstance(vector, VectorEnv):
-            raise ValueError(f"{name} made a {type(vector).__name__}; expected a gymnasium.vector.VectorEnv")
-        if vector.num_envs != num_envs:
-            raise ValueError(f"{name} made {vector.num_envs} environments; expected num_envs, which is {num_envs}")
+        require(isinstance(vector, VectorEnv), f"{name} made a {type(vector).__name__}", "a gymnasium.vector.VectorEnv")
         self.vector: Any = vector
-        check_spaces(vector, name, "single_")
-        try:
+        with ExitStack() as stack:
+            stack.callback(self.vector.close)
+            made = f"{name} made {self.vector.num_envs} environments"
+            require(self.vector.num_envs == num_envs, made, f"num_envs, which is {num_envs}")
+            check_spaces(vector, name, "single_")
             check_wrappers(vector, name)
-        except ValueError:
-            vector.close()
-            raise
-        try:
-            self.mode = AutoresetMode(vector.metadata.get("autoreset_mode"))
-        except ValueError as problem:
-            text = vector.metadata.get("autoreset_mode")
-            raise ValueError(
-                f"{name}.metadata['autoreset_mode'] is {text!r}; allowed: {', '.join(map(str, AutoresetMode))}"
-            ) from problem
+            modes, self.mode = list(AutoresetMode), self.vector.metadata.get("autoreset_mode")
+            check_choice(f"{name}.metadata['autoreset_mode']", self.mode, modes)
+            stack.pop_all()
         self._describe()
         self.episode_fields = facts.episode_fields(vector, name)
         self._waiting = np.zeros(num_envs, np.bool_)
         """Environments that begin an episode in the next step and have to be reset for it."""
-        self._info: Mapping[str, Any] = {}
+        self._info: Mapping[str, Any] = {}  # The merged info of the last step or reset
         self._reset_info: tuple[Mapping[str, Any], Array] = {}, self._waiting
         """The merged info of the last reset of some environments, and bool [N]: those not stepped since."""
         self._valid: Array | None = None
@@ -127,23 +121,14 @@ class VectorBatch(ForeignBatch):
 
     def check(self) -> None:
         """Reset and step all environments before a run. Raises ValueError naming what is wrong."""
-        made = calling(f"{self.name}.reset", lambda: self.vector.reset(seed=0), OUTSIDE)
-        if not isinstance(made, tuple) or len(made) != 2:
-            raise ValueError(f"{self.name}.reset returned {made!r}; expected (observations, infos)")
-        check_observation(self.vector.observation_space, f"{self.name}.reset", made[0])
-        self.vector.action_space.seed(0)
-        valid = self._masks.reset(made[0], self._mask_infos(made[1]))
-        sample = self.vector.action_space.sample
-        action = sample() if valid is None else self._actions.read(self._valid_actions(valid))
-        done = calling(f"{self.name}.step", lambda: self.vector.step(action), OUTSIDE)
-        if not isinstance(done, tuple) or len(done) != 5:
-            raise ValueError(f"{self.name}.step did not return (observations, rewards, terminated, truncated, infos)")
-        check_observation(self.vector.observation_space, f"{self.name}.step", done[0])
-        for what, values in zip(("rewards", "terminated", "truncated"), done[1:4], strict=True):
-            if np.shape(values) != (self.num_envs,):
-                raise ValueError(
-                    f"{self.name}.step returned {what} of shape {np.shape(values)}; expected {(self.num_envs,)}"
-                )
+
+        def sample(observation: Any, info: Any) -> Any:
+            valid = self._masks.reset(observation, self._mask_infos(info))
+            return (
+                self.vector.action_space.sample() if valid is None else self._actions.read(self._valid_actions(valid))
+            )
+
+        check_behavior(self.vector, self.name, sample, (self.num_envs,))
 
     def _render(self, index: int) -> Any:
         images = self.vector.render()
@@ -151,18 +136,13 @@ class VectorBatch(ForeignBatch):
 
     def save(self) -> dict[str, Array]:
         """The exact state as pickled bytes, uint8. Raises ValueError if the vector environment cannot be pickled."""
-        if isinstance(self.vector.unwrapped, EzPickle):
-            raise ValueError(f"{self.name} cannot be saved: a copy of it begins again")
-        try:
-            state = pickle.dumps((self.vector, self._waiting, self.started, self._valid))
-        except Exception as problem:
-            raise ValueError(f"{self.name} cannot be saved: it cannot be pickled ({problem})") from problem
+        pickled(self.vector, self.name)
+        state = pickle.dumps((self.vector, self._waiting, self.started, self._valid))
         return {"pickled": np.frombuffer(state, np.uint8).copy()}
 
     def restore(self, saved: dict[str, Array]) -> None:
         """Return to a state made by `save`. It is unpickled, which runs code: ValueError unless `trusted` is set."""
-        if not self.trusted:
-            raise ValueError(f"saved state of {self.name} is code, and not trusted")
+        refuse(not self.trusted, f"saved state of {self.name} is code, and not trusted")
         self.vector.close()
         self.vector, self._waiting, self.started, self._valid = pickle.loads(saved["pickled"].tobytes())
 
@@ -185,11 +165,12 @@ class VectorBatch(ForeignBatch):
         self._reset_info = info, where
         first, same = self.as_agents_see(values, self.num_envs), list[bool]()
         map_parts(lambda a, b: same.append(np.array_equal(a[~where], b[~where], equal_nan=True)), first, observation)
-        if not all(same):
-            raise ContractError(
-                f"{self.name} resets all environments although options['reset_mask'] selects some, and its "
-                f"autoreset_mode is {self.mode}; expected: only those are reset, or {AutoresetMode.NEXT_STEP}"
-            )
+        require(
+            all(same),
+            f"{self.name} resets all environments although options['reset_mask'] selects some, and its autoreset_mode "
+            f"is {self.mode}",
+            f"a reset of only those, or {AutoresetMode.NEXT_STEP}",
+        )
         map_parts(lambda part, new: part.__setitem__(where, new[where]), observation, first)
 
     def _mask_infos(self, info: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -207,11 +188,11 @@ class VectorBatch(ForeignBatch):
         """[1, ...]: the last observation of the episode that has just ended in environment `index`."""
         final = self._info.get("final_obs")
         value = None if final is None else map_parts(lambda part: part[index], final)  # arrays, or one of objects
-        if value is None:
-            raise ContractError(
-                f"{self.name}.step returned no info['final_obs'] of environment {index}, whose episode has ended; "
-                f"expected with autoreset_mode {self.mode}: its last observation"
-            )
+        require(
+            value is not None,
+            f"{self.name}.step returned no info['final_obs'] of environment {index}, whose episode has ended",
+            f"its last observation, with autoreset_mode {self.mode}",
+        )
         return self.as_agents_see(map_parts(lambda part: np.asarray(part)[None], value), 1)
 
 

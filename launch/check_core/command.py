@@ -15,7 +15,7 @@ from rich.text import Text
 from ...actors.unroll import Unroll, join, some_environments
 from ...agents.agent import AgentState
 from ...agents.certificate.certificate import Line, certify, core_size
-from ...agents.certificate.probe import ENVS, STEPS, Failure, Probe, by_unroll, require_equal, summed
+from ...agents.certificate.probe import ENVS, STEPS, Probe, by_unroll, fail_if, require_equal, summed
 from ...agents.cores import make_core
 from ...agents.cores.core import Core, CoreState, state_leaves
 from ...agents.process import prepare_process
@@ -109,10 +109,11 @@ def state_travels(probe: Probe) -> str:
     received: Unroll = pickle.loads(pickle.dumps(unroll))
     parts = [some_environments(received, slice(0, 1)), some_environments(received, slice(1, ENVS))]
     back = join(parts).initial_state.core
-    if type(back) is not type(state):
-        raise Failure(f"{type(state).__name__} came back as {type(back).__name__}")
-    if not all(torch.equal(a, b) for a, b in zip(state_leaves(back), state_leaves(state), strict=True)):
-        raise Failure("the numbers changed")
+    fail_if(type(back) is not type(state), f"{type(state).__name__} came back as {type(back).__name__}")
+    fail_if(
+        not all(torch.equal(a, b) for a, b in zip(state_leaves(back), state_leaves(state), strict=True)),
+        "the numbers changed",
+    )
     return "pickled, split by environment and joined"
 
 
@@ -126,10 +127,10 @@ def gradients_in_memory_order(probe: Probe) -> str:
     set_gradients(parameters, torch.autograd.grad(summed(one), parameters, allow_unused=True))
     for name, parameter in core.named_parameters():
         if (gradient := parameter.grad) is not None:
-            if not same_layout(parameter, gradient):
-                raise Failure(
-                    f"{name} has strides {parameter.stride()}, its gradient {gradient.stride()}: is it a slice?"
-                )
+            fail_if(
+                not same_layout(parameter, gradient),
+                f"{name} has strides {parameter.stride()}, its gradient {gradient.stride()}: is it a slice?",
+            )
             plain.get_parameter(name).grad = gradient.clone()
     settings: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.999), "eps": 1e-6}
     make_optimizer("adam", parameters, decay=0.0, momentum=0.0, **settings).step()

@@ -158,7 +158,7 @@ def test_a_factory_that_returns_one_object_for_all_environments_is_refused():
     env = Right()
     for make in (lambda: env, lambda: gymnasium.wrappers.TimeLimit(env, 5)):
         ForeignBatch(make, 1, name="mine")
-        with pytest.raises(ValueError, match="mine returned the same object for two environments; expected: a new one"):
+        with pytest.raises(ValueError, match="mine returned the same object for two environments; expected a new one"):
             ForeignBatch(make, 2, name="mine")
 
 

@@ -130,7 +130,9 @@ def test_solved_under_its_usual_names(info: dict[str, Any], solved: float):
     np.testing.assert_array_equal(read([info], ("solved",)), [[solved]])
 
 
-@pytest.mark.parametrize(("environment", "said"), [(Wrong, "episode_fields is 'score'"), (Taken, "has 'length'")])
+@pytest.mark.parametrize(
+    ("environment", "said"), [(Wrong, "episode_fields is 'score'"), (Taken, "than return, length")]
+)
 def test_a_declaration_that_is_none_is_named(environment: type[Told], said: str):
     with pytest.raises(ValueError, match=said):
         ForeignBatch(environment, 1, name="told")
