@@ -114,16 +114,14 @@ OTHER_NAMES = {
 def check_name(kind: str, name: object, allowed: Iterable[str]) -> None:
     """Raise EngramError with the nearest names unless `name` is one of `allowed`."""
     names = list(allowed)
-    if name not in names:
-        raise EngramError(f"unknown {kind} {name!r}; {advice(name, names)}")
+    refuse(name not in names, f"unknown {kind} {name!r}; {advice(name, names)}")
 
 
 def check_keys(owner: str, kind: str, keys: Iterable[object], allowed: Iterable[str]) -> None:
     """Raise EngramError with the nearest names for the first of `keys` that is not one of `allowed`."""
     names = list(allowed)
     for key in keys:
-        if key not in names:
-            raise EngramError(f"{owner} has no {kind} {key!r}; {advice(key, names)}")
+        refuse(key not in names, f"{owner} has no {kind} {key!r}; {advice(key, names)}")
 
 
 def check_new_file(name: str, path: str, ending: str = "") -> None:
@@ -187,8 +185,7 @@ def check_whole(name: str, value: object, low: int | None, high: int | None = No
 
 def check_flag(name: str, value: object) -> None:
     """Raise EngramError naming the parameter and its value unless it is True or False."""
-    if not isinstance(value, bool | np.bool_):
-        raise EngramError(f"{name} is {value!r}; allowed: True, False")
+    refuse(not isinstance(value, bool | np.bool_), f"{name} is {value!r}; allowed: True, False")
 
 
 def low_high(name: str, value: Any, low: int | None, high: int | None) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ...base.errors import refuse
 from ...base.messages import advice, nearest
 from ..cores.core import Core, CoreState, map_named, map_state, named_leaves
 
@@ -22,12 +23,10 @@ def mask(core: Core, name: str = "", which: str = "") -> CoreState:
     if name == "leaf":
         leaves = list(named_leaves(form))
         groups = {leaf.rpartition(".")[0] for leaf in leaves} - {""}
-        if which not in (*leaves, *groups):
-            raise ValueError(f"leaf is {which!r}; {advice(which, [*leaves, *sorted(groups)])}")
+        refuse(which not in (*leaves, *groups), f"leaf is {which!r}; {advice(which, [*leaves, *sorted(groups)])}")
         return _marked(form, {leaf: None for leaf in leaves if leaf == which or leaf.startswith(f"{which}.")})
     axes = core.parts_of_state()
-    if name not in axes:
-        raise ValueError(f"this core has no part {name!r}; it has: {nearest(name, [*axes, 'leaf'])}")
+    refuse(name not in axes, f"this core has no part {name!r}; it has: {nearest(name, [*axes, 'leaf'])}")
     chosen = _chosen(name, which, axes[name][0].parts)
     cuts = {
         axis.leaf: (axis.dim, [n * axis.width + k for n in chosen for k in range(axis.width)]) for axis in axes[name]

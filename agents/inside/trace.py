@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ...base.errors import refuse
 from ..cores.core import CoreState, map_state
 
 
@@ -35,8 +36,7 @@ def recorded(core: nn.Module) -> Generator[list[Trace]]:
 
 def over_time(calls: list[Trace], index: int) -> Trace:
     """Concatenate the calls of one environment of the batch. Raises ValueError if there are none."""
-    if not calls:
-        raise ValueError("the core was not called, so there is nothing to show")
+    refuse(not calls, "the core was not called, so there is nothing to show")
 
     def row(*leaves: Tensor) -> Tensor:
         return torch.stack([leaf[index].detach().cpu() for leaf in leaves])

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ...base.errors import refuse
 from ...base.messages import check_choice, check_integer, check_whole
 from ..arrays import Array
 from ..randomness import streams
@@ -93,8 +94,7 @@ def number_or_range(name: str, value: Any, low: float, high: float | None = None
     """The range a parameter means, given as a number or as (smallest, largest); both numbers inside low..high."""
     values: list[Any] = list(value) if isinstance(value, tuple | list) else [value, value]
     ends = [end for end in values if isinstance(end, int | float) and not isinstance(end, bool)]
-    if len(values) != 2 or len(ends) != 2:
-        raise ValueError(f"{name} is {value!r}; allowed: a number, or two: smallest, largest")
+    refuse(len(values) != 2 or len(ends) != 2, f"{name} is {value!r}; allowed: a number, or two: smallest, largest")
     if not low <= ends[0] <= ends[1] or (high is not None and ends[1] > high):
         span = f"at least {low}" if high is None else f"{low}..{high}"
         raise ValueError(f"{name} is {value!r}; allowed: {span}, the smallest first")
@@ -104,6 +104,5 @@ def number_or_range(name: str, value: Any, low: float, high: float | None = None
 def whole_range(name: str, value: Any, low: int, high: int | None = None) -> tuple[int, int]:
     """`number_or_range` for whole numbers."""
     ends = number_or_range(name, value, low, high)
-    if not all(isinstance(end, int) for end in ends):
-        raise ValueError(f"{name} is {value!r}; allowed: whole numbers")
+    refuse(not all(isinstance(end, int) for end in ends), f"{name} is {value!r}; allowed: whole numbers")
     return int(ends[0]), int(ends[1])

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
+from ...base.errors import refuse
 from ...base.messages import check_choice, check_flag, check_integer
 from ..arrays import Array
 from ..randomness import integer
@@ -134,8 +135,7 @@ class TemporalOrder(Task):
         check_flag("slow", slow)
         check_flag("resets", resets)
         check_integer("chunk", chunk, 1)
-        if slow and markers != 2:
-            raise ValueError(f"markers is {markers} with slow; allowed: 2")
+        refuse(slow and markers != 2, f"markers is {markers} with slow; allowed: 2")
         self.slow, self.resets, self.steps = slow, resets, chunk
         self.classes, self.chance = 2**markers, 0.5**markers
         self._windows, self._patterns = np.array(WINDOWS[markers]), slow_patterns()

@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from ...base.errors import refuse
 from ...base.messages import check_keys
 from ...envs.foreign.names import find_foreign, is_vector
 from ...envs.registration import environment_parameters, find_environment, is_environment
@@ -25,8 +26,8 @@ def make_env(env: str, num_envs: int | None = None, *, render_mode: str | None =
     Raises:
         ValueError: there is no such environment or parameter; the message names the nearest.
     """
-    if not isinstance(env, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"env is {env!r}; expected a name, such as boxworld, or module:Class")
+    wrong = not isinstance(env, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+    refuse(wrong, f"env is {env!r}; expected a name, such as boxworld, or module:Class")
     foreign = None if is_environment(env) else find_foreign(env)
     if foreign is None:
         environment, preset_parameters = find_environment(env)
@@ -40,8 +41,7 @@ def make_env(env: str, num_envs: int | None = None, *, render_mode: str | None =
     if render_mode is not None:
         parameters["render_mode"] = render_mode
     if is_vector(make):
-        if num_envs is None:
-            raise ValueError(f"num_envs is None; {env} is a vector environment, allowed: at least 1")
+        refuse(num_envs is None, f"num_envs is None; {env} is a vector environment, allowed: at least 1")
         return make(num_envs=num_envs, **parameters)
     if num_envs is None:
         return make(**parameters)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from ...agents import bf16
-from ...base.errors import EngramError, user_errors
+from ...base.errors import EngramError, refuse, user_errors
 from ...learners.config import LearnerConfig, Precision
 
 
@@ -42,8 +42,7 @@ def chosen(precision: Precision, device: torch.device) -> Precision:
         return "float32" if precision == "auto" else precision
     if precision == "auto":
         return "bf16" if bf16.pays() else "float32"
-    if precision == "tf32":
-        raise ValueError("precision is 'tf32'; allowed on a CPU: auto, float32, bf16")
+    refuse(precision == "tf32", "precision is 'tf32'; allowed on a CPU: auto, float32, bf16")
     if precision == "bf16" and not bf16.routine():
         raise ValueError(f"precision is 'bf16'; allowed on this CPU ({bf16.missing()}): auto, float32")
     return precision

@@ -95,8 +95,7 @@ def with_settings(settings: Mapping[str, Any], base: RunConfig | None = None) ->
     default = base
     if base is None:
         chosen = {name: remaining.pop(name, None) for name in ("preset", "config")}
-        if remaining.get("env") is None and chosen["config"] is None:
-            raise EngramError(f"env is missing; {NO_ENV}")
+        refuse(remaining.get("env") is None and chosen["config"] is None, f"env is missing; {NO_ENV}")
         named = {name: remaining.get(name) for name in ("env", "core", "algorithm")}
         default = _default_of(**chosen, **named, alone=remaining.get("population") == 0)
     assert default is not None

@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from ...base.errors import EngramError
+from ...base.errors import EngramError, refuse
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ...base.units import Minutes
@@ -55,8 +55,7 @@ class ReproduceConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (self.list or self.figure):
-            raise EngramError(f"no figure is named; there are: {', '.join(names())}")
+        refuse(not (self.list or self.figure), f"no figure is named; there are: {', '.join(names())}")
 
     @property
     def size(self) -> str:

@@ -114,8 +114,7 @@ def load(name: str) -> Figure:
             return parse(Path(name).stem, Path(name).read_text())
         except (OSError, UnicodeDecodeError) as problem:
             raise EngramError(f"cannot read the data file {name}: {problem}") from problem
-    if name not in names():
-        raise EngramError(f"there is no figure {name!r}; there are: {', '.join(names())}")
+    refuse(name not in names(), f"there is no figure {name!r}; there are: {', '.join(names())}")
     return parse(name, (_folder() / f"{name}.toml").read_text())
 
 

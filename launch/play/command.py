@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 from ... import zoo
-from ...base.errors import user_errors
+from ...base.errors import refuse, user_errors
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ...envs.registration import environment_names, is_environment
@@ -88,8 +88,7 @@ def play(config: PlayConfig) -> int:
     game = player.game if player else Game(config.name, config.env_args, config.seed)
     if not player and config.fps and "stay" not in game.batch.action_names:
         raise ValueError(f"fps is {config.fps}, but {config.name} has no action that stays; allowed: 0")
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ValueError("playing needs a terminal")
+    refuse(not (sys.stdin.isatty() and sys.stdout.isatty()), "playing needs a terminal")
     game.begin()
     try:
         with Terminal() as terminal:

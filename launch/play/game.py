@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ...agents.process import prepare_process
-from ...base.errors import EngramError, refuse
+from ...base.errors import refuse
 from ...base.messages import advice
 from ...envs.registration import environment_names, is_environment, make_batch
 from ..api.agent import load_agent
@@ -23,8 +23,7 @@ class Game:
     """
 
     def __init__(self, name: str, env_args: dict[str, Any], seed: int) -> None:
-        if not is_environment(name):
-            raise EngramError(f"unknown environment {name!r}; {advice(name, environment_names())}")
+        refuse(not is_environment(name), f"unknown environment {name!r}; {advice(name, environment_names())}")
         self.name, self.env_args, self.seed = name, env_args, seed
         self.batch = make_batch(name, 1, **env_args)
         self.actions: list[int] = []

@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ...base.errors import EngramError, file_errors
+from ...base.errors import EngramError, file_errors, refuse
 from ..runs.directory import RunDirectory
 from .lineage import Lineage
 
@@ -38,8 +38,7 @@ def check(run: RunDirectory) -> None:
     """Raise EngramError naming the damage if the log of a run to resume is damaged."""
     with damage(str(run.population_file)):
         members, expected = Lineage(entry.event for entry in read(run)).members, run.config().get("population")
-        if members != expected:
-            raise ValueError(f"it has {members} members, the run {expected}")
+        refuse(members != expected, f"it has {members} members, the run {expected}")
 
 
 def read(run: RunDirectory) -> Iterator[Entry]:
@@ -50,8 +49,7 @@ def read(run: RunDirectory) -> Iterator[Entry]:
     without a checkpoint and cannot move the first one away leaves two.
     """
     file = run.population_file
-    if not file.is_file():
-        raise EngramError(f"{run.path} is a run without a population: it has no {file.name}")
+    refuse(not file.is_file(), f"{run.path} is a run without a population: it has no {file.name}")
     start: dict[str, Any] = {}
     number = 0
     with file_errors(f"cannot read {file}"), file.open("rb") as lines:
@@ -66,5 +64,4 @@ def read(run: RunDirectory) -> Iterator[Entry]:
                     raise ValueError(f"a {event['event']} event; the first event, and only the first, is start")
                 start = start or event
             yield Entry(number, event)
-    if not number:
-        raise EngramError(f"{file} is damaged: it has no start event")
+    refuse(not number, f"{file} is damaged: it has no start event")

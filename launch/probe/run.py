@@ -4,12 +4,13 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 
-from ...base.errors import EngramError, refuse, user_errors
+from ...base.errors import refuse, user_errors
 from ...base.files import replace_file
 from ...base.stop_flag import StopFlag
 from ...envs.tasks.registry import examined_on, find_task, make_task
@@ -175,12 +176,10 @@ def start_from(run: str | None, learner: SupervisedLearner) -> None:
         return
     refuse(not run, "--start-from is ''; allowed: the run directory of another probe")
     with user_errors("--start-from"):
-        path = checkpoints.latest(RunDirectory.open(run, lock=False).checkpoints)
-        saved = checkpoints.load(path) if path else {}
-    if path is None:
-        raise EngramError(f"--start-from {run}: it has no checkpoint yet")
-    if "model" not in saved.get("learner", {}):
-        raise EngramError(f"--start-from {run}: its checkpoint is not from rl-probe")
+        path = checkpoints.latest(RunDirectory.open(run, lock=False).checkpoints) or Path(run)
+        refuse(path == Path(run), f"{run} has no checkpoint yet")
+        saved = checkpoints.load(path)
+        refuse("model" not in saved.get("learner", {}), f"{run}: its checkpoint is not from rl-probe")
     take_weights(learner.model, saved["learner"]["model"], path)
 
 

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from ...base.errors import EngramError, user_errors
+from ...base.errors import EngramError, refuse, user_errors
 from ...learners import checkpoints
 from ..config.imports import refuse_inside
 from ..config.urls import redacted
@@ -142,8 +142,7 @@ def fetch(url: str, target: str | None) -> Path:
         with user_errors(redacted(url)):
             refuse_inside(settings, Path(root))
     run = Path(target) if target else new_path(redacted(url).rstrip("/").rpartition("/")[2])
-    if run.exists() and any(run.iterdir()):
-        raise EngramError(f"{run} is not empty; to continue the run there: {resume_command(run)}")
+    refuse(run.exists() and any(run.iterdir()), f"{run} is not empty; to continue the run there: {resume_command(run)}")
     directory = RunDirectory(run)
 
     def fetched(name: str) -> bool:
@@ -158,9 +157,8 @@ def fetch(url: str, target: str | None) -> Path:
             return False
         return True
 
-    newest = next(filter(fetched, reversed(names)), None)
-    if newest is None:
-        raise EngramError(f"{redacted(url)} has no intact checkpoint to resume from")
+    newest = next(filter(fetched, reversed(names)), "")
+    refuse(not newest, f"{redacted(url)} has no intact checkpoint to resume from")
     with contextlib.suppress(checkpoints.CheckpointError):  # resuming reports the damage
         best = saved.read(directory.checkpoints / newest)["best"]
         name = best and checkpoints.path_of(directory.checkpoints, best.step).name
@@ -182,8 +180,7 @@ def _get(files: Any, source: str, target: Path) -> None:
 
 def _refuse_link(files: Any, source: str) -> None:
     """Raise EngramError for a link, which may point to any file of this machine."""
-    if files.info(source).get("islink"):
-        raise EngramError(f"{source.rpartition('/')[2]} is a link; expected: a file")
+    refuse(files.info(source).get("islink"), f"{source.rpartition('/')[2]} is a link; expected: a file")
 
 
 def _open(url: str) -> tuple[Any, str]:

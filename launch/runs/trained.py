@@ -127,8 +127,7 @@ def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]
     number = which.removeprefix("step-")
     if number.isdigit():
         path = checkpoints.path_of(run.checkpoints, int(number))
-        if not path.is_dir():
-            raise EngramError(f"{run.path} has no checkpoint of step {int(number)}; there are: {_checkpoints(run)}")
+        refuse(not path.is_dir(), f"{run.path} has no checkpoint of step {int(number)}; there are: {_checkpoints(run)}")
         return path, saved.read(path)
     if which not in ("latest", "best"):
         raise EngramError(f"checkpoint is {which!r}; allowed: latest, best, or a step: {_checkpoints(run)}")
@@ -143,10 +142,8 @@ def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]
             except checkpoints.CheckpointError as problem:
                 _log.warning("skipped the best checkpoint: %s", problem)
                 unreadable.add(best)
-    if path is None:
-        raise EngramError(f"{run.path} has no intact checkpoint; there are: {_checkpoints(run)}")
-    if unreadable:
-        raise EngramError(f"{min(unreadable)}, the best checkpoint, cannot be read; --checkpoint latest works")
+    refuse(path is None, f"{run.path} has no intact checkpoint; there are: {_checkpoints(run)}")
+    refuse(unreadable, f"{min(unreadable)}, the best checkpoint, cannot be read; --checkpoint latest works")
     raise EngramError(f"{run.path} has no best checkpoint yet, too few episodes have ended; --checkpoint latest works")
 
 

@@ -34,8 +34,7 @@ def best_member(trainees: list[Trainee]) -> int:
 
 def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[int]:
     """The selected members: all, the best (-1), or one by its number. Raises EngramError."""
-    if len(trainees) == 1 and (every or member >= 0):
-        raise EngramError("this run has no population, so it has no members")
+    refuse(len(trainees) == 1 and (every or member >= 0), "this run has no population, so it has no members")
     refuse(member >= len(trainees), f"member is {member}; allowed: 0..{len(trainees) - 1}, or -1 for the best")
     if every:
         return list(range(len(trainees)))

@@ -92,8 +92,7 @@ def read_plan(folder: Path) -> Plan:
 def new_folder(config: RunConfig, plan: Plan) -> Path:
     """Create the directory of a plan. Raises EngramError if it contains files."""
     folder = Path(config.run_dir) if config.run_dir else free_path(config.name)
-    if has_plan(folder):
-        raise EngramError(f"{folder} contains runs already; to continue them: {resume_command(folder)}")
+    refuse(has_plan(folder), f"{folder} contains runs already; to continue them: {resume_command(folder)}")
     with file_errors(f"cannot use {folder} as a run directory"):
         folder.mkdir(parents=True, exist_ok=True)
         if existing := next(folder.iterdir(), None):

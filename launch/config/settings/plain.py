@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ....base.errors import EngramError
+from ....base.errors import EngramError, refuse
 from ....base.messages import advice
 from ....base.units import Minutes, Seconds, count, duration, is_duration
 from ..urls import redacted
@@ -38,14 +38,12 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 def from_dict(cls: type[Any], data: Any, path: str = "") -> Any:
     """A configuration of dataclass `cls` from nested dicts. Raises EngramError naming unknown settings."""
-    if not isinstance(data, dict):
-        raise EngramError(f"{path.rstrip('.')} is {data!r}; expected a table of settings")
+    refuse(not isinstance(data, dict), f"{path.rstrip('.')} is {data!r}; expected a table of settings")
     hints = get_type_hints(cls)
     if upgrade := getattr(cls, "upgrade", None):
         data = upgrade(data)
     for key in data:
-        if key not in hints:
-            raise EngramError(f"unknown setting {path + key!r}; {advice(key, sorted(hints), 1)}")
+        refuse(key not in hints, f"unknown setting {path + key!r}; {advice(key, sorted(hints), 1)}")
     return cls(**{key: typed(hints[key], value, path + key) for key, value in data.items()})
 
 
