@@ -114,14 +114,16 @@ OTHER_NAMES = {
 def check_name(kind: str, name: object, allowed: Iterable[str]) -> None:
     """Raise EngramError with the nearest names unless `name` is one of `allowed`."""
     names = list(allowed)
-    refuse(name not in names, f"unknown {kind} {name!r}; {advice(name, names)}")
+    if name not in names:
+        raise EngramError(f"unknown {kind} {name!r}; {advice(name, names)}")
 
 
 def check_keys(owner: str, kind: str, keys: Iterable[object], allowed: Iterable[str]) -> None:
     """Raise EngramError with the nearest names for the first of `keys` that is not one of `allowed`."""
     names = list(allowed)
     for key in keys:
-        refuse(key not in names, f"{owner} has no {kind} {key!r}; {advice(key, names)}")
+        if key not in names:
+            raise EngramError(f"{owner} has no {kind} {key!r}; {advice(key, names)}")
 
 
 def check_new_file(name: str, path: str, ending: str = "") -> None:

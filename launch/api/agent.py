@@ -1,7 +1,6 @@
 """A trained agent for custom loops: observations in, actions out; it stores its recurrent state."""
 
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from ..evaluate.command import EvaluationConfig
 from ..evaluate.command import evaluate as evaluate_weights
 from ..evaluate.episodes import Summary
 from ..runs.trained import ActingAgent, evaluation_factory, make_actor, open_run
-from ..runs.trainees import chosen_members
 
 Array = NDArray[Any]
 
@@ -236,8 +234,7 @@ def load_agent(
     """
     choice = chosen_agent(ActingAgent, run, checkpoint, env_args, member=member, greedy=greedy, seed=seed)
     trained = open_run(choice.run, choice.checkpoint)
-    factory = replace(trained.config.factory(), imitate="", env_args=trained.config.env_args | choice.env_args)
-    weights = trained.trainees[chosen_members(trained.trainees, choice.member, False)[0]].weights
+    factory, weights = trained.factory(choice.env_args), trained.weights(choice.member)
     with torch.random.fork_rng([]):  # initial weights are sampled, and replaced at once
         actor = make_actor(factory, weights, seed=choice.seed, greedy=choice.greedy, num_envs=1, unroll_length=1)
     with closing(actor):  # only the environment's spaces are needed
@@ -286,5 +283,4 @@ def evaluate(
     trained = open_run(config.run, config.checkpoint)
     factory = evaluation_factory(trained.config, config.env_args)
     with settings_of_a_command():
-        weights = trained.trainees[chosen_members(trained.trainees, config.member, False)[0]].weights
-        return evaluate_weights(factory, weights, config)
+        return evaluate_weights(factory, trained.weights(config.member), config)

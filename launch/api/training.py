@@ -39,6 +39,7 @@ from ..metrics.writer import MetricsWriter
 from ..population.panel import PopulationPanel
 from ..runs.directory import CONFIG, RunDirectory, refuse_unusable, resume_command
 from ..runs.resume import drop_code, is_own, newest_state, refuse_unfit
+from ..runs.trained import start_from
 from ..trackers.tracker import make_tracker, tracker_class
 from ..train.acting import Acting, StoppedError, deal_members, watch_start
 from ..train.callbacks import Callbacks
@@ -129,8 +130,6 @@ def train(
         agents, fields = make_agents(config, config.factory(), device)
         saved = saved_state(directory, config, agents) if directory else None
         if config.start_from is not None and not saved:
-            from ..runs.warm_start import start_from  # it imports the evaluation
-
             start_from(config.start_from, agents)
         begin_anew = saved is not None and not trust and drop_code(saved)
         factory = replace(config.factory(), resumed_at=steps_of(saved), trust_checkpoint=trust)

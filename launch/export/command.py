@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,7 +15,6 @@ from ...base.files import replace_file
 from ...base.settings import setting
 from ..config.command_line import make_console, parse
 from ..runs.trained import AgentChoice, make_actor, open_run
-from ..runs.trainees import chosen_members
 from .files import onnx_model, torch_archive
 from .graph import EXAMPLES, Step, traced
 
@@ -42,13 +41,12 @@ def main(arguments: Sequence[str]) -> int:
     config = parse(ExportConfig, arguments, "rl-export", _HELP)
     prepare_process(1)
     console = make_console()
-    trained, _, trainees, _ = open_run(config.run, config.checkpoint)
-    factory = replace(trained.factory(), imitate="", env_args=trained.env_args | config.env_args)
-    weights = trainees[chosen_members(trainees, config.member, False)[0]].weights
+    trained = open_run(config.run, config.checkpoint)
+    factory, weights = trained.factory(config.env_args), trained.weights(config.member)
     with closing(make_actor(factory, weights, seed=0, greedy=True, num_envs=EXAMPLES, unroll_length=1)) as actor:
         observation = map_leaves(torch.from_numpy, actor.batch.new_observation())
         step = Step(actor.agent, observation, masked=actor.batch.action_mask is not None)
-    facts = {"env": factory.env, "core": trained.agent.core, "producer": "engram"}
+    facts = {"env": factory.env, "core": trained.config.agent.core, "producer": "engram"}
     with user_errors():
         program = traced(step)
         if config.onnx:
@@ -56,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         if config.torch_export:
             _write("--torch-export", config.torch_export, torch_archive(program))
     files = " and ".join(filter(None, (config.onnx, config.torch_export)))
-    console.print(described(step, f"{factory.env} with {trained.agent.core}: wrote {files}"))
+    console.print(described(step, f"{factory.env} with {trained.config.agent.core}: wrote {files}"))
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,27 +47,19 @@ def main(arguments: Sequence[str]) -> int:
     config = parse(LookConfig, arguments, "rl-look", _HELP)
     prepare_process(1)
     console = make_console()
-    trained, path, trainees, _ = open_run(config.run, config.checkpoint)
-    factory = replace(trained.factory(), imitate="", env_args=trained.env_args | config.env_args)
-    chosen = chosen_members(trainees, config.member, False)[0]
-    index = first_level(factory, config)
-    actor = make_actor(
-        factory,
-        trainees[chosen].weights,
-        seed=config.seed,
-        greedy=config.greedy,
-        num_envs=1,
-        unroll_length=1,
-        first_index=index,
-    )
+    trained = open_run(config.run, config.checkpoint)
+    factory, weights = trained.factory(config.env_args), trained.weights(config.member)
+    index, sizes = first_level(factory, config), {"num_envs": 1, "unroll_length": 1}
+    actor = make_actor(factory, weights, seed=config.seed, greedy=config.greedy, first_index=index, **sizes)
     with closing(actor), console.status("playing"):
         recordings = [record(actor)]
         while recordings[-1].fields and len(recordings) < config.episodes:
             recordings.append(record(actor))
     if not recordings[-1].fields:
         console.print(f"episode {len(recordings)} is cut off after {MOST_STEPS} steps, and the last one")
-    title = f"{factory.env} with {trained.agent.core}"
-    who = [text for text in (path.name, described(trainees, chosen)) if text]
+    title = f"{factory.env} with {trained.config.agent.core}"
+    chosen = chosen_members(trained.trainees, config.member, False)[0]
+    who = [text for text in (trained.checkpoint.name, described(trained.trainees, chosen)) if text]
     lines = [*who, f"evaluation seed {config.seed}, environment {index}", config.run]
     text = page.written(title, lines, option_names(actor), [as_data(actor, recording) for recording in recordings])
     with file_errors(f"--html: cannot write {config.html}"):

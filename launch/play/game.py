@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.errors import refuse
-from ...base.messages import advice
+from ...base.messages import check_name
 from ...envs.registration import environment_names, is_environment, make_batch
 
 COMPILING = 30  # Seconds to compile the slowest environment
@@ -20,7 +19,8 @@ class Game:
     """
 
     def __init__(self, name: str, env_args: dict[str, Any], seed: int) -> None:
-        refuse(not is_environment(name), f"unknown environment {name!r}; {advice(name, environment_names())}")
+        if not is_environment(name):
+            check_name("environment", name, environment_names())
         self.name, self.env_args, self.seed = name, env_args, seed
         self.batch = make_batch(name, 1, **env_args)
         self.actions: list[int] = []

@@ -38,7 +38,8 @@ def check(run: RunDirectory) -> None:
     """Raise EngramError naming the damage if the log of a run to resume is damaged."""
     with damage(str(run.population_file)):
         members, expected = Lineage(entry.event for entry in read(run)).members, run.config().get("population")
-        refuse(members != expected, f"it has {members} members, the run {expected}")
+        if members != expected:
+            raise ValueError(f"it has {members} members, the run {expected}")
 
 
 def read(run: RunDirectory) -> Iterator[Entry]:

@@ -68,7 +68,8 @@ class RunDirectory:
             with _writing(run.path):
                 run.path.mkdir(parents=True, exist_ok=True)
                 run._acquire()
-                refuse((run.path / CONFIG).exists(), _taken(run, tomllib.loads(text.decode())))
+                if (run.path / CONFIG).exists():
+                    raise EngramError(_taken(run, tomllib.loads(text.decode())))
                 replace_file(run.path / CONFIG, text)
         except EngramError:
             run.close()

@@ -1,6 +1,7 @@
 """A trained agent from its run directory, and environments with levels that training did not use."""
 
 import logging
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from ..config.settings.plain import differences, from_dict
 from ..config.urls import first_line, is_url, redacted
 from . import saved
 from .directory import CONFIG, RunDirectory
-from .trainees import Trainee, trainees_of
+from .trainees import Trainee, best_member, chosen_members, take_weights, trainees_of
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +65,14 @@ class Trained(NamedTuple):
     checkpoint: Path
     trainees: list[Trainee]  # The members in the checkpoint
     best: saved.Best | None = None  # The best checkpoint of the run, if it has one
+
+    def weights(self, member: int) -> dict[str, Any]:
+        """Weights of the selected member, -1 for the best. Raises EngramError."""
+        return self.trainees[chosen_members(self.trainees, member, False)[0]].weights
+
+    def factory(self, env_args: dict[str, Any]) -> ActorFactory:
+        """The environments of training, with these parameters changed."""
+        return replace(self.config.factory(), imitate="", env_args=self.config.env_args | env_args)
 
 
 def open_run(path: str, checkpoint: str) -> Trained:
@@ -107,6 +116,21 @@ def imitated(path: str) -> str:
     return config.learner.imitate or (config.start_from and imitated(config.start_from)) or ""
 
 
+def start_from(run: str, agents: Iterable[Agent]) -> None:
+    """`--start-from RUN`: load the weights of the best member in a run's best checkpoint, or its newest one if none is
+    best, into agents.
+
+    Optimizers, counters and schedules are reset. Raises EngramError if there is no such run, or its network has other
+    parameters.
+    """
+    refuse(not run, "--start-from is ''; allowed: a run directory, zoo:NAME, or the folder or URL of a card")
+    with user_errors("" if run.startswith(zoo.PREFIX) or is_card(run) else "--start-from"):
+        trained = open_run(run, "latest")
+        trained = open_run(run, "best") if trained.best else trained
+    for agent in agents:
+        take_weights(agent, trained.trainees[best_member(trained.trainees)].weights, trained.checkpoint)
+
+
 def run_config(run: RunDirectory) -> RunConfig:
     """The configuration of a run. Raises EngramError for a setting unknown to this version of engram."""
     values = run.config()
@@ -124,17 +148,17 @@ def fixed_differences(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, An
 
 def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]]:
     """The checkpoint selected by `--checkpoint` and its state; "latest" and "best" skip damaged ones."""
-    number = which.removeprefix("step-")
-    if number.isdigit():
+    there = ", ".join(sorted(path.name for path in run.checkpoints.glob("step-*"))) or "none"
+    if (number := which.removeprefix("step-")).isdigit():
         path = checkpoints.path_of(run.checkpoints, int(number))
-        refuse(not path.is_dir(), f"{run.path} has no checkpoint of step {int(number)}; there are: {_checkpoints(run)}")
+        refuse(not path.is_dir(), f"{run.path} has no checkpoint of step {int(number)}; there are: {there}")
         return path, saved.read(path)
-    if which not in ("latest", "best"):
-        raise EngramError(f"checkpoint is {which!r}; allowed: latest, best, or a step: {_checkpoints(run)}")
-    path, unreadable = None, set[Path]()
+    refuse(which not in ("latest", "best"), f"checkpoint is {which!r}; allowed: latest, best, or a step: {there}")
+    unreadable, readable = set[Path](), False
     for path, state in saved.readable(run.checkpoints):
         if which == "latest":
             return path, state
+        readable = True
         best = checkpoints.path_of(run.checkpoints, state["best"].step) if state["best"] else None
         if best is not None and best not in unreadable:  # else an earlier checkpoint may name another
             try:
@@ -142,9 +166,8 @@ def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]
             except checkpoints.CheckpointError as problem:
                 _log.warning("skipped the best checkpoint: %s", problem)
                 unreadable.add(best)
-    refuse(path is None, f"{run.path} has no intact checkpoint; there are: {_checkpoints(run)}")
-    refuse(unreadable, f"{min(unreadable)}, the best checkpoint, cannot be read; --checkpoint latest works")
-    raise EngramError(f"{run.path} has no best checkpoint yet, too few episodes have ended; --checkpoint latest works")
+    reason = "best checkpoint that can be read; --checkpoint latest works"
+    raise EngramError(f"{run.path} has no {reason if readable else f'intact checkpoint; there are: {there}'}")
 
 
 def evaluation_seed(seed: int) -> int:
@@ -230,7 +253,3 @@ def actor_in_training(
     weights = {name: value.cpu() for name, value in agent.state_dict().items()}
     with torch.random.fork_rng(devices=[]):  # a new agent samples initial weights, which are replaced at once
         return make_actor(factory, weights, seed=seed, greedy=False, num_envs=num_envs, unroll_length=unroll_length)
-
-
-def _checkpoints(run: RunDirectory) -> str:
-    return ", ".join(sorted(path.name for path in run.checkpoints.glob("step-*"))) or "none"

@@ -12,8 +12,7 @@ import torch
 from engram import zoo
 from engram.base.errors import EngramError
 from engram.launch.evaluate import command as evaluate
-from engram.launch.runs.trained import open_run
-from engram.launch.runs.warm_start import start_from
+from engram.launch.runs.trained import open_run, start_from
 
 EPISODES = 128
 MIB = 2**20

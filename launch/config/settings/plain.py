@@ -43,7 +43,8 @@ def from_dict(cls: type[Any], data: Any, path: str = "") -> Any:
     if upgrade := getattr(cls, "upgrade", None):
         data = upgrade(data)
     for key in data:
-        refuse(key not in hints, f"unknown setting {path + key!r}; {advice(key, sorted(hints), 1)}")
+        if key not in hints:
+            raise EngramError(f"unknown setting {path + key!r}; {advice(key, sorted(hints), 1)}")
     return cls(**{key: typed(hints[key], value, path + key) for key, value in data.items()})
 
 
