@@ -20,7 +20,6 @@ import argparse
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
 import time
@@ -31,9 +30,11 @@ import numpy as np
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parent))
-from run import RESULTS, Score, curve_of
+from run import RESULTS, Score, run_engram
+from run import TASKS as SCORES
 
 ENVS, STEPS = 64, 64
+SCORE = SCORES["repeat-previous"]
 TASKS = ("repeat-previous", "repeat-first")
 CORES = ("gru", "lstm", "s5")
 ONE_THREAD = {
@@ -41,30 +42,6 @@ ONE_THREAD = {
     "NPROC": "1",  # XLA's thread pools
     "JAX_PLATFORMS": "cpu",
 }
-
-
-def run_engram(task: str, core: str, lr: float, seed: int, folder: Path, limit: float) -> dict[str, Any]:
-    """`rl-train` as a user starts it; lr 0 is the preset's."""
-    command = [str(Path(sys.executable).with_name("rl-train")), "--env", f"popgym-{task}", "--core", core]
-    command += ["--preset", "easy", "--local", "--envs-per-actor", str(ENVS), "--seed", str(seed)]
-    command += ["--run-dir", str(folder), "--log-every", str(ENVS * STEPS), *(["--lr", str(lr)] if lr else [])]
-    clock: list[tuple[float, float]] = [(time.time(), 0.0)]
-    with folder.with_suffix(".log").open("w") as log:
-        process = psutil.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        while process.poll() is None:
-            used = process.cpu_times()
-            clock.append((time.time(), used.user + used.system))
-            if curve_of(folder / "metrics.jsonl", clock, "episode/return")[1] or clock[-1][1] > limit:
-                process.send_signal(signal.SIGTERM)
-                process.wait(120)
-                break
-            time.sleep(0.5)
-    curve, reached = curve_of(folder / "metrics.jsonl", clock, "episode/return")
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    wall = (
-        None if reached is None else float(np.interp(reached[1], *list(zip(*clock, strict=True))[::-1]) - clock[0][0])
-    )
-    return {"curve": curve, "reached": reached, "wall": wall, "peak_mb": peak // 1024}
 
 
 def memorax_agent(task: str, core: str, lr: float, example: bool) -> Any:
@@ -113,12 +90,11 @@ def run_memorax(task: str, core: str, lr: float, seed: int, limit: float, exampl
     import jax
 
     started = time.time() - psutil.Process().create_time()
-    began, score, rows, steps = time.time() - started, Score(limit), list[Any](), 0
+    began, score, rows, steps = time.time() - started, Score(SCORE, limit), list[Any](), 0
     agent = memorax_agent(task, core, lr, example)
     key, state = agent.init(jax.random.key(seed))
     batch = agent.cfg.batch_size
     returns = np.zeros(ENVS)
-    wall = 0.0
     while not score.over():
         key, state, transitions = agent.train(key, state, batch)
         shape = (agent.cfg.num_steps, ENVS)
@@ -126,15 +102,14 @@ def run_memorax(task: str, core: str, lr: float, seed: int, limit: float, exampl
         for reward, over in zip(rewards, done, strict=True):
             returns += reward
             for i in np.flatnonzero(over):
-                score.ended(steps + batch, float(returns[i]))
+                score.ended(steps + batch, {SCORE.measure: float(returns[i])})
             returns[over] = 0.0
         steps += batch
-        wall = time.time() - began
         if score.window:
             rows.append((steps, round(time.process_time(), 1), round(sum(score.window) / len(score.window), 4)))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    reached = score.reached
-    return {"curve": rows, "reached": reached, "wall": wall if reached else None, "peak_mb": peak // 1024}
+    wall = round(time.time() - began, 1)
+    return {"curve": rows, "reached": score.reached, "wall_s": wall, "peak_mb": peak // 1024}
 
 
 def name_of(peer: str, task: str, core: str, lr: float, seed: int) -> str:
@@ -146,7 +121,9 @@ def measure(work: Path, peer: str, task: str, core: str, lr: float, seed: int, l
     """One run and its result."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     if peer == "engram":
-        outcome = run_engram(task, core, lr, seed, work / f"run-{task}-{core}-{seed}-{int(time.time())}", limit)
+        flags = ["--core", core, "--envs-per-actor", str(ENVS), *(["--lr", str(lr)] if lr else [])]
+        folder = work / f"run-{task}-{core}-{seed}-{int(time.time())}"
+        outcome = run_engram(SCORE._replace(env=f"popgym-{task}"), flags, seed, folder, limit)
     else:
         outcome = run_memorax(task, core, lr, seed, limit, peer == "memorax-example")
     (first, began, _), (last, ended, _) = outcome["curve"][0], outcome["curve"][-1]
@@ -156,7 +133,7 @@ def measure(work: Path, peer: str, task: str, core: str, lr: float, seed: int, l
     if outcome["reached"]:
         steps, seconds = outcome["reached"]
         figures |= {"steps": steps, "cpu_s": seconds, "cpu_s_without_start": round(seconds - start, 1)}
-        figures |= {"wall_s": round(outcome["wall"], 1)}
+        figures |= {"wall_s": outcome["wall_s"]}
     head = {"peer": peer, "task": task, "core": core, "lr": lr or None, "seed": seed, "limit_cpu_s": limit}
     best = max(score for _, _, score in outcome["curve"])
     result = head | {"reached": bool(outcome["reached"]), "best": best} | figures | {"peak_mb": outcome["peak_mb"]}

@@ -3,19 +3,16 @@
 Settings of their Atari LSTM script: 8 environments, 128 steps per rollout, 4 epochs of 4 minibatches of whole
 environments, Adam with epsilon 1e-5 and a rate that falls linearly, GAE of .95, clipping of .1 for ratios and values,
 entropy cost .01, value cost .5, gradient norm .5, advantages normalized per minibatch, orthogonal initialization. The
-network is that of the comparison: our torso, one LSTM of 256, a linear policy and a linear value.
+network is that of the comparison: our torso, one LSTM of 256, a linear policy and a linear value. A truncated episode
+counts as terminated, as there.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
+from peers import Envs
 from torch import Tensor, nn
-
-from engram.actors.factory import observation_spec
-from engram.agents.torsos import TorsoConfig, make_torso
-from engram.envs.registration import make_batch
 
 ROLLOUT, EPOCHS, MINIBATCHES = 128, 4, 4
 DISCOUNT, TRACE, CLIP, ENTROPY_COST, VALUE_COST, MAX_NORM = 0.99, 0.95, 0.1, 0.01, 0.5, 0.5
@@ -24,9 +21,9 @@ DISCOUNT, TRACE, CLIP, ENTROPY_COST, VALUE_COST, MAX_NORM = 0.99, 0.95, 0.1, 0.0
 class Network(nn.Module):
     """Torso, LSTM, policy and value."""
 
-    def __init__(self, space: Any, num_actions: int) -> None:
+    def __init__(self, torso: nn.Module, num_actions: int) -> None:
         super().__init__()
-        self.torso = make_torso(observation_spec(space), TorsoConfig())
+        self.torso: Any = torso
         self.lstm = nn.LSTM(int(self.torso.output_size), 256)
         for name, weight in self.lstm.named_parameters():
             nn.init.constant_(weight, 0) if "bias" in name else nn.init.orthogonal_(weight, 1.0)
@@ -48,26 +45,15 @@ class Network(nn.Module):
         return self.policy(hidden), self.value(hidden).squeeze(-1), state
 
 
-def train(
-    env_args: dict[str, Any],
-    num_envs: int,
-    lr: float,
-    total_steps: int,
-    seed: int,
-    ended: Callable[[int, bool], None],
-    stop: Callable[[], bool],
-) -> None:
-    """Train until `stop()`; `ended(step, solved)` is called at the end of every episode."""
+def train(envs: Envs, num_envs: int, lr: float, total_steps: int, seed: int, stop: Callable[[], bool]) -> None:
+    """Train until `stop()`."""
     torch.manual_seed(seed)
-    batch = make_batch("boxworld", num_envs, **env_args)
-    network = Network(batch.single_observation_space, int(batch.single_action_space.n))
+    observation = torch.from_numpy(envs.start(num_envs, seed))
+    network = Network(envs.torso(), envs.num_actions)
     optimizer = torch.optim.Adam(network.parameters(), lr=lr, eps=1e-5)
-    observation, (terminated, truncated) = batch.new_observation(), np.zeros((2, num_envs), np.bool_)
-    reward = np.zeros(num_envs, np.float32)
-    batch.reset_into(observation, seed)
     begin = torch.ones(num_envs, dtype=torch.bool)
     state = (torch.zeros(1, num_envs, 256), torch.zeros(1, num_envs, 256))
-    step, updates = 0, total_steps // (num_envs * ROLLOUT)
+    updates = total_steps // (num_envs * ROLLOUT)
     for update in range(updates):
         optimizer.param_groups[0]["lr"] = lr * (1 - update / updates)
         first = (state[0].clone(), state[1].clone())
@@ -75,26 +61,22 @@ def train(
             name: [] for name in ("seen", "begin", "action", "logp", "value", "reward", "over")
         }
         for _ in range(ROLLOUT):
-            inputs = torch.from_numpy(observation.copy())
+            inputs = observation
             with torch.no_grad():
                 logits, value, state = network(inputs[None], begin[None], state)
             policy = torch.distributions.Categorical(logits=logits[0])
             action = policy.sample()
-            batch.step_into(action.numpy(), observation, reward, terminated, truncated)
+            after, _, *outcome = envs.step(action.numpy())
+            reward, terminated, truncated = map(torch.from_numpy, outcome)
             over = terminated | truncated
-            step += num_envs
-            for solved in terminated[over] & (reward[over] > 0):
-                ended(step, bool(solved))
-            values = (inputs, begin, action, policy.log_prob(action), value[0], torch.from_numpy(reward.copy()))
-            for name, each in zip(rows, (*values, torch.from_numpy(over.copy())), strict=True):
+            values = (inputs, begin, action, policy.log_prob(action), value[0], reward, over)
+            for name, each in zip(rows, values, strict=True):
                 rows[name].append(each)
-            if over.any():
-                batch.reset_into(observation, mask=over)
-            begin = torch.from_numpy(over.copy())
+            observation, begin = torch.from_numpy(after), over
             if stop():
                 return
         with torch.no_grad():
-            _, bootstrap, _ = network(torch.from_numpy(observation.copy())[None], begin[None], state)
+            _, bootstrap, _ = network(observation[None], begin[None], state)
         _learn(network, optimizer, {name: torch.stack(each) for name, each in rows.items()}, first, bootstrap[0])
 
 

@@ -1,27 +1,29 @@
-"""Time to a score: BoxWorld, easy setting, until 90% of the last 500 episodes are solved.
+"""Time to a score beside other libraries: tasks that take minutes, one LSTM of 256 units everywhere, one core.
 
-    pip install --no-deps stable-baselines3 sb3-contrib && pip install pandas
-    python benchmarks/time_to_score/run.py WORK                every run that WORK has no result of
-    python benchmarks/time_to_score/run.py WORK --seeds 1      one seed only
+    python benchmarks/time_to_score/run.py WORK --peer-python PYTHON              every run that WORK has no result of
+    python benchmarks/time_to_score/run.py WORK --tasks boxworld --peers engram cleanrl-64 --seeds 1
 
-All have the same levels (`--preset easy`), the same convolutions and one LSTM of 256, and one core: time is
-CPU time, which depends little on other load. Ours is `rl-train --env boxworld --core lstm --preset
-easy --local`. A run of theirs that is not at the goal after --limit minutes of it ends there.
+PYTHON is an interpreter that has engram, the libraries of libraries.py, which describes each, and psutil. Time is CPU
+time with the start of the process, which depends little on other load. engram is `rl-train --local` as a user starts
+it. Every library has the same environments, stepped in batches by the same code, and the same convolutions or
+embedding where it allows; all other settings are its own. Its learning rate is tried at three values with the first
+seed for --search-limit minutes of CPU time; the best one runs all seeds for --limit minutes, if it reaches the score
+with the first.
 
-sb3-contrib's RecurrentPPO with 1 and with 4 epochs has 32 environments, rollouts of 40 steps and an entropy cost of
-.005; recurrent PPO in one file as CleanRL has it (see recurrent_ppo_single_file.py) its own settings with 8 and with 64
-environments. The learning rate of each of theirs is tried at three values with the first seed; the best one runs the
-other seeds. Every run is a file in WORK; a stopped benchmark can be resumed. All results go to
+Peers take turns. Every run is a file in WORK; a stopped benchmark can be resumed. All results go to
 benchmarks/results/time-to-score.json and .png.
 """
 
 import argparse
 import json
+import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,48 +33,82 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
-GOAL, EPISODES, LAST = 0.9, 500, 5_000_000
-ENV_ARGS = {"path_lengths": 1, "num_distractors": 0, "grid_size": 6}
+LAST = 5_000_000
+"""Environment steps of a learning rate schedule."""
 RATES = (2.5e-4, 5e-4, 1e-3)
 
 
+class Task(NamedTuple):
+    """An environment and the score that ends a run."""
+
+    env: str
+    env_args: dict[str, Any]
+    flags: tuple[str, ...]
+    """Of `rl-train`."""
+    measure: str
+    """Name of the score in the metrics."""
+    goal: float
+    episodes: int
+    """Number of training episodes whose mean is the score."""
+    embedding: int
+    """Units of the linear layer before the LSTM; 0: convolutions instead."""
+
+
+EASY = ("--preset", "easy")
+BOXWORLD = {"path_lengths": 1, "num_distractors": 0, "grid_size": 6}
+CARTPOLE = "engram.examples.masked_cartpole:MaskedCartPole"
+TASKS = {
+    "boxworld": Task("boxworld", BOXWORLD, EASY, "episode/solved", 0.9, 500, 0),
+    "cartpole": Task(CARTPOLE, {}, (), "episode/return", 450, 100, 128),
+    "repeat-previous": Task("popgym-repeat-previous", {}, EASY, "episode/return", 0.9, 500, 128),
+}
+
+
 class Peer(NamedTuple):
-    """A training method; `values` are its settings other than the learning rate."""
+    """A way to train; `values` are flags of `rl-train`, or settings of a library other than the learning rate."""
 
     label: str
     kind: str
-    values: dict[str, int]
+    values: Any = ()
 
 
-PEERS = (
-    Peer("engram", "engram", {}),
-    Peer("RecurrentPPO, 1 epoch", "sb3", {"n_epochs": 1}),
-    Peer("RecurrentPPO, 4 epochs", "sb3", {"n_epochs": 4}),
-    Peer("CleanRL's form, 8 environments", "single-file", {"num_envs": 8}),
-    Peer("CleanRL's form, 64 environments", "single-file", {"num_envs": 64}),
-)
+PEERS = {
+    "engram": Peer("engram", "engram"),
+    "engram-bf16": Peer("engram, bf16", "engram", ("--precision", "auto")),
+    "cleanrl-64": Peer("CleanRL's form, 64 environments", "cleanrl", {"num_envs": 64}),
+    "cleanrl-8": Peer("CleanRL's form, 8 environments", "cleanrl", {"num_envs": 8}),
+    "recurrent-ppo": Peer("RecurrentPPO, 4 epochs", "sb3", {"n_epochs": 4}),
+    "recurrent-ppo-1": Peer("RecurrentPPO, 1 epoch", "sb3", {"n_epochs": 1}),
+    "torchrl": Peer("torchrl", "torchrl", {}),
+    "rllib": Peer("RLlib", "rllib", {}),
+    "sample-factory": Peer("sample-factory", "sample_factory", {}),
+    "ppo": Peer("engram, PPO", "engram", ("--algorithm", "ppo")),
+    "vtrace": Peer("engram, V-trace", "engram", ("--algorithm", "vtrace")),
+    "replay": Peer("engram, V-trace and replay", "engram", ("--algorithm", "vtrace", "--replay-ratio", "1")),
+}
+COMPARED = tuple(PEERS)[:9]
 
 
 class Score:
-    """The mean score (solved, or a return) of the last 500 episodes, and a curve of it."""
+    """The mean score of the last episodes, and a curve of it."""
 
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
+    def __init__(self, task: Task, limit: float) -> None:
+        self.task, self.limit = task, limit
         """Seconds of CPU time."""
-        self.window: deque[float] = deque(maxlen=EPISODES)
+        self.window: deque[float] = deque(maxlen=task.episodes)
         self.curve: list[tuple[int, float, float]] = []
         """(steps, seconds, mean score), every 10,000 steps."""
         self.reached: tuple[int, float] | None = None
         self.steps = 0
 
-    def ended(self, step: int, score: float) -> None:
-        """Note the end of an episode."""
-        self.window.append(score)
+    def ended(self, step: int, episode: dict[str, float]) -> None:
+        """Note the end of an episode after `step` steps of all environments: its return, and whether it is solved."""
+        self.window.append(episode[self.task.measure])
         self.steps = step
-        rate = sum(self.window) / len(self.window)
+        mean = sum(self.window) / len(self.window)
         if step - (self.curve[-1][0] if self.curve else 0) >= 10_000:
-            self.curve.append((step, round(time.process_time(), 1), round(rate, 4)))
-        if self.reached is None and len(self.window) == EPISODES and rate >= GOAL:
+            self.curve.append((step, round(time.process_time(), 1), round(mean, 4)))
+        if self.reached is None and len(self.window) == self.task.episodes and mean >= self.task.goal:
             self.reached = (step, round(time.process_time(), 1))
 
     def over(self) -> bool:
@@ -80,31 +116,30 @@ class Score:
         return self.reached is not None or self.steps >= LAST or time.process_time() >= self.limit
 
 
-def run_engram(seed: int, folder: Path) -> dict[str, Any]:
+def run_engram(task: Task, flags: Sequence[str], seed: int, folder: Path, limit: float) -> dict[str, Any]:
     """`rl-train` as a user starts it; the start is included in the seconds."""
-    command = [str(Path(sys.executable).with_name("rl-train")), "--env", "boxworld", "--core", "lstm"]
-    command += ["--preset", "easy", "--local", "--seed", str(seed), "--run-dir", str(folder), "--log-every", "5000"]
+    command = [str(Path(sys.executable).with_name("rl-train")), "--env", task.env, "--core", "lstm", *task.flags]
+    command += ["--local", "--seed", str(seed), "--run-dir", str(folder), "--log-every", "5000", *flags]
     clock: list[tuple[float, float]] = [(time.time(), 0.0)]
     with folder.with_suffix(".log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        watched = psutil.Process(process.pid)
+        process = psutil.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         while process.poll() is None:
-            used = watched.cpu_times()
+            used = process.cpu_times()
             clock.append((time.time(), used.user + used.system))
-            curve, reached = curve_of(folder / "metrics.jsonl", clock)
-            if reached:
+            if curve_of(folder / "metrics.jsonl", clock, task)[1] or clock[-1][1] > limit:
                 process.send_signal(signal.SIGTERM)
                 process.wait(120)
                 break
             time.sleep(0.5)
-    curve, reached = curve_of(folder / "metrics.jsonl", clock)
-    return {"curve": curve, "reached": reached}
+    curve, reached = curve_of(folder / "metrics.jsonl", clock, task)
+    seconds, times = [each[1] for each in clock], [each[0] for each in clock]
+    wall = float(np.interp(reached[1] if reached else seconds[-1], seconds, times)) - times[0]
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return {"curve": curve, "reached": reached, "wall_s": round(wall, 1), "peak_mb": peak // 1024}
 
 
-def curve_of(
-    file: Path, clock: list[tuple[float, float]], measure: str = "episode/solved"
-) -> tuple[list[Any], tuple[int, float] | None]:
-    """The mean of `measure` over the newest rows that have 500 episodes; a row's episodes: steps by mean length."""
+def curve_of(file: Path, clock: list[tuple[float, float]], task: Task) -> tuple[list[Any], tuple[int, float] | None]:
+    """The mean score over the newest rows that have the task's episodes; a row's episodes: steps by mean length."""
     lines = file.read_text().splitlines() if file.exists() else []
     rows = [json.loads(line) for line in lines if line.endswith("}")]
     curve: list[Any] = []
@@ -112,135 +147,126 @@ def curve_of(
     before = 0
     for row in rows:
         metrics = row["metrics"]
-        if measure in metrics:
-            window.append(((row["step"] - before) / (metrics["episode/length"] + 1), metrics[measure]))
+        if task.measure in metrics:
+            window.append(((row["step"] - before) / (metrics["episode/length"] + 1), metrics[task.measure]))
         before = row["step"]
-        while len(window) > 1 and sum(count for count, _ in list(window)[1:]) >= EPISODES:
+        while len(window) > 1 and sum(count for count, _ in list(window)[1:]) >= task.episodes:
             window.popleft()
         total = sum(count for count, _ in window)
         if window:
             rate = sum(count * solved for count, solved in window) / total
             seconds = round(float(np.interp(row["time"], *zip(*clock, strict=True))), 1)
             curve.append((row["step"], seconds, round(rate, 4)))
-            if total >= EPISODES and rate >= GOAL:
+            if total >= task.episodes and rate >= task.goal:
                 return curve, (row["step"], seconds)
     return curve, None
 
 
-def run_sb3(lr: float, seed: int, limit: float, n_epochs: int) -> dict[str, Any]:
-    """sb3-contrib's RecurrentPPO."""
+def run_library(task: Task, peer: Peer, lr: float, seed: int, limit: float) -> dict[str, Any]:
+    """A library, until its episodes have the score."""
     sys.path.append(str(ROOT / "benchmarks"))
-    from peers import lstm_policy, vector_env
-    from sb3_contrib import RecurrentPPO
-    from stable_baselines3.common.callbacks import BaseCallback
+    import libraries
+    import torch
+    from peers import Envs
 
-    score = Score(limit)
-
-    class Watch(BaseCallback):
-        def _on_step(self) -> bool:
-            for over, reward, info in zip(*(self.locals[key] for key in ("dones", "rewards", "infos")), strict=True):
-                if over:
-                    score.ended(self.num_timesteps, bool(reward > 0 and not info["TimeLimit.truncated"]))
-            return not score.over()
-
-    RecurrentPPO(
-        "MlpLstmPolicy",
-        vector_env(32, seed, **ENV_ARGS),
-        n_steps=40,
-        batch_size=1280 // n_epochs,
-        n_epochs=n_epochs,
-        learning_rate=lr,
-        ent_coef=0.005,
-        seed=seed,
-        device="cpu",
-        policy_kwargs=lstm_policy(),
-    ).learn(LAST, callback=Watch())
-    return {"curve": score.curve, "reached": score.reached}
+    torch.set_num_threads(1)
+    score = Score(task, limit)
+    envs = Envs(task.env, task.env_args, task.embedding, score.ended)
+    getattr(libraries, peer.kind)(envs, score, lr, seed, **dict(peer.values))
+    wall = time.time() - psutil.Process().create_time()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"curve": score.curve, "reached": score.reached, "wall_s": round(wall, 1), "peak_mb": peak // 1024}
 
 
-def run_single_file(lr: float, seed: int, limit: float, num_envs: int) -> dict[str, Any]:
-    """Recurrent PPO in one file."""
-    from recurrent_ppo_single_file import train
-
-    score = Score(limit)
-    train(ENV_ARGS, num_envs, lr, LAST, seed, score.ended, score.over)
-    return {"curve": score.curve, "reached": score.reached}
-
-
-def result_file(work: Path, peer: Peer, lr: float | None, seed: int) -> Path:
+def result_file(work: Path, task: str, peer: str, lr: float | None, seed: int) -> Path:
     """Path of a run's result."""
-    parts = [peer.kind, *(f"{key}{value}" for key, value in peer.values.items()), *([f"{lr:g}"] if lr else []), seed]
-    return work / ("-".join(map(str, parts)) + ".json")
+    return work / ("-".join([task, peer, *([f"{lr:g}"] if lr else []), str(seed)]) + ".json")
 
 
-def measure(work: Path, peer: Peer, lr: float | None, seed: int, limit: float) -> None:
+def measure(work: Path, task: str, peer: str, lr: float | None, seed: int, limit: float) -> None:
     """One run and its result."""
-    if peer.kind == "engram":
-        outcome = run_engram(seed, work / f"run-{seed}-{int(time.time())}")
-    elif peer.kind == "sb3":
-        outcome = run_sb3(lr or 0.0, seed, limit, **peer.values)
+    if PEERS[peer].kind == "engram":
+        folder = work / f"run-{task}-{peer}-{lr or ''}-{seed}-{int(time.time())}"
+        flags = (*PEERS[peer].values, *(("--lr", str(lr)) if lr else ()))
+        outcome = run_engram(TASKS[task], flags, seed, folder, limit)
     else:
-        outcome = run_single_file(lr or 0.0, seed, limit, **peer.values)
-    head = {"label": peer.label, "lr": lr, "seed": seed, "limit": None if peer.kind == "engram" else limit}
-    result_file(work, peer, lr, seed).write_text(json.dumps(head | outcome))
-    print(f"{peer.label}, lr {lr}, seed {seed}: {outcome['reached'] or 'goal not reached'}", flush=True)
+        outcome = run_library(TASKS[task], PEERS[peer], lr or 0.0, seed, limit)
+    best = max((score for _, _, score in outcome["curve"]), default=None)
+    outcome["curve"] = outcome["curve"][:: len(outcome["curve"]) // 40 + 1]
+    head = {"task": task, "peer": peer, "label": PEERS[peer].label, "lr": lr, "seed": seed, "limit": limit}
+    result_file(work, task, peer, lr, seed).write_text(json.dumps(head | {"best": best} | outcome))
+    print(f"{task}, {peer}, lr {lr}, seed {seed}: {outcome['reached'] or f'best {best}'}", flush=True)
 
 
-def best_rate(work: Path, peer: Peer, seed: int) -> float | None:
-    """The learning rate that was at the goal first, else the one with the highest last rate; None for ours."""
-    if peer.kind == "engram":
-        return None
-    results = [json.loads(result_file(work, peer, lr, seed).read_text()) for lr in RATES]
-    return min(results, key=lambda found: (found["reached"] or [10**12])[0] - found["curve"][-1][2])["lr"]
+def read(path: Path) -> dict[str, Any]:
+    """A run's result; an empty one if it has not run."""
+    return json.loads(path.read_text()) if path.exists() else {"limit": 0.0, "reached": None}
 
 
 def collect(work: Path) -> None:
     """All results in WORK as one file and one plot."""
     from engram.launch.metrics.provenance import provenance
 
-    results = [json.loads(path.read_text()) for path in sorted(work.glob("*.json"))]
-    head = provenance("stable-baselines3", "sb3-contrib") | {"goal": GOAL, "episodes": EPISODES, "results": results}
-    (RESULTS / "time-to-score.json").write_text(json.dumps(head, indent=1) + "\n")
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
-    for axis, column, name in ((axes[0], 0, "environment steps"), (axes[1], 1, "minutes of a core")):
-        for number, peer in enumerate(PEERS):
-            for result in (each for each in results if each["label"] == peer.label and each["curve"]):
-                points = [point[column] / (60 if column else 1) for point in result["curve"]]
-                axis.plot(points, [point[2] for point in result["curve"]], color=f"C{number}", lw=1, label=peer.label)
-        axis.axhline(GOAL, color="gray", lw=0.8, ls=":")
+    results = [read(path) for path in sorted(work.glob("*.json"))]
+    lines = ",\n".join("  " + json.dumps(result) for result in results)
+    head = json.dumps(provenance(), indent=1).removesuffix("\n}")
+    (RESULTS / "time-to-score.json").write_text(f'{head},\n "results": [\n{lines}\n ]\n}}\n')
+    tasks = [task for task in TASKS if any(result["task"] == task for result in results)]
+    figure, axes = plt.subplots(1, len(tasks), figsize=(5 * len(tasks), 4), squeeze=False)
+    for axis, task in zip(axes[0], tasks, strict=True):
+        for number, peer in enumerate(COMPARED):
+            for result in (each for each in results if (each["task"], each["peer"]) == (task, peer)):
+                points = [(seconds / 60, score) for _, seconds, score in result["curve"]]
+                axis.plot(*zip(*points, strict=True), color=f"C{number}", lw=1, label=PEERS[peer].label)
+        axis.axhline(TASKS[task].goal, color="gray", lw=0.8, ls=":")
         axis.set_xscale("log")
-        axis.set_xlabel(name)
-    axes[0].set_ylabel("solved, last 500 episodes")
-    handles = dict(zip(*axes[0].get_legend_handles_labels()[::-1], strict=True))
-    axes[0].legend(handles.values(), handles.keys(), fontsize=7)
+        axis.set_xlabel("minutes of CPU time")
+        axis.set_title(task)
+        axis.set_ylabel(f"{TASKS[task].measure}, last {TASKS[task].episodes} episodes")
+        handles = dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
+        axis.legend(handles.values(), handles.keys(), fontsize=7)
     figure.tight_layout()
     figure.savefig(RESULTS / "time-to-score.png", dpi=90)
 
 
 def main() -> None:
-    """Run the missing runs, each in a separate process, and collect the results."""
+    """Run the missing runs in turns, each in a separate process, and collect the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--limit", type=float, default=30.0, help="minutes of processor time for a run of a peer")
-    parser.add_argument("--one", nargs=3, metavar=("PEER", "LR", "SEED"), help="exactly one run, in this process")
+    parser.add_argument("--peer-python", default=sys.executable)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=COMPARED)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--search-limit", type=float, default=4.0, help="minutes of CPU time, one learning rate")
+    parser.add_argument("--limit", type=float, default=9.0, help="minutes of CPU time for other runs")
+    parser.add_argument("--one", nargs=4, metavar=("TASK", "PEER", "LR", "SEED"), help="one run, in this process")
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     if options.one:
-        number, lr, seed = options.one
-        measure(work, PEERS[int(number)], float(lr) or None, int(seed), 60 * options.limit)
+        task, peer, lr, seed = options.one
+        measure(work, task, peer, float(lr) or None, int(seed), 60 * options.limit)
         return
+
+    def run(task: str, peer: str, lr: float | None, seed: int, limit: float) -> dict[str, Any]:
+        result = read(path := result_file(work, task, peer, lr, seed))
+        if not result["reached"] and result["limit"] < 60 * limit:
+            python = sys.executable if PEERS[peer].kind == "engram" else options.peer_python
+            arguments = [python, __file__, str(work), "--limit", str(limit), "--one", task, peer, str(lr or 0.0)]
+            subprocess.run([*arguments, str(seed)], check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        return read(path)
+
     first = options.seeds[0]
     for seed in options.seeds:
-        for number, peer in enumerate(PEERS):
-            rates = RATES if seed == first and peer.kind != "engram" else (best_rate(work, peer, first),)
-            for lr in rates:
-                if not result_file(work, peer, lr, seed).exists():
-                    arguments = [sys.executable, __file__, str(work), "--one", str(number), str(lr or 0.0), str(seed)]
-                    arguments += ["--limit", str(options.limit)]
-                    subprocess.run(arguments, check=True)
-            collect(work)
+        for task in options.tasks:
+            for peer in options.peers:
+                lr = None
+                if PEERS[peer].kind != "engram":
+                    tried = [run(task, peer, lr, first, options.search_limit) for lr in RATES]
+                    lr = min(tried, key=lambda each: (each["reached"] or (0, 10**6))[1] - each["best"] / 1000)["lr"]
+                if seed == first or run(task, peer, lr, first, options.limit)["reached"]:
+                    run(task, peer, lr, seed, options.limit)
+                    collect(work)
 
 
 if __name__ == "__main__":
