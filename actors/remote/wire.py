@@ -28,6 +28,10 @@ SMALL_BYTES = 1 << 16
 """Size in bytes below which an unroll is one string: copying takes microseconds, a dozen separate buffers a hundred."""
 STORE_PAUSE_SECONDS = 60.0  # Pause after Ray did not answer for the size of the stores: it asks every machine
 
+INLINE_BYTES = 90_000
+"""Size of a result that Ray sends with the response to a call; a larger one takes several messages of its stores."""
+MOST_PIECES = 90  # Pieces of a result that Ray sends with one response, which is limited to 10 MB
+
 NEEDED = ("raylet", "gcs_server")  # Ray's processes without which a run cannot continue
 
 
@@ -104,6 +108,18 @@ def _fetch_one(ref: "ray.ObjectRef[Any]", timeout: float) -> Any:
 def message_of(problem: RayError) -> str:
     """Text of a Ray exception, with the traceback in the other process if there is one."""
     return str(problem.cause) if isinstance(problem, RayTaskError) and not str(problem) else str(problem)
+
+
+def pieces_of(size: int) -> int:
+    """Number of pieces in which a result of this many bytes is sent."""
+    pieces = -(-size // INLINE_BYTES)
+    return pieces if pieces <= MOST_PIECES else 1
+
+
+def cut(content: bytes, pieces: int) -> Any:
+    """Cut bytes into so many pieces, the results of a call."""
+    size = -(-len(content) // pieces)
+    return content if pieces == 1 else [content[size * part : size * (part + 1)] for part in range(pieces)]
 
 
 def pack(unroll: Unroll) -> Parcel | bytes:

@@ -7,6 +7,7 @@ with its members until a replacement has started.
 """
 
 import os
+import pickle
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from ray.exceptions import RayError
 
 from ...actors.remote.stuck import ProcessPlace, StuckProcesses, place_of_this_process
-from ...actors.remote.wire import pack, share_tensors, unpack
+from ...actors.remote.wire import cut, pack, pieces_of, share_tensors, unpack
 from ...actors.unroll import Stored, Unroll, join, some_environments
 from ...agents.agent import Agent
 from ...agents.process import prepare_process
@@ -45,8 +46,8 @@ class Answer(NamedTuple):
     cause: str | None
     effective: dict[str, float]
     """Values of the requested settings."""
-    optimizer: dict[str, Any]
-    """State of the optimizer."""
+    optimizer: Any
+    """Packed state of the optimizer."""
 
 
 class MemberProcess:
@@ -80,9 +81,10 @@ class MemberProcess:
         state: tuple[dict[str, Any], LearnerConfig] | None,
         settings: Sequence[str],
         stored: Sequence[Stored],
-    ) -> Answer | None:
+        pieces: int,
+    ) -> Any:
         """Run one update of a member, first of all from this state if there is one; report the values of these
-        settings. None without an update if an unroll is lost."""
+        settings. Returns a pickled Answer in so many pieces; None without an update if an unroll is lost."""
         use_threads(self._threads)
         if state is not None:
             self._learners[member] = self._make_learner()
@@ -90,12 +92,13 @@ class MemberProcess:
             self._learners[member].reconfigure(state[1])
         batch = batch_of(stored)
         if batch is None:
-            return None
+            return cut(pickle.dumps(None), pieces)
         learner = self._learners[member]
         learner.learn(batch)
         metrics, effective = learner.read(), {name: learner.effective(name) for name in settings}
         facts = learner.updates, learner.steps, learner.skipped, learner.cause, effective
-        return Answer(flatten(learner.agent), metrics, *facts, on_cpu(learner.optimizer.state_dict()))
+        answer = Answer(flatten(learner.agent), metrics, *facts, pack(learner.optimizer.state_dict()))
+        return cut(pickle.dumps(answer, protocol=5), pieces)
 
 
 def batch_of(stored: Sequence[Stored]) -> Unroll | None:
@@ -162,11 +165,11 @@ class MemberHome:
                 self.replace(problem)
         return self._ready
 
-    def get(self, ref: Any) -> Any:
+    def get(self, pieces: list[Any]) -> bytes:
         """Return a response. Raises GroupLostError as soon as the process is dead or has not responded for too long."""
-        while not ray.wait([ref], timeout=LOOK_SECONDS)[0]:
+        while not ray.wait(pieces, timeout=LOOK_SECONDS)[0]:
             self._pulse.check()
-        response, self._losses = answer_of(ref, PATIENCE), 0
+        response, self._losses = b"".join(answer_of(pieces, PATIENCE)), 0
         return response
 
     def replace(self, problem: GroupLostError) -> None:
@@ -200,6 +203,8 @@ class RemoteLearner(Learner):
         """Which of its home's processes has this learner's newest state; 0 for none."""
         self._batch: Sequence[Stored] = ()
         self._learning: Any = None
+        self._pieces = 1
+        """Number of pieces of the next response."""
         self._newest = self.optimizer.state_dict()
         """Newest state of the optimizer."""
         self._effective: dict[str, float] = {}
@@ -219,7 +224,9 @@ class RemoteLearner(Learner):
         if self._home.ready():
             state = None if self._at == self._home.starts else (on_cpu(self.state_dict()), self.config)
             self._at, settings = self._home.starts, list(self._effective)
-            self._learning = self._home.handle.learn.remote(self._member, state, settings, self._batch)
+            learn = self._home.handle.learn.options(num_returns=self._pieces)
+            pieces = learn.remote(self._member, state, settings, self._batch, self._pieces)
+            self._learning = [pieces] if self._pieces == 1 else pieces
 
     def finish(self) -> None:
         """Wait for the update and copy its results, or run it here. No update if unrolls are lost."""
@@ -233,10 +240,12 @@ class RemoteLearner(Learner):
         if not updated:
             self._home.report(f"unrolls of member {self._member} were lost with their machine: they are not used")
 
-    def _copy(self, result: Answer | None) -> bool:
+    def _copy(self, response: bytes) -> bool:
+        result: Answer | None = pickle.loads(response)
         if result is not None:
             load(self.agent, result.weights)
-            self.updates, self.steps, self._skipped, self.cause, self._effective, self._newest = result[2:]
+            self.updates, self.steps, self._skipped, self.cause, self._effective, optimizer = result[2:]
+            self._newest, self._pieces = unpack(optimizer), pieces_of(len(response))
             self._read += result.metrics
         return result is not None
 
