@@ -84,15 +84,12 @@ class Group:
         """Sum each tensor or float over all learners; shapes are equal everywhere."""
         return parts
 
-    def least(self, value: Tensor) -> Tensor:
-        """Minimum of all learners' scalars."""
-        return value
-
     def reduce(
-        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], metrics: Tensor
-    ) -> tuple[Sequence[Tensor | None], Tensor]:
-        """Sum gradients of the parameters (None where no learner has one) and metrics [M] in one exchange."""
-        return gradients, metrics
+        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], metrics: Tensor, cause: Tensor
+    ) -> tuple[Sequence[Tensor | None], Tensor, Tensor]:
+        """Sum gradients of the parameters (None where no learner has one) and metrics [M], and take the minimum of
+        `cause_of` over all shares, in one exchange."""
+        return gradients, metrics, cause
 
     def close(self) -> None:
         """Leave the group, even while an exchange waits for a lost learner."""
@@ -111,7 +108,7 @@ class Updates:
 
     batch: Unroll
     targets: Targets | None  # Targets of all updates; None if each update has its own.
-    cause: Tensor  # See `cause_of`
+    cause: Tensor  # Of this share, see `cause_of`
     first: bool  # Whether running moments of the inputs start with this batch
     within: Tensor  # Whether all updates so far are within the algorithm's `target_kl`
     rows: list[Tensor] = field(default_factory=list[Tensor])

@@ -80,44 +80,47 @@ class SharedGroup(Group):
 
     def total(self, *parts: Any) -> Sequence[Any]:
         flat = torch.cat([torch.as_tensor(part, dtype=torch.float64).reshape(-1).to(self._device) for part in parts])
-        flat = self._exchange(flat, torch.add)
+        flat = self._sum(flat)
         sums: list[Any] = []
         for part, own in zip(parts, flat.split([math.prod(getattr(part, "shape", ())) for part in parts]), strict=True):
             sums.append(own.to(part).view(part.shape) if isinstance(part, Tensor) else float(own))
         return sums
 
-    def least(self, value: Tensor) -> Tensor:
-        return self._exchange(value.reshape(1).to(self._device), torch.minimum)[0].to(value.device)
-
     def reduce(
-        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], metrics: Tensor
-    ) -> tuple[Sequence[Tensor | None], Tensor]:
+        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], metrics: Tensor, cause: Tensor
+    ) -> tuple[Sequence[Tensor | None], Tensor, Tensor]:
         present = torch.tensor([float(x is not None) for x in gradients])
         full = [torch.zeros_like(p) if x is None else x for p, x in zip(parameters, gradients, strict=True)]
-        parts = [*full, present.to(metrics), metrics]
+        causes = torch.zeros(self.size).to(metrics)
+        causes[self.rank] = cause
+        parts = [*full, present.to(metrics), metrics, causes]
         flat = torch.cat([part.detach().reshape(-1) for part in parts]).to(self._device)
-        flat = self._exchange(flat, torch.add)
-        *sums, present, metrics = (
+        flat = self._sum(flat)
+        *sums, present, metrics, causes = (
             own.to(part.device).view(part.shape)
             for part, own in zip(parts, flat.split([part.numel() for part in parts]), strict=True)
         )
-        return [x if exists else None for x, exists in zip(sums, present.cpu().tolist(), strict=True)], metrics
+        exist = present.cpu().tolist()
+        return [x if exists else None for x, exists in zip(sums, exist, strict=True)], metrics, causes.min()
 
-    def _exchange(self, flat: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Combine the tensors [K] of all learners in order of ranks: results are bit-identical everywhere. All send to
+    def _sum(self, flat: Tensor) -> Tensor:
+        """Add the tensors [K] of all learners in order of ranks: results are bit-identical everywhere. All send to
         all others at once, so the latency of a link counts once or twice for any N; in a ring it would count 2 (N - 1)
-        times. For a long tensor, every learner combines 1/N of it and sends that to the others."""
-        short = self.size * flat.numel() <= SHORT
-        sent = flat.repeat(self.size) if short else pad(flat, (0, -flat.numel() % self.size))
-        combined = functools.reduce(combine, self._swap(sent).chunk(self.size))
-        return combined if short else self._swap(combined.repeat(self.size))[: flat.numel()]
+        times. For a long tensor, each of three or more learners adds 1/N of it and sends that to the others."""
+        if self.size == 2:
+            return flat + self._swap(flat, [len(flat) * (rank != self.rank) for rank in range(2)])
+        short = self.size * len(flat) <= SHORT
+        sent = flat.repeat(self.size) if short else pad(flat, (0, -len(flat) % self.size))
+        total = functools.reduce(torch.add, self._swap(sent).chunk(self.size))
+        return total if short else self._swap(total.repeat(self.size))[: len(flat)]
 
-    def _swap(self, sent: Tensor) -> Tensor:
-        """Send part n of N equal parts to learner n and return the received parts in order of ranks."""
-        received, options = torch.empty_like(sent), AllToAllOptions()
+    def _swap(self, sent: Tensor, sizes: Sequence[int] = ()) -> Tensor:
+        """Send part n of N parts, equal ones without `sizes`, to learner n and return the received parts, of the same
+        sizes, in order of ranks."""
+        received, options, sizes = torch.empty_like(sent), AllToAllOptions(), list(sizes)
         options.timeout = NO_LIMIT
         try:
-            self._work = work = self._backend.alltoall_base(received, sent, [], [], options)
+            self._work = work = self._backend.alltoall_base(received, sent, sizes, sizes, options)
             while not self._is_done(work):
                 self._keep_waiting()
         except GroupLostError:

@@ -194,7 +194,7 @@ class Learner:
             reward = learned_rewards(batch, self.config)
             self.agent.units.measure(reward[1:].flatten(), ~final.flatten())
         fixed = self._fixed_targets(batch) if once or self._first_returns else None
-        cause = self.group.least(cause_of(batch))
+        cause = cause_of(batch)
         return Updates(batch, fixed if once else None, cause, first, cause <= 0)
 
     def minibatch(self, updates: Updates, chosen: slice | Tensor) -> Minibatch:
@@ -205,13 +205,13 @@ class Learner:
     def apply(self, updates: Updates, minibatch: Minibatch, gradient: Gradient) -> None:
         """Update the weights unless the loss or gradient is not finite or the divergence exceeds `target_kl`."""
         parameters = list(self.agent.parameters())
-        gradients, metrics = self.group.reduce(parameters, gradient.gradients, gradient.metrics)
+        gradients, metrics, cause = self.group.reduce(parameters, *gradient[:2], updates.cause)
         set_gradients(parameters, gradients)
         norm = clip_global_norm(parameters, self.config.max_grad_norm or None)
         row = torch.cat([metrics, norm.reshape(1)])
         finite = row.isfinite().all()
         limit, valid = self.config.method.target_kl, finite
-        code = torch.where(finite, MADE, updates.cause)
+        code = torch.where(finite, MADE, cause)
         if limit:
             within = metrics[KL] <= limit
             code = torch.where(updates.within, torch.where(finite & ~within, LEFT_OUT, code), NOT_TRIED)

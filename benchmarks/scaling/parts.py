@@ -34,13 +34,9 @@ class CountingGroup(Group):
         self.exchanges += 1
         return parts
 
-    def least(self, value: Any) -> Any:
+    def reduce(self, parameters: Any, gradients: Any, metrics: Any, cause: Any) -> Any:
         self.exchanges += 1
-        return value
-
-    def reduce(self, parameters: Any, gradients: Any, metrics: Any) -> Any:
-        self.exchanges += 1
-        return gradients, metrics
+        return gradients, metrics, cause
 
 
 def cpu(arguments: Sequence[str], widths: Sequence[int], seconds: float) -> dict[str, Any]:
@@ -78,14 +74,14 @@ def reduce(store: str, rank: int, size: int, parameters: int, count: int) -> dic
     place = TCPStore(host, int(port), size, is_master=rank == 0)
     network = host.rpartition(".")[0]
     group = GlooGroup(place, rank, [1] * size, f"{network}.{rank + 1}")
-    weights, gradient, metrics = [torch.zeros(parameters)], [torch.ones(parameters)], torch.zeros(10)
+    arguments = [torch.zeros(parameters)], [torch.ones(parameters)], torch.zeros(10), torch.tensor(0.0)
     for _ in range(3):
-        group.reduce(weights, gradient, metrics)
+        group.reduce(*arguments)
     wall: list[float] = []
     used = time.process_time()
     for _ in range(count):
         began = time.perf_counter()
-        group.reduce(weights, gradient, metrics)
+        group.reduce(*arguments)
         wall.append(time.perf_counter() - began)
     used = (time.process_time() - used) / count
     group.total(0.0)

@@ -36,8 +36,8 @@ def test_all_learners_have_the_bits_of_a_sum_in_order_of_ranks() -> None:
 
     def summed(rank: int) -> tuple[torch.Tensor | None, float, torch.Tensor]:
         own = group(store, rank, 3)
-        (total,), _ = own.reduce([addends[rank]], [addends[rank]], torch.zeros(1))
-        (count,), least = own.total(rank + 1.0), own.least(torch.tensor(5.0 - rank))
+        (total,), _, least = own.reduce([addends[rank]], [addends[rank]], torch.zeros(1), torch.tensor(5.0 - rank))
+        (count,) = own.total(rank + 1.0)
         own.close()
         return total, count, least
 
