@@ -14,6 +14,7 @@ from runs import TINY, last_step, rows, wait_for
 
 REBUILT_SECONDS = 15.0
 WORDS = (*TINY, "--num-actors", 4, "--envs-per-update", 16, "--num-learners", 2, "--log-seconds", 0.5)
+CASES = [(0, "the group of learners restarts from step"), (2, "learner 0 continues with the members of learner 1")]
 RAY = f"{sys.executable} -m ray.scripts.scripts start --object-store-memory=200000000 --num-cpus=3"
 
 
@@ -39,15 +40,18 @@ def start_ray(network: Hosts, host: Host) -> None:
 
 def learners(host: Host) -> list[str]:
     """Process ids of learners on a host."""
-    return host.run("pgrep -f ray::LearnerProcess", check=False).stdout.split()
+    return host.run("pgrep -f 'ray::(Learner|Member)Process'", check=False).stdout.split()
 
 
 @pytest.mark.parametrize("elsewhere", [True, False], ids=["another host", "the link comes back"])
-def test_the_link_to_a_learner_is_cut(network: Hosts, elsewhere: bool) -> None:
+@pytest.mark.parametrize(("members", "message"), CASES, ids=["one agent", "population"])
+def test_the_link_to_a_learner_is_cut(network: Hosts, members: int, message: str, elsewhere: bool) -> None:
+    """In a population, the members of the lost learner continue within seconds in the run's process."""
     operator, first, second = network.operator, *network.hosts
-    run, address = operator.home / "run", f"{operator.address}:6379"
+    address, run = f"{operator.address}:6379", operator.home / ("run/members/1" if members else "run")
     start_ray(network, first)
-    words = ("rl-train", *WORDS, "--ray-address", address, "--total-steps", 10**9, "--run-dir", f"{HOME}/run")
+    words = ("rl-train", *WORDS, "--population", members, "--ray-address", address, "--total-steps", 10**9)
+    words = (*words, "--run-dir", f"{HOME}/run")
     process = operator.start(f"echo $$ > pid; exec {' '.join(map(str, words))}")
     wait_for(lambda: last_step(run) > 500, process=process)
     lost = learners(first)
@@ -67,7 +71,7 @@ def test_the_link_to_a_learner_is_cut(network: Hosts, elsewhere: bool) -> None:
     operator.run("kill $(cat pid)")
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
-    assert "learner 1 has not responded for 5 s: the group of learners restarts from step" in output
+    assert f"learner 1 has not responded for 5 s: {message}" in output
     steps = [row["step"] for row in rows(run)]
     assert steps == sorted(steps)
     assert seconds < REBUILT_SECONDS, seconds
