@@ -47,6 +47,7 @@ class Core(nn.Module):
     """Leaves of the state whose initial values are not learned: no step reads them, or they are functions of others."""
     constant_start = ""  # Why the initial state cannot be learned; empty where it can.
     kind: type["Core"]  # Class that defines the equations: the object's own, or the one whose initial state is learned
+    supervised_lr = 1e-3  # Adam's learning rate on supervised tasks (`rl-probe`)
     full_precision = True
     """Whether steps and unrolls leave autocast: a memory that adds up over thousands of steps needs float32."""
 

@@ -41,6 +41,8 @@ class GTrXL(Core):
     `mlp_size` wide.
     """
 
+    supervised_lr = 3e-4
+
     loops_over_time = False
     constant_start = "its state is a window of past inputs, which is empty when an episode begins"
 

@@ -90,6 +90,8 @@ class RMC(Core):
     image is found as in `ConvLSTM`.
     """
 
+    supervised_lr = 3e-4
+
     def __init__(
         self,
         input_size: int,

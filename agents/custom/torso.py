@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...base.errors import EngramError
+from ...base.errors import EngramError, refuse
 from ...base.messages import advice, calling, check_keys
 from ...base.registry import Registry
 from ..specs import ArraySpec, ObservationSpec
@@ -62,11 +62,8 @@ def custom_torso(name: str, spec: ObservationSpec, options: dict[str, Any]) -> T
 def _check(torso: Torso, name: str, spec: ObservationSpec) -> None:
     """Call `forward` with three observations, again, and with one; preserve random number generators."""
     size = getattr(torso, "output_size", None)
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        size_text = "not set" if size is None else repr(size)
-        raise ValueError(
-            f"{name}.output_size is {size_text}; expected a whole number, the width of what forward returns"
-        )
+    text = f"{name}.output_size is {'not set' if size is None else repr(size)}"
+    refuse(type(size) is not int or size < 1, f"{text}; expected a whole number, the width of what forward returns")
     weight = next(torso.parameters(), torch.zeros(()))
     if weight.is_meta:
         return
@@ -78,19 +75,17 @@ def _check(torso: Torso, name: str, spec: ObservationSpec) -> None:
         )
     for output, rows in ((first, BATCH), (alone, 1)):
         shown = f"a tensor {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
-        if not isinstance(output, Tensor) or output.shape != (rows, size):
-            raise ValueError(f"{name}.forward returned {shown}; expected a tensor [{rows}, {size}]: batch, output_size")
-        if not output.is_floating_point():
-            raise ValueError(f"{name}.forward returned {output.dtype}; expected floating-point values")
-    if not torch.equal(first, again):
-        raise ValueError(
-            f"{name}.forward returned different values for the same observations; expected a deterministic function"
-        )
-    if not torch.allclose(first[:1], alone, rtol=1e-3, atol=1e-4):
-        raise ValueError(
-            f"{name}.forward returned different values for an observation outside its batch; "
-            "expected a function of each observation alone (no BatchNorm)"
-        )
+        fits = isinstance(output, Tensor) and output.shape == (rows, size)
+        refuse(not fits, f"{name}.forward returned {shown}; expected a tensor [{rows}, {size}]: batch, output_size")
+    alike = torch.allclose(first[:1], alone, rtol=1e-3, atol=1e-4)
+    excluded = {
+        f"{first.dtype}; expected floating-point values": not first.is_floating_point(),
+        "different values for the same observations; expected a deterministic function": not torch.equal(first, again),
+        "different values for an observation outside its batch; expected a function of each observation alone (no "
+        "BatchNorm)": not alike,
+    }
+    for problem, holds in excluded.items():
+        refuse(holds, f"{name}.forward returned {problem}")
 
 
 def _observations(spec: ObservationSpec, generator: torch.Generator, device: torch.device) -> ObservationTensor:

@@ -167,15 +167,16 @@ def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:
     Raises:
         ValueError: an unknown setting or value; the message names the allowed values and the nearest name.
     """
+    config = settings.get("config")
     for name, value in (("env", env), ("core", core)):
-        if not isinstance(value, str | type | None):
-            raise EngramError(f"{name} is {value!r}; expected a name, module:Class or a class")
-    if not isinstance(settings.get("config"), str | Path | None):
-        raise EngramError(f"config is {settings['config']!r}; expected a path")
+        refuse(
+            not isinstance(value, str | type | None), f"{name} is {value!r}; expected a name, module:Class or a class"
+        )
+    refuse(not isinstance(config, str | Path | None), f"config is {config!r}; expected a path")
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     chosen = settings | {name: _named(value) for name, value in (("env", env), ("core", core)) if value is not None}
-    if chosen.get("ray_address") is not None and chosen.get("local"):
-        raise EngramError(f"ray_address is {chosen['ray_address']!r}; allowed: with local=False")
+    address = chosen.get("ray_address")
+    refuse(address is not None and chosen.get("local"), f"ray_address is {address!r}; allowed: with local=False")
     config = with_settings(chosen)
     if is_environment(config.env):  # parameters of other environments are checked when they are created
         with user_errors():

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,9 +44,6 @@ from ..trackers.tracker import make_tracker, tracker_class
 from ..train.acting import Acting, StoppedError, deal_members, watch_start
 from ..train.callbacks import Callbacks
 from ..train.trainer import Look, Trainer
-
-if TYPE_CHECKING:
-    from ..runs.mirror import Mirror
 
 NOT_SAVED = 3
 """Exit code of a run whose last steps could not be saved."""
@@ -144,7 +141,12 @@ def train(
                 panel.message(describe(config, agents[0], device, changed))
                 learners = make_learners(config, agents)
                 if directory:
-                    say_where_it_goes_on(panel, saved, begin_anew)
+                    scratch = "starts from scratch, without a checkpoint"
+                    panel.message(f"continues from step {steps_of(saved):,}" if saved else scratch)
+                if begin_anew:
+                    panel.message(
+                        f"environments start new episodes: their saved state is code, which only {TRUST} runs"
+                    )
                 outcome = _run(config, learners, fields, acting, stop, start, panel, directory, saved, callbacks)
                 acting.exit_code = outcome.exit_code
             at_end(outcome)
@@ -254,7 +256,12 @@ def make_trainer(
         from ..population.host import add_population  # statistics and plots take seconds to import
 
         population = add_population(config, members, directory, panel, steps_of(saved) if saved else None, files)
-    mirror = files.enter_context(make_mirror(config, directory, panel)) if config.checkpoint_url else None
+    mirror = None
+    if config.checkpoint_url:
+        from ..runs.mirror import Mirror  # its file systems are imported only if needed
+
+        copied = directory.path / CONFIG, directory.metrics_file, directory.population_file
+        mirror = files.enter_context(Mirror(config.checkpoint_url, copied, config.keep_checkpoints, panel.message))
     kept = checkpoints.Kept(directory.checkpoints, lambda path: is_own(path, config))
     looks: list[Look] = []
     if config.look_every:
@@ -304,15 +311,6 @@ def saved_state(directory: RunDirectory, config: RunConfig, agents: Sequence[Age
     return saved
 
 
-def make_mirror(config: RunConfig, directory: RunDirectory, panel: Panel) -> "Mirror":
-    """The mirror that copies this run's checkpoints to --checkpoint-url."""
-    from ..runs.mirror import Mirror  # its file systems are imported only if needed
-
-    assert config.checkpoint_url is not None
-    files = directory.path / CONFIG, directory.metrics_file, directory.population_file
-    return Mirror(config.checkpoint_url, files, config.keep_checkpoints, panel.message)
-
-
 def steps_of(saved: dict[str, Any] | None) -> int:
     """Environment steps that all members had learned from when a checkpoint was written."""
     return sum(member["learner"]["steps"] for member in saved["members"]) if saved else 0
@@ -335,13 +333,6 @@ def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str
         stages = "; ".join(map(in_words, config.levels.stages))
         lines.append(f"stages: {stages} (next at {config.levels.curriculum_measure} {scores})")
     return "\n".join([*lines, changed] if changed else lines)
-
-
-def say_where_it_goes_on(panel: Panel, saved: dict[str, Any] | None, begin_anew: bool) -> None:
-    """Message on a resumed run: its step, and whether its environments are reset."""
-    panel.message(f"continues from step {steps_of(saved):,}" if saved else "starts from scratch, without a checkpoint")
-    if begin_anew:
-        panel.message(f"environments start new episodes: their saved state is code, which only {TRUST} runs")
 
 
 def refuse_taken(url: str | None) -> None:

@@ -13,7 +13,7 @@ from ...actors.factory import ActorFactory
 from ...actors.levels.config import LevelsConfig
 from ...actors.pool import least_max_lag, usual_max_lag
 from ...agents.agent import AgentConfig
-from ...base.errors import EngramError, refuse
+from ...base.errors import refuse
 from ...base.messages import SEEDS, check_finite
 from ...base.processes import num_cores
 from ...base.settings import Settings, declared, setting
@@ -128,33 +128,36 @@ class RunConfig(Settings):
         super().__post_init__()
         if self.checkpoint_url is not None:
             check_url("checkpoint_url", self.checkpoint_url)
-        if self.local and self.act_on != "auto":
-            raise EngramError(f"act_on is {self.act_on!r}; allowed with --local, which has one thread: auto")
-        refuse(self.act_on == "cuda" and self.device == "cpu", "act_on is 'cuda'; allowed with device 'cpu': auto, cpu")
-        if self.fixed_actors is None and (self.synchronous or self.in_process):
-            others = "--sync, A2C and PPO, whose batches are one unroll of every actor"
-            why = "--local" if self.local else "--act-on" if self.in_process else others
-            raise EngramError(f"num_actors is 'auto'; allowed with {why}: a number")
-        self._check_actors()
-        self._check_learners()
+        why = "--local" if self.local else "--act-on" if self.in_process else "--sync, A2C and PPO"
+        in_order, elastic = self.synchronous or self.in_process, self.fixed_actors is None
         least = 0 if self.synchronous else least_max_lag(self.share_envs, self.actor_envs)
-        refuse(
-            self.max_lag != "auto" and self.max_lag < least,
+        address, alone = self.ray_address, not self.population and self.pbt != PopulationConfig()
+        setting = differences(PopulationConfig(), self.pbt)[0][0] if alone else ""
+        excluded = {
+            f"act_on is {self.act_on!r}; allowed with --local, which has one thread: auto": (
+                self.local and self.act_on != "auto"
+            ),
+            "act_on is 'cuda'; allowed with device 'cpu': auto, cpu": self.act_on == "cuda" and self.device == "cpu",
+            f"num_actors is 'auto'; allowed with {why}: a number": elastic and in_order,
+            f"actor_gpus is {self.actor_gpus}; allowed: 0..1, and 0 with --local and --act-on": (
+                not 0 <= self.actor_gpus <= 1 - self.in_process
+            ),
+            "actor_cpus is 0; allowed with num_actors = 'auto': above 0": elastic and not self.actor_cpus,
             f"max_lag is {self.max_lag}; allowed with {self.actor_envs} environments per actor and updates of "
-            f"{self.envs_per_update}: auto, or at least {least}",
-        )
-        if self.ray_address is not None and (not self.ray_address or "://" in self.ray_address):
-            raise EngramError(f"ray_address is {self.ray_address!r}; allowed: auto or HOST:PORT, of the cluster's head")
-        if self.population < 0 or self.population == 1:
-            raise EngramError(f"population is {self.population}; allowed: 0 (a single learner) or at least 2")
-        refuse(
-            self.population and self.levels.curriculum,
+            f"{self.envs_per_update}: auto, or at least {least}": self.max_lag != "auto" and self.max_lag < least,
+            f"ray_address is {address!r}; allowed: auto or HOST:PORT, of the cluster's head": (
+                address is not None and (not address or "://" in address)
+            ),
+            f"population is {self.population}; allowed: 0 (a single learner) or at least 2": (
+                self.population < 0 or self.population == 1
+            ),
             f"population is {self.population}, and members in different stages of a curriculum cannot be compared; "
-            "allowed with --curriculum: --population 0",
-        )
-        if not self.population and self.pbt != PopulationConfig():
-            name, *_ = differences(PopulationConfig(), self.pbt)[0]
-            raise EngramError(f"pbt.{name} is set, but population is 0; allowed: with --population of at least 2")
+            "allowed with --curriculum: --population 0": self.population and self.levels.curriculum,
+            f"pbt.{setting} is set, but population is 0; allowed: with --population of at least 2": alone,
+        }
+        for message, holds in excluded.items():
+            refuse(holds, message)
+        self._check_learners()
         for each in self.pbt.explored:
             applied(self.learner, {each.setting: each.numbers[0]})
         check_device(self.device)
@@ -166,26 +169,19 @@ class RunConfig(Settings):
         flags |= {"--pbt.together on": self.pbt.together == "on"}
         flags |= {"--replay-ratio": self.learner.replay_ratio > 0}
         flags |= {"--actor-gpus": self.device.startswith("cuda") and self.actor_gpus > 0}
-        if flag := next((flag for flag, active in flags.items() if active), None):
-            raise EngramError(f"num_learners is {self.num_learners}; allowed with {flag}: 1")
+        flags |= {"--num-actors auto": not self.population and self.fixed_actors is None}
+        flag = next((flag for flag, active in flags.items() if active), "")
+        refuse(flag, f"num_learners is {self.num_learners}; allowed with {flag}: 1")
         if self.population:  # members are distributed over the learners
             limits = {"population": self.population}
-        elif self.fixed_actors is None:
-            raise EngramError(f"num_learners is {self.num_learners}; allowed with --num-actors auto: 1")
         else:
-            limits = {"num_actors": self.fixed_actors}
+            limits = {"num_actors": self.fixed_actors or 1}
             limits |= {} if self.synchronous else {"envs_per_update": self.envs_per_update}
         for name, value in limits.items():
             refuse(
                 value < self.num_learners,
                 f"num_learners is {self.num_learners}; allowed with {name} = {value}: at most {value}",
             )
-
-    def _check_actors(self) -> None:
-        if not 0 <= self.actor_gpus <= 1 - self.in_process:
-            raise EngramError(f"actor_gpus is {self.actor_gpus}; allowed: 0..1, and 0 with --local and --act-on")
-        if self.fixed_actors is None and not self.actor_cpus:
-            raise EngramError("actor_cpus is 0; allowed with num_actors = 'auto': above 0")
 
     @staticmethod
     def upgrade(data: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 import tyro
 from tyro.conf import OmitArgPrefixes
 
+from ...agents.cores.registry import core_class
 from ...base.errors import EngramError
 from ...base.messages import SEEDS
 from ...base.settings import Settings, setting
@@ -69,12 +70,9 @@ BY_TASK: dict[str, dict[str, Any]] = {
 """Settings of the papers' recipes that differ from the defaults, by class of task. The first two papers' batches are
 1600 and 128 sequences, their heads four hidden layers of 256."""
 
-BY_CORE: dict[str, dict[str, Any]] = {"rmc": {"lr": 3e-4}, "gtrxl": {"lr": 3e-4}}
-"""Cores that need a smaller learning rate with Adam."""
-
 
 def recipe(task: str, core: str) -> ProbeConfig:
-    """The usual settings for a core on a task. Raises ValueError naming the nearest tasks for an unknown one."""
+    """The usual settings for a core on a task. Raises ValueError naming the nearest names for an unknown one."""
     entry, _ = find_task(task)
-    settings = BY_TASK.get(entry.place, {}) | BY_CORE.get(core, {})
+    settings = BY_TASK.get(entry.place, {}) | {"lr": core_class(core).supervised_lr}
     return ProbeConfig(task=task, core=core, learner=replace(SupervisedConfig(), **settings))
