@@ -141,12 +141,7 @@ def train(
                 panel.message(describe(config, agents[0], device, changed))
                 learners = make_learners(config, agents)
                 if directory:
-                    scratch = "starts from scratch, without a checkpoint"
-                    panel.message(f"continues from step {steps_of(saved):,}" if saved else scratch)
-                if begin_anew:
-                    panel.message(
-                        f"environments start new episodes: their saved state is code, which only {TRUST} runs"
-                    )
+                    panel.message(beginning(saved, begin_anew))
                 outcome = _run(config, learners, fields, acting, stop, start, panel, directory, saved, callbacks)
                 acting.exit_code = outcome.exit_code
             at_end(outcome)
@@ -333,6 +328,13 @@ def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str
         stages = "; ".join(map(in_words, config.levels.stages))
         lines.append(f"stages: {stages} (next at {config.levels.curriculum_measure} {scores})")
     return "\n".join([*lines, changed] if changed else lines)
+
+
+def beginning(saved: dict[str, Any] | None, begin_anew: bool) -> str:
+    """Text on a resumed run: its step, and whether its environments are reset."""
+    text = f"continues from step {steps_of(saved):,}" if saved else "starts from scratch, without a checkpoint"
+    anew = f"environments start new episodes: their saved state is code, which only {TRUST} runs"
+    return f"{text}\n{anew}" if begin_anew else text
 
 
 def refuse_taken(url: str | None) -> None:
