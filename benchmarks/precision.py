@@ -1,7 +1,7 @@
 """float32 against bfloat16 factors on this CPU, in turns: one multiplication, the parts of training, whole runs.
 
     python benchmarks/precision.py                      7 minutes; writes results/precision.json
-    python benchmarks/precision.py --curves FOLDER      learning curves of five seeds each, for rl-compare
+    python benchmarks/precision.py --curves FOLDER      learning curves of five seeds each, into the same file
 
 Nothing else should run on the machine. Ratios are bfloat16's rate over float32's, of neighboring measurements.
 """
@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from engram.agents import bf16, kernels
@@ -40,7 +41,7 @@ PRECISIONS = ("float32", "bf16")
 CURVES = {
     "cartpole": ["--env", "CartPole-v1", "--core", "lstm", "--total-steps", "250000"],
     "boxworld": ["--env", "boxworld", "--core", "rmc", "--preset", "easy", "--total-steps", "400000"],
-    "t-maze": ["--env", "t-maze", "--core", "concrete", "--preset", "easy", "--total-steps", "2000000"],
+    "t-maze": ["--env", "t-maze", "--core", "concrete", "--preset", "easy", "--population", "1", "--total-steps", "2000000"],
 }
 
 
@@ -87,15 +88,31 @@ def training(arguments: list[str], turns: int, length: float) -> dict[str, Any]:
     return {"steps_per_second": rates, "ratio": round(statistics.median(ratios), 3)}
 
 
-def curves(folder: Path, seeds: str) -> None:
-    """Train every case with both precisions; existing folders are skipped."""
+def curves(folder: Path, seeds: str) -> dict[str, Any]:
+    """Train every case with both precisions (existing folders are skipped), and compare the last fifth of training."""
+    results: dict[str, Any] = {}
     for name, arguments in CURVES.items():
+        ends: list[list[float]] = []
         for precision in PRECISIONS:
             place = folder / f"{name}-{precision}"
             if not place.exists():
                 run = ["--seeds", seeds, "--jobs", "1", "--local", "--precision", precision, "--run-dir", str(place)]
                 subprocess.run(["rl-train", *arguments, *run], check=True)
-        print(f"rl-compare {folder / name}-float32 {folder / name}-bf16", flush=True)
+            ends.append([last_fifth(file) for file in sorted(place.glob("seed-*/metrics.jsonl"))])
+        sample = np.random.default_rng(0)
+        means = [sample.choice(each, (10_000, len(each))).mean(1) for each in ends]
+        interval = [round(float(each), 3) for each in np.quantile(means[1] - means[0], (0.025, 0.975))]
+        results[name] = {"flags": arguments, **dict(zip(PRECISIONS, ends, strict=True)), "difference_95": interval}
+        print(name, results[name], flush=True)
+    return results
+
+
+def last_fifth(file: Path) -> float:
+    """Mean score of the episodes in the last fifth of a run: the share solved, else the return."""
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    measure = "episode/solved" if "episode/solved" in rows[-1]["metrics"] else "episode/return"
+    scores = [row["metrics"][measure] for row in rows if row["step"] > 0.8 * rows[-1]["step"]]
+    return round(statistics.mean(scores), 4)
 
 
 def main() -> None:
@@ -108,7 +125,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0)
     options = parser.parse_args()
     if options.curves:
-        curves(options.curves, options.seeds)
+        found = {"curves": curves(options.curves, options.seeds)}
+        RESULT.write_text(json.dumps(json.loads(RESULT.read_text()) | found, indent=1) + "\n")
         return
     if not bf16.routine():
         sys.exit(f"no bfloat16 multiplications: {bf16.missing()}")
@@ -118,7 +136,7 @@ def main() -> None:
         arguments = CASES[name]
         results["cases"][name] = {"parts": parts(arguments)} | training(arguments, options.turns, options.seconds)
         print(name, json.dumps(results["cases"][name]), flush=True)
-        RESULT.write_text(json.dumps(provenance() | results, indent=1) + "\n")
+        RESULT.write_text(json.dumps(json.loads(RESULT.read_text()) | provenance() | results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

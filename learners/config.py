@@ -79,7 +79,7 @@ class LearnerConfig(Settings):
 
     cuda_graph: bool = False
     """Record the whole update as one CUDA graph and replay it; a failure only prints its reason."""
-    precision: Precision = "float32"
+    precision: Precision = "auto"
     """Factors of matrix multiplications: float32; tf32, 10 bits, on a GPU; bf16, bfloat16, on a GPU in torso and heads,
     on a CPU with AVX512-BF16 or AMX with all large weights, also when acting; auto, bf16 on a CPU where it is faster,
     else float32. Weights, states, sums and losses stay float32."""
