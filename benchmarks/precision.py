@@ -41,7 +41,18 @@ PRECISIONS = ("float32", "bf16")
 CURVES = {
     "cartpole": ["--env", "CartPole-v1", "--core", "lstm", "--total-steps", "250000"],
     "boxworld": ["--env", "boxworld", "--core", "rmc", "--preset", "easy", "--total-steps", "400000"],
-    "t-maze": ["--env", "t-maze", "--core", "concrete", "--preset", "easy", "--population", "1", "--total-steps", "2000000"],
+    "t-maze": [
+        "--env",
+        "t-maze",
+        "--core",
+        "concrete",
+        "--preset",
+        "easy",
+        "--population",
+        "1",
+        "--total-steps",
+        "2000000",
+    ],
 }
 
 
@@ -110,8 +121,10 @@ def curves(folder: Path, seeds: str) -> dict[str, Any]:
 def last_fifth(file: Path) -> float:
     """Mean score of the episodes in the last fifth of a run: the share solved, else the return."""
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    measure = "episode/solved" if "episode/solved" in rows[-1]["metrics"] else "episode/return"
-    scores = [row["metrics"][measure] for row in rows if row["step"] > 0.8 * rows[-1]["step"]]
+    measure = "episode/solved" if any("episode/solved" in row["metrics"] for row in rows) else "episode/return"
+    scores = [
+        row["metrics"][measure] for row in rows if row["step"] > 0.8 * rows[-1]["step"] and measure in row["metrics"]
+    ]
     return round(statistics.mean(scores), 4)
 
 
