@@ -4,11 +4,10 @@
 * `sb3`: sb3-contrib's RecurrentPPO, 32 environments, rollouts of 40 steps, 1 or 4 epochs, entropy cost .005. Exact.
 * `torchrl`: its PPO, LSTMModule and GAE, 64 environments, rollouts of 32 steps, 4 epochs. Exact: sequences are split at
   the ends of episodes. It has no recurrent PPO to start from: the loop here follows its examples.
-* `sample_factory`: APPO, here synchronous and serial, 64 environments, its defaults otherwise. Resets states exactly; a
-  truncated episode counts as terminated by default.
-* `rllib`: PPO, 32 environments, 4 epochs. Its own network: the same
-  convolutions or embedding without the planes of positions. Sequences of 20 steps are padded. The CPU time of Ray's
-  other processes is not counted.
+* `sample_factory`: APPO, here synchronous and serial, 64 environments, its defaults otherwise. Exact recurrent
+  states; by default a truncated episode counts as terminated.
+* `rllib`: PPO, 32 environments, 4 epochs. Its own network: the same convolutions or embedding, without the planes of
+  positions. Sequences of 20 steps are padded. The CPU time of Ray's other processes is not counted.
 """
 
 from typing import Any
