@@ -4,8 +4,8 @@
     python benchmarks/time_to_score/run.py WORK --tasks boxworld --peers engram cleanrl-64 --seeds 1
 
 PYTHON is an interpreter that has engram, the libraries of libraries.py, which describes each, and psutil. Time is CPU
-time with the start of the process, which other load changes by up to a half. engram is `rl-train --local` as a user starts
-it. Every library has the same environments, stepped in batches by the same code, and the same convolutions or
+time with the start of the process, which other load changes by up to a half. engram is `rl-train --local` as a user
+starts it. Every library has the same environments, stepped in batches by the same code, and the same convolutions or
 embedding where it allows; all other settings are its own. Its learning rate is tried at three values with the first
 seed for --search-limit minutes of CPU time; the best one runs all seeds for --limit minutes, if it reaches the score
 with the first.
