@@ -108,7 +108,7 @@ class SharedGroup(Group):
         all others at once, so the latency of a link counts once or twice for any N; in a ring it would count 2 (N - 1)
         times. For a long tensor, each of three or more learners adds 1/N of it and sends that to the others."""
         if self.size == 2:
-            return flat + self._swap(flat, [len(flat) * (rank != self.rank) for rank in range(2)])
+            return self._swap(flat, [len(flat) * (rank != self.rank) for rank in range(2)]).add_(flat)
         short = self.size * len(flat) <= SHORT
         sent = flat.repeat(self.size) if short else pad(flat, (0, -len(flat) % self.size))
         total = functools.reduce(torch.add, self._swap(sent).chunk(self.size))
