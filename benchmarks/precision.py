@@ -38,21 +38,11 @@ CASES = {
     "t-maze concrete": ["--env", "t-maze", "--core", "concrete"],
 }
 PRECISIONS = ("float32", "bf16")
+EASY = ("--preset", "easy")
 CURVES = {
     "cartpole": ["--env", "CartPole-v1", "--core", "lstm", "--total-steps", "250000"],
     "boxworld": ["--env", "boxworld", "--core", "rmc", "--preset", "easy", "--total-steps", "400000"],
-    "t-maze": [
-        "--env",
-        "t-maze",
-        "--core",
-        "concrete",
-        "--preset",
-        "easy",
-        "--population",
-        "1",
-        "--total-steps",
-        "2000000",
-    ],
+    "t-maze": ["--env", "t-maze", "--core", "concrete", *EASY, "--population", "0", "--total-steps", "2000000"],
 }
 
 

@@ -316,13 +316,13 @@ class RayPool:
             self._answers += 1
             slot.requests.popleft()
             slot.since, slot.stepped = time.monotonic(), True
-            request.answer = unpack(result)
+            unroll: Unroll = unpack(result)
             if request.parcel is not None:
-                stored = Stored(request.parcel, 0, len(request.answer.weights_version))
-                request.answer = request.answer._replace(stored=(stored,))
+                unroll = unroll._replace(stored=(Stored(request.parcel, 0, len(unroll.weights_version)),))
+            request.answer = unroll
             if not self._streaming:
-                self._gathered[slot.number] = request.answer
-            self._unroll_seconds += (request.answer.seconds - self._unroll_seconds) / 2
+                self._gathered[slot.number] = unroll
+            self._unroll_seconds += (unroll.seconds - self._unroll_seconds) / 2
             if self._failures.total:
                 self._failures.forgive(slot.number)
             assert slot.place is not None, "its location arrives before its first request"

@@ -22,7 +22,6 @@ from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
 from ...agents.values import map_leaves
-from ..unroll import Unroll
 
 SMALL_BYTES = 1 << 16
 """Size in bytes below which an unroll is one string: copying takes microseconds, a dozen separate buffers a hundred."""
@@ -122,8 +121,8 @@ def cut(content: bytes, pieces: int) -> Any:
     return content if pieces == 1 else [content[size * part : size * (part + 1)] for part in range(pieces)]
 
 
-def pack(unroll: Unroll) -> Parcel | bytes:
-    """Serialize an unroll, which must not change until the parcel has been pickled."""
+def pack(unroll: Any) -> Parcel | bytes:
+    """Serialize an unroll or another structure of tensors, which must not change until the parcel has been pickled."""
     contents: list[Any] = []
 
     def take(value: Any) -> Any:
@@ -139,8 +138,8 @@ def pack(unroll: Unroll) -> Parcel | bytes:
     return pickle.dumps(parcel, protocol=5) if small else parcel
 
 
-def unpack(parcel: Parcel | bytes) -> Unroll:
-    """Restore the packed unroll, bit for bit; its tensors are read-only views of the parcel."""
+def unpack(parcel: Parcel | bytes) -> Any:
+    """Restore what was packed, bit for bit; its tensors are read-only views of the parcel."""
     form, contents = pickle.loads(parcel) if isinstance(parcel, bytes) else parcel
     rest = iter(contents)
 

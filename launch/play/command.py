@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -11,12 +12,13 @@ from typing import Annotated, Any
 
 import tyro
 
+from ... import zoo
 from ...base.errors import refuse, user_errors
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
-from ...envs.registration import environment_names
+from ...envs.registration import environment_names, is_environment
 from ..config.command_line import parse
-from .game import Game
+from .game import Game, Player
 from .terminal import Terminal
 
 KEYS = {
@@ -27,28 +29,47 @@ KEYS = {
     "stay": (" ", "."),
 }
 """Keys by the name of the action; other actions are typed as numbers, with leading zeros for ten or more actions."""
-NEXT, QUIT, VIEW, RULES = ("n", "\n"), ("q", "\x1b"), "v", "?"
+NEXT, QUIT, VIEW, RULES, PAUSE, TAKE_OVER = ("n", "\n"), ("q", "\x1b"), "v", "?", " ", "t"
+AGENT_FPS, FASTEST_FPS = 8.0, 256.0
+SPEEDS = {"+": 2.0, "=": 2.0, "-": 0.5}
 COMMON_KEYS = "v view   ? rules   q quit"
+AGENT_KEYS = f"space go/pause   n step   +- speed   t take over   {COMMON_KEYS}"
+HAND_KEYS = f"t agent continues   arrows or digits act   n next   {COMMON_KEYS}"
 
-_HELP = f"""Play an environment ({", ".join(environment_names())})."""
+_HELP = f"""Play an environment ({", ".join(environment_names())}), or watch a trained agent and take over from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlayConfig(Settings):
-    """The environment to play, and the settings."""
+    """The environment or agent to play, and the settings."""
 
     name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
-    """Environment, by short name or id."""
+    """Environment, by short name or id; or a run directory or zoo:NAME, to watch its agent and take over from it."""
     full: bool = False
     """Show the whole board instead of the agent's view (the key v toggles it)."""
     seed: int = setting(0, (0, None))
     """Seed of the levels, at least 0."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters of the environment, KEY=VALUE."""
+    """Parameters of the environment, KEY=VALUE; with a run, those that differ from the training run's."""
     fps: float = setting(0.0, (0, 1000))
     """Steps per second, with "stay" if no key is pressed; 0 waits for a key."""
     record: str = setting("", file="")
     """Output file (JSON) for environment, parameters, seed, actions and scores."""
+    checkpoint: str = "latest"
+    """With a run: latest, best or a step."""
+    member: int = setting(-1, (-1, None))
+    """With a run: which member of a population; -1 is the one with the highest mean return in training."""
+    greedy: bool = False
+    """With a run: take the most likely action instead of sampling one from the policy."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.checkpoint, self.member, self.greedy) != ("latest", -1, False) and not self.is_run():
+            raise ValueError("checkpoint, member and greedy are for a run directory or zoo:NAME, and none is given")
+
+    def is_run(self) -> bool:
+        """Whether an agent plays."""
+        return self.name.startswith(zoo.PREFIX) or (not is_environment(self.name) and os.path.isdir(self.name))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,16 +81,18 @@ def main(arguments: Sequence[str]) -> int:
 
 def play(config: PlayConfig) -> int:
     """Let the user play until they quit."""
-    game = Game(config.name, config.env_args, config.seed)
-    refuse(
-        config.fps and "stay" not in game.batch.action_names,
-        f"fps is {config.fps}, but {config.name} has no action that stays; allowed: 0",
-    )
+    player = None
+    if config.is_run():
+        options = {"checkpoint": config.checkpoint, "member": config.member, "greedy": config.greedy}
+        player = Player(config.name, env_args=config.env_args, seed=config.seed, **options)
+    game = player.game if player else Game(config.name, config.env_args, config.seed)
+    if not player and config.fps and "stay" not in game.batch.action_names:
+        raise ValueError(f"fps is {config.fps}, but {config.name} has no action that stays; allowed: 0")
     refuse(not (sys.stdin.isatty() and sys.stdout.isatty()), "playing needs a terminal")
     game.begin()
     try:
         with Terminal() as terminal:
-            _Session(game, terminal, config).run()
+            _Session(game, terminal, config, player).run()
     except KeyboardInterrupt:
         pass
     finally:
@@ -83,10 +106,12 @@ def play(config: PlayConfig) -> int:
 
 
 class _Session:
-    """Connects the user's keys, the game and the screen."""
+    """Connects the user's keys, the agent, the game and the screen."""
 
-    def __init__(self, game: Game, terminal: Terminal, config: PlayConfig) -> None:
-        self.game, self.terminal, self.full, self.fps = game, terminal, config.full, config.fps
+    def __init__(self, game: Game, terminal: Terminal, config: PlayConfig, player: Player | None) -> None:
+        self.game, self.terminal, self.player, self.full = game, terminal, player, config.full
+        self.fps = config.fps or (AGENT_FPS if player else 0.0)
+        self.by_hand, self.paused = player is None, player is not None
         names = list(game.batch.action_names)
         self.moves = {key: names.index(name) for name, keys in KEYS.items() if name in names for key in keys}
         self.numbered = [action for action, name in enumerate(names) if name not in KEYS]
@@ -96,7 +121,7 @@ class _Session:
         """Play until the user quits."""
         while True:
             self._show()
-            waits = not self.fps or self.game.over
+            waits = not self.fps or self.paused or (self.by_hand and self.game.over)
             key = self.terminal.key(-1 if waits else max(round(1000 / self.fps), 1))
             if key in QUIT:
                 return
@@ -104,11 +129,28 @@ class _Session:
                 self.full = not self.full
             elif key == RULES:
                 self._show_rules()
+            elif self.player and key == TAKE_OVER:
+                self.by_hand, self.paused = not self.by_hand, True
+            elif self.player and key in SPEEDS:
+                self.fps = min(max(self.fps * SPEEDS[key], 0.5), FASTEST_FPS)
+            elif not self.by_hand:
+                self._let_agent_act(key)
             elif self.game.over:
                 if key in NEXT:
-                    self.game.act(0)
-            elif (action := self.moves[" "] if key == "" else self._action(key)) is not None:
-                self.game.act(action)
+                    self._act(0)
+            elif (action := self.moves[PAUSE] if key == "" else self._action(key)) is not None:
+                self._act(action)
+
+    def _act(self, action: int) -> None:
+        self.game.act(self.player.choose(action) if self.player else action)
+
+    def _let_agent_act(self, key: str) -> None:
+        assert self.player
+        if key == PAUSE:
+            self.paused = not self.paused
+        elif key in NEXT or key == "":
+            self.game.act(self.player.choose())
+            self.paused = self.paused or self.game.over
 
     def _action(self, key: str) -> int | None:
         """The action of a key, or of the digits typed so far; None while the number is incomplete or not an action."""
@@ -126,11 +168,16 @@ class _Session:
         status = f"step {game.steps}   reward {game.reward:+.6g}   score {game.score:.6g}"
         if game.over:
             status += f"   the end ({facts})" if (facts := game.facts()) else "   the end"
+        elif self.player:
+            acting = "the agent waits" if self.paused else f"the agent plays, {self.fps:g} steps/s"
+            status += f"   {'you play' if self.by_hand else acting}"
         title = f"{game.name}   seed {game.seed}, game {len(game.scores) + (not game.over)}   {view}"
         lines = [title, _purpose(game)]
         self.terminal.show(lines, game.batch.paint(0, self.full), game.batch.symbols, status, self._keys())
 
     def _keys(self) -> str:
+        if self.player:
+            return HAND_KEYS if self.by_hand else AGENT_KEYS
         if self.game.over:
             return f"n next game   {COMMON_KEYS}"
         names = list(self.game.batch.action_names)

@@ -134,6 +134,32 @@ def test_purpose_and_symbols_are_on_the_screen_and_compiling_comes_before_it():
     assert terminal.close() == 0
 
 
+def test_an_agent_plays_pauses_changes_speed_and_hands_over(tmp_path):
+    file = tmp_path / "game.json"
+    terminal = Terminal("zoo:graph-fwm", "--fps", "2", "--record", str(file))
+    terminal.wait_for("the agent waits")
+    terminal.press(b"n", b"n", b"t")
+    terminal.wait_for("you play")
+    terminal.press(b"2", b"0", b"t")
+    terminal.wait_for("t take over")
+    terminal.press(b"+", b"+", b"+", b"+", b"+", b"+", b" ")
+    terminal.wait_for("(successes")  # letters before it that the line had already are not sent again
+    terminal.press(b"q")
+    assert terminal.close() == 0
+    saved = json.loads(file.read_text())
+    assert saved["actions"][2:4] == [2, 0]
+    assert len(saved["actions"]) >= 30
+
+
+@pytest.mark.nightly
+def test_the_agent_of_a_run_that_is_none_is_refused(tmp_path):
+    terminal = Terminal(str(tmp_path))
+    terminal.wait_for("rl-play: ")
+    assert terminal.close() == 2
+    assert b"Traceback" not in terminal.shown
+    assert str(tmp_path).encode() in terminal.shown
+
+
 def test_the_first_key_compiles_nothing():
     code = (
         "from engram.launch.play.game import Game; g = Game('maze', {}, 0); g.begin();"
@@ -194,7 +220,8 @@ def test_mistakes_are_told(words, message, monkeypatch):
         (["maze", "--record", "/"], "record is '/', which is a directory"),
         (["maze", "--record", "/nowhere/at/all"], "there is no directory '/nowhere/at'"),
         ([], "missing: NAME"),
-        (["maze", "--greedy"], "unknown flag '--greedy'"),
+        (["maze", "--greedy"], "checkpoint, member and greedy are for a run directory"),
+        (["zoo:graph-fwm", "--member", "-2"], "member is -2"),
     ],
 )
 def test_bad_values_are_told(words, message):
