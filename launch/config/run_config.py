@@ -130,7 +130,7 @@ class RunConfig(Settings):
             check_url("checkpoint_url", self.checkpoint_url)
         why = "--local" if self.local else "--act-on" if self.in_process else "--sync, A2C and PPO"
         in_order, elastic = self.synchronous or self.in_process, self.fixed_actors is None
-        least = 0 if self.synchronous else least_max_lag(self.share_envs, self.actor_envs)
+        least = 0 if self.synchronous else least_max_lag(max(self.share_envs, 1), self.actor_envs)
         address, alone = self.ray_address, not self.population and self.pbt != PopulationConfig()
         setting = differences(PopulationConfig(), self.pbt)[0][0] if alone else ""
         excluded = {
