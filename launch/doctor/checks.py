@@ -200,7 +200,7 @@ def token(config: RunConfig) -> Finding:
     file = token_file()
     if "RAY_AUTH_TOKEN" not in os.environ and not token_is_kept():
         advice = "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, as on the cluster's head"
-        what = f"{file} cannot be read or written"
+        what = f"{file} cannot be read or written; each private Ray gets another one"
         return _if(bool(config.ray_address), "token", "problem", what, advice)
     readable = os.access(file, os.R_OK) and bool(file.stat().st_mode & 0o077)
     return _if(

@@ -143,7 +143,8 @@ def fixed_differences(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, An
     """Differences between two configurations (setting, old, new) that are not allowed within one run."""
     # Settings added to an algorithm after a run was saved have their defaults.
     old, new = (replace(each, learner=each.learner.resolved()) for each in (old, new))
-    return [each for each in differences(old, new) if each[0] not in RESUMABLE]
+    fixed = [each for each in differences(old, new) if each[0] not in RESUMABLE]
+    return [each for each in fixed if each[0] != "learner.precision" or "auto" not in each]  # auto: any that was chosen
 
 
 def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]]:

@@ -93,6 +93,7 @@ def test_what_is_in_a_run(run):
         local=True,
         total_steps=300,
         run_dir=str(run.path),
+        precision=run.config.learner.precision,  # the one that auto chose on this machine
     )
     metrics = run.metrics
     assert metrics["step"].tolist() == [row["step"] for row in rows(run.path)]
