@@ -134,7 +134,8 @@ def main() -> None:
     if not bf16.routine():
         sys.exit(f"no bfloat16 multiplications: {bf16.missing()}")
     prepare_process(1)
-    results: dict[str, Any] = {"gflops": multiplications(), "cases": {}}
+    before = json.loads(RESULT.read_text()).get("cases", {}) if RESULT.exists() else {}
+    results: dict[str, Any] = {"gflops": multiplications(), "cases": before}
     for name in options.only:
         arguments = CASES[name]
         results["cases"][name] = {"parts": parts(arguments)} | training(arguments, options.turns, options.seconds)

@@ -22,11 +22,12 @@ from engram.launch.metrics.provenance import provenance
 RESULT = Path(__file__).parent / "results" / "start.json"
 PROGRAM = """
 import json, sys, time
-born = float(sys.argv.pop(1))
+born, file = float(sys.argv.pop(1)), sys.argv.pop(1)
 moments = {"interpreter": round(time.time() - born, 2)}
 
 def note(name):
     moments.setdefault(name, round(time.time() - born, 2))
+    open(file, "w").write(json.dumps(moments))  # rl-train may leave without the interpreter's clean-up
 
 class Watched:
     "The stream of the output, which notes the first text in it."
@@ -68,11 +69,7 @@ def run_training(*args, **kwargs):
     watch()
     return original(*args, **kwargs)
 command.run_training = run_training
-file = sys.argv.pop(1)
-try:
-    command.run()
-finally:
-    open(file, "w").write(json.dumps(moments))
+command.run()
 """
 
 

@@ -17,11 +17,8 @@ from ...actors.pool import ActorPool
 from ...agents import unique_observations
 from ...agents.agent import Agent
 from ...agents.threads import use_threads
-from ...agents.values import map_leaves
 from ...base.compiled import is_kept, when_compiling
-from ...base.errors import EngramError, refuse, user_errors
-from ...base.memory import memory
-from ...base.messages import size_in_words
+from ...base.errors import EngramError, user_errors
 from ...base.stop_flag import StopFlag
 from ...envs.foreign import ForeignBatch
 from ...learners import checkpoints
@@ -32,6 +29,7 @@ from ..config.command_line import TRUST
 from ..config.device import find_device, on_device
 from ..config.run_config import RunConfig
 from ..config.settings.plain import to_dict
+from ..config.sizes import check_memory
 from ..config.urls import redacted
 from ..metrics.member import Member
 from ..metrics.panel import Panel
@@ -195,26 +193,12 @@ def make_agents(config: RunConfig, factory: ActorFactory, device: torch.device) 
             if config.levels.curriculum:
                 Curriculum(config.levels, batch.episode_fields, 0)
             factory.check_levels(batch)
-            check_memory(config, batch)
+            check_memory(config, factory, batch)
             agents: list[Agent] = []
             for member in range(config.num_members):
                 torch.manual_seed(member_seed(config.seed, member))
                 agents.append(factory.make_agent(batch).to(device))
     return agents, tuple(batch.episode_fields)
-
-
-def check_memory(config: RunConfig, batch: Any) -> None:
-    """Raise EngramError if the observations of an update and of all actors' unrolls do not fit in this machine."""
-    sizes: list[int] = []
-    map_leaves(lambda x: sizes.append(x.nbytes) or x, batch.new_observation())
-    actors = (config.fixed_actors or 1) if config.in_process or not config.ray_address else 1
-    environments = config.columns + actors * config.actor_envs * config.num_members
-    total, available = environments * sum(sizes) * (config.unroll_length + 1), memory()
-    refuse(
-        total > available.total,
-        f"unrolls of {config.unroll_length} steps would take {size_in_words(total)}, in {environments:,} "
-        f"environments of actors and updates; {available}",
-    )
 
 
 def make_learners(config: RunConfig, agents: Sequence[Agent]) -> list[Learner]:

@@ -11,26 +11,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import torch
+
 from ...actors.unroll import nbytes
 from ...agents.values import flatten
 from ...base.memory import memory as memory_here
 from ...base.memory import own_memory
 from ...base.messages import size_in_words
+from ...base.places import cache_folder, writable_home
 from ...base.processes import num_cores
 from ..cluster.ray_session import OBJECT_STORE_BYTES, token_file, token_is_kept
 from ..config.run_config import RunConfig
+from ..config.sizes import process_bytes
 from ..metrics.provenance import PACKAGES, machine, package_version
 
 TRAINING_COPIES, CHECKPOINT_COPIES = 4, 3
 """Multiples of the weights: weights and at most two moments, and in training also gradients."""
 
 
-RAY_BYTES = 400 * 2**20  # Bytes of Ray's own processes on one machine
-
-
 class Estimate(NamedTuple):
     """Cost of a run in bytes."""
 
+    parameters: int  # Parameters of the network (a count, not bytes)
     unroll: int  # One unroll of one actor
     object_store: int  # Maximum size of unrolls and weights in flight; 0 with --local
     learner: int  # Memory of the learner's process
@@ -38,8 +40,12 @@ class Estimate(NamedTuple):
     disk: int  # Checkpoints
 
 
-def estimate(config: RunConfig, actors: int) -> Estimate:
-    """Estimate from a few steps of one environment. Raises ValueError like the creation of the agent."""
+def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
+    """Estimate from a few steps of one environment. Raises ValueError like the creation of the agent.
+
+    Args:
+        work: bytes of its batches and unrolls (`check_memory`).
+    """
     factory = config.factory()
     sizes: list[int] = []
     for length in (1, 2):
@@ -48,16 +54,17 @@ def estimate(config: RunConfig, actors: int) -> Estimate:
             weights, environment = flatten(actor.agent), _saved(actor)
     step = sizes[1] - sizes[0]
     unroll = config.actor_envs * (sizes[0] + (config.unroll_length - 1) * step)
-    whole, own = own_memory()
-    work = unroll * config.columns // config.actor_envs + TRAINING_COPIES * weights.nbytes * config.num_members
+    whole, _ = own_memory()
+    work += TRAINING_COPIES * weights.nbytes * config.num_members
     store, processes = 0, 0
     if not config.in_process:
         ahead = config.lag_bound + 1
         unrolls = actors if config.synchronous else -(-ahead * config.columns // config.actor_envs)
         store = config.num_members * (unrolls * unroll + (1 + ahead) * weights.nbytes)
-        processes = RAY_BYTES + actors * (own + 2 * unroll)
+        processes = process_bytes(actors) - whole + actors * 2 * unroll
     states = actors * config.actor_envs * environment if config.synchronous else 0
     return Estimate(
+        parameters=weights.size,
         unroll=unroll,
         object_store=store,
         learner=whole + work,
@@ -100,6 +107,7 @@ class Facts(NamedTuple):
     memory: int  # Free memory, within the container's limit
     shared_memory: int  # Free bytes in /dev/shm
     files: int  # Files that a process may open, after raising its soft limit, as Ray does
+    learners: int = 0  # Ray resource `learner`: additional learners for which the node is reserved
 
 
 def look() -> Facts:
@@ -120,7 +128,10 @@ def look() -> Facts:
 
 def examine(config: RunConfig, here: Facts, nodes: Sequence[Facts], estimate: Estimate, actors: int) -> list[Finding]:
     """All findings; `here` is the learner's machine, `nodes` all machines."""
-    findings = [versions(here, nodes), processors(config, here, nodes, actors)]
+    findings = [versions(here, nodes), processors(config, here, nodes, actors), *learners(config, nodes, estimate)]
+    threads = os.environ.get("OMP_NUM_THREADS", "1")
+    advice = "unset OMP_NUM_THREADS: actors then use one thread each"
+    findings.append(_if(threads != "1", "threads", "warning", f"OMP_NUM_THREADS = {threads}", advice))
     files = FILES + FILES_PER_ACTOR * actors
     for node in nodes:
         share = share_of(estimate, node, here, nodes)
@@ -130,7 +141,11 @@ def examine(config: RunConfig, here: Facts, nodes: Sequence[Facts], estimate: Es
         value = f"{node.files:,} allowed on {node.name}, {files:,} needed"
         advice = "ulimit -n 65536, or nofile in /etc/security/limits.conf"
         findings.append(_if(node.files < files, "open files", "problem", value, advice))
-    return [*findings, run_disk(config, estimate), token(config)]
+    findings += [run_disk(config, estimate), home(), token(config)]
+    if not torch.cuda.is_available() and Path("/proc/driver/nvidia/version").exists():
+        value = f"torch {torch.__version__} does not use this machine's GPU"
+        findings.append(Finding("GPU", value, "warning", "install torch for the GPU's driver, or --device cpu"))
+    return findings
 
 
 def _if(wrong: bool, what: str, verdict: Verdict, value: str, advice: str) -> Finding:
@@ -158,6 +173,26 @@ def processors(config: RunConfig, here: Facts, nodes: Sequence[Facts], actors: i
     verdict: Verdict = "problem" if config.ray_address else "warning"
     why = "the others wait forever" if config.ray_address else "they take turns"
     return _if(actors * config.actor_cpus > cores, "processors", verdict, value, f"--num-actors {cores}: {why}")
+
+
+def learners(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> list[Finding]:
+    """Whether every additional learner has a CPU in addition to the actors' and a reserved node, if there are any."""
+    if config.num_learners == 1:
+        return []
+    cores, gpus, reserved = (
+        sum(each) for each in zip(*((n.cores, len(n.gpus), n.learners) for n in nodes), strict=True)
+    )
+    part = f"{config.share_envs} environments of an update each, {size_in_words(4 * estimate.parameters)} of gradient"
+    if config.population:
+        part = f"{-(-config.population // config.num_learners)} members each at most"
+    room, claim = max(0, int(cores - (config.fixed_actors or 1) * config.actor_cpus)), f"a CPU of {cores}"
+    if 0 < reserved < room:
+        room, claim = reserved, f"one of {reserved} Ray resources `learner`"
+    advice, full = f"--num-learners {room + 1}: each but the first claims {claim}", config.num_learners - 1 > room
+    if config.device.startswith("cuda") and gpus < config.num_learners:
+        advice, full = f"each uses one of {gpus} GPUs", True
+    verdict: Verdict = "problem" if config.ray_address else "warning"
+    return [_if(full, "learners", verdict, f"{config.num_learners}: {part}", advice)]
 
 
 def share_of(estimate: Estimate, node: Facts, here: Facts, nodes: Sequence[Facts]) -> int:
@@ -190,6 +225,18 @@ def run_disk(config: RunConfig, estimate: Estimate) -> Finding:
     value = f"{size_in_words(free)} free under {place}, {size_in_words(estimate.disk)} for checkpoints"
     advice = "another --run-dir, or fewer --keep-checkpoints"
     return _if(free < estimate.disk + 2**28, "run directory", "problem", value, advice)
+
+
+def home() -> Finding:
+    """Whether the home directory is writable, for tokens and caches."""
+    if folder := writable_home():
+        return Finding("home directory", str(folder), "ok")
+    try:
+        instead = f"caches are under {cache_folder()}"
+    except OSError as problem:
+        instead = f"nothing is cached ({problem})"
+    advice = f"HOME=DIR, a directory that you can write; {instead}"
+    return Finding("home directory", f"{os.path.expanduser('~')} cannot be written", "warning", advice)
 
 
 def token(config: RunConfig) -> Finding:

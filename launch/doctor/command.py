@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from ...base.errors import EngramError, file_errors, user_errors
 from ...base.messages import size_in_words
 from ..config.command_line import make_console
 from ..config.run_flags import parse_run
+from ..config.sizes import check_memory
 from ..metrics.rows import read_rows
 from ..runs.directory import RunDirectory
 from ..runs.trained import run_config
@@ -20,6 +22,7 @@ from .checks import Estimate, Facts, Finding, Verdict, estimate, examine, look
 from .symptoms import symptoms
 
 NODE_TIMEOUT = 120.0  # Seconds in which a node of the cluster must answer
+RESOURCES = {"cores": "CPU", "learners": "learner"}  # Ray resources of a node, by the field of Facts
 _COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 _HELP = """usage: rl-doctor [--json] [flags of rl-train]
@@ -54,7 +57,9 @@ def main(arguments: Sequence[str]) -> int:
     actors = config.fixed_actors or max(1, int(cores / config.actor_cpus))
     try:
         with user_errors():
-            cost = estimate(config, actors)
+            with closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
+                work = check_memory(config, factory, batch)
+            cost = estimate(config, work, actors)  # once the batch is closed: some environments exist once per machine
     except MemoryError as problem:
         raise EngramError(f"one actor and one update do not fit into memory: {problem}") from problem
     findings = [*lost, *examine(config, here, nodes, cost, actors)]
@@ -94,19 +99,20 @@ def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
     from ..cluster.ray_session import start_ray
 
     start_ray(0, address)
-    pending: dict[str, tuple[int, Any]] = {}
+    pending: dict[str, tuple[dict[str, int], Any]] = {}
     for node in ray.nodes():
         if node["Alive"]:
             strategy: Any = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             remote = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=strategy)(look)
-            pending[node["NodeManagerAddress"]] = int(node["Resources"].get("CPU", 0)), remote.remote()
+            own = {field: int(node["Resources"].get(name, 0)) for field, name in RESOURCES.items()}
+            pending[node["NodeManagerAddress"]] = own, remote.remote()
     facts: list[Facts] = []
     lost: list[Finding] = []
-    for name, (cores, ref) in pending.items():
+    for name, (own, ref) in pending.items():
         try:
             # Ray may give actors fewer cores of a node than it has: none of a GPU head's.
             node_facts: Any = ray.get(ref, timeout=NODE_TIMEOUT)
-            facts.append(node_facts._replace(cores=cores))
+            facts.append(node_facts._replace(**own))
         except (GetTimeoutError, RayError) as problem:
             last = str(problem).strip().splitlines()[-1]
             advice = "install the same engram there (docs/tutorials/cluster.md)"
@@ -127,14 +133,16 @@ def print_json(findings: Sequence[Finding], **others: Any) -> None:
 
 
 def show(findings: Sequence[Finding], cost: Estimate, console: Console) -> None:
-    """A table of the findings, and the estimate."""
+    """Two tables: the findings, and the estimate."""
     show_findings(findings, console)
-    console.print(
-        f"\nthis run takes about {size_in_words(cost.memory)} of memory on all machines together (at most "
-        f"{size_in_words(cost.object_store)} in the object store, {size_in_words(cost.unroll)} per unroll) and at most "
-        f"{size_in_words(cost.disk)} of disk for checkpoints",
-        soft_wrap=True,
-    )
+    rows = Table("this run takes", "", box=None)
+    facts = {"parameters": f"{cost.parameters:,}", "one unroll": size_in_words(cost.unroll)}
+    facts |= {"object store": f"at most {size_in_words(cost.object_store)}"}
+    facts |= {"memory": f"about {size_in_words(cost.memory)}, on all machines together"}
+    for row in (facts | {"checkpoints": f"at most {size_in_words(cost.disk)}"}).items():
+        rows.add_row(*row)
+    console.print()
+    console.print(rows)
 
 
 def show_findings(findings: Sequence[Finding], console: Console) -> None:

@@ -78,8 +78,10 @@ class FigureRun(Job):
         """Raise EngramError if the run was started with other settings than the curve's."""
         if not self.begun:
             return
-        expected = replace(self.curve.config, seed=self.seed)
-        for name, then, now in fixed_differences(self._config(), expected):
+        begun, expected = self._config(), replace(self.curve.config, seed=self.seed)
+        if expected.learner.precision == "auto":  # the run recorded which one it chose
+            expected = replace(expected, learner=replace(expected.learner, precision=begun.learner.precision))
+        for name, then, now in fixed_differences(begun, expected):
             raise EngramError(
                 f"{self.folder} was trained with {name} = {then!r}, curve {self.curve.name} has {now!r} now; "
                 "move the directory away, or choose another one with --runs"

@@ -13,11 +13,10 @@ from ...learners import checkpoints
 from ..config.command_line import value_of
 from ..config.run_config import RESUMABLE, RunConfig
 from ..config.run_flags import parse_run
-from ..config.settings.plain import from_dict
 from ..config.urls import is_redacted
 from . import saved
 from .directory import RunDirectory
-from .trained import fixed_differences, run_config
+from .trained import fixed_differences, recorded_config, run_config
 from .trainees import difference
 
 NO_EFFECT = ("--preset", "--config", "--run-dir")  # Flags that apply to a new run only
@@ -124,7 +123,7 @@ def _foreign(state: dict[str, Any], config: RunConfig) -> str:
     if "config" not in state:
         return ""
     try:
-        made_with = from_dict(RunConfig, state["config"])
+        made_with = recorded_config(state["config"])
     except (ValueError, TypeError, AttributeError) as problem:
         return f"was made by another version: {problem}"
     changes = fixed_differences(made_with, config)

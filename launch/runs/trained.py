@@ -136,15 +136,19 @@ def run_config(run: RunDirectory) -> RunConfig:
     values = run.config()
     refuse("task" in values and "env" not in values, f"{run.path} is a run of rl-probe; expected: one of rl-train")
     with user_errors(str(run.path / CONFIG)):
-        return from_dict(RunConfig, values)
+        return recorded_config(values)
+
+
+def recorded_config(values: dict[str, Any]) -> RunConfig:
+    """The configuration that a run or a checkpoint recorded. One without a precision was trained in float32."""
+    return from_dict(RunConfig, values | {"learner": {"precision": "float32"} | values.get("learner", {})})
 
 
 def fixed_differences(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, Any]]:
     """Differences between two configurations (setting, old, new) that are not allowed within one run."""
     # Settings added to an algorithm after a run was saved have their defaults.
     old, new = (replace(each, learner=each.learner.resolved()) for each in (old, new))
-    fixed = [each for each in differences(old, new) if each[0] not in RESUMABLE]
-    return [each for each in fixed if each[0] != "learner.precision" or "auto" not in each]  # auto: any that was chosen
+    return [each for each in differences(old, new) if each[0] not in RESUMABLE]
 
 
 def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]]:
@@ -155,11 +159,10 @@ def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]
         refuse(not path.is_dir(), f"{run.path} has no checkpoint of step {int(number)}; there are: {there}")
         return path, saved.read(path)
     refuse(which not in ("latest", "best"), f"checkpoint is {which!r}; allowed: latest, best, or a step: {there}")
-    unreadable, readable = set[Path](), False
+    path, unreadable = None, set[Path]()
     for path, state in saved.readable(run.checkpoints):
         if which == "latest":
             return path, state
-        readable = True
         best = checkpoints.path_of(run.checkpoints, state["best"].step) if state["best"] else None
         if best is not None and best not in unreadable:  # else an earlier checkpoint may name another
             try:
@@ -167,8 +170,10 @@ def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]
             except checkpoints.CheckpointError as problem:
                 _log.warning("skipped the best checkpoint: %s", problem)
                 unreadable.add(best)
-    reason = "best checkpoint that can be read; --checkpoint latest works"
-    raise EngramError(f"{run.path} has no {reason if readable else f'intact checkpoint; there are: {there}'}")
+    refuse(path is None, f"{run.path} has no intact checkpoint; there are: {there}")
+    if unreadable:
+        raise EngramError(f"{min(unreadable)}, the best checkpoint, cannot be read; --checkpoint latest works")
+    raise EngramError(f"{run.path} has no best checkpoint yet, too few episodes have ended; --checkpoint latest works")
 
 
 def evaluation_seed(seed: int) -> int:

@@ -58,9 +58,12 @@ def test_training_and_evaluation(folder: Path, where: tuple[str, ...]) -> None:
         assert "evaluation seed 0" in done.stdout
 
 
-def test_rl_doctor_says_that_private_rays_have_their_own_tokens(folder: Path) -> None:
+def test_rl_doctor_names_a_home_directory_that_cannot_be_written(folder: Path) -> None:
     done = run(folder, ROOTS, "rl-doctor", "--json", *WORDS)
     assert done.returncode == 0, done.stderr
     found = {each["what"]: each for each in json.loads(done.stdout)["findings"]}
+    assert found["home directory"]["verdict"] == "warning"
+    assert found["home directory"]["found"] == f"{ROOTS} cannot be written"
+    assert f"caches are under {folder}/engram-cache-{NOBODY}" in found["home directory"]["advice"]
     assert "cannot be read or written; each private Ray gets another one" in found["token"]["found"]
     assert found["run directory"]["verdict"] == "ok"

@@ -28,6 +28,7 @@ from engram.launch.doctor.checks import (
     Finding,
     estimate,
     examine,
+    learners,
     look,
     processors,
     share_of,
@@ -43,7 +44,7 @@ TINY = [
 ]
 VERSIONS = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0"}
 HERE = Facts("head", VERSIONS, cores=8, gpus=[], memory=2**34, shared_memory=2**32, files=20000)
-SMALL = Estimate(unroll=10**6, object_store=10**8, learner=10**8, memory=10**9, disk=10**6)
+SMALL = Estimate(parameters=1000, unroll=10**6, object_store=10**8, learner=10**8, memory=10**9, disk=10**6)
 
 
 def find(findings: list[Finding], what: str) -> Finding:
@@ -63,7 +64,7 @@ def report(*words: str, shell: str = "", **environment: str) -> tuple[int, dict[
 
 
 def test_a_machine_in_a_bad_way_is_told_what_to_change() -> None:
-    bad = {"RAY_AUTH_MODE": "disabled"}
+    bad = {"OMP_NUM_THREADS": "8", "RAY_AUTH_MODE": "disabled"}
     code, found = report("--num-actors", "300", "--keep-checkpoints", "1000000000", shell="ulimit -n 512;", **bad)
     assert code == 1
     assert found["all"]["verdict"] == "problem"
@@ -72,6 +73,8 @@ def test_a_machine_in_a_bad_way_is_told_what_to_change() -> None:
     assert "ulimit -n 65536" in found["open files"]["advice"]
     assert found["run directory"]["verdict"] == "problem"
     assert "--keep-checkpoints" in found["run directory"]["advice"]
+    assert found["threads"]["verdict"] == "warning"
+    assert "OMP_NUM_THREADS = 8" in found["threads"]["found"]
     assert found["token"]["verdict"] == "warning"
     assert "disabled" in found["token"]["found"]
     assert found["memory"]["verdict"] == "problem", "300 processes"
@@ -116,8 +119,18 @@ def test_actors_that_a_cluster_has_no_room_for_are_a_problem() -> None:
     assert processors(RunConfig(), HERE, [HERE], 17).verdict == "warning", "a private Ray lets them take turns"
 
 
+def test_learners_that_a_cluster_has_no_room_for_are_a_problem() -> None:
+    nodes = [HERE, HERE._replace(name="worker")]
+    joined = RunConfig(ray_address="auto", num_actors=14, num_learners=3)
+    (found,) = learners(joined, nodes, SMALL)
+    assert (found.verdict, found.found) == ("ok", "3: 10 environments of an update each, 4 kB of gradient")
+    (found,) = learners(RunConfig(ray_address="auto", num_actors=14, num_learners=4), nodes, SMALL)
+    assert (found.verdict, found.advice) == ("problem", "--num-learners 3: each but the first claims a CPU of 16")
+    assert learners(RunConfig(), nodes, SMALL) == []
+
+
 @pytest.mark.nightly
-def test_nodes_of_a_cluster_report_their_cores() -> None:
+def test_nodes_of_a_cluster_report_their_cores_and_learners() -> None:
     # A separate cluster in namespaces, so that no other Ray on this machine is touched.
     if why := hosts.why_not(ssh=False):
         pytest.skip(why)
@@ -132,7 +145,26 @@ def test_nodes_of_a_cluster_report_their_cores() -> None:
     )
     assert done.stdout, done.stderr
     (node,) = json.loads(done.stdout)["nodes"]
-    assert node["cores"] == 3
+    assert (node["cores"], node["learners"]) == (3, 2)
+
+
+def test_learners_without_a_reserved_node_are_a_problem() -> None:
+    nodes = [HERE, HERE._replace(name="worker", learners=1)]
+    (found,) = learners(RunConfig(ray_address="auto", num_actors=4, num_learners=2), nodes, SMALL)
+    assert found.verdict == "ok"
+    (found,) = learners(RunConfig(ray_address="auto", num_actors=4, num_learners=3), nodes, SMALL)
+    advice = "--num-learners 2: each but the first claims one of 1 Ray resources `learner`"
+    assert (found.verdict, found.advice) == ("problem", advice)
+
+
+def test_more_learners_on_gpus_than_gpus_are_a_problem() -> None:
+    nodes = [HERE._replace(gpus=["H100"]), HERE._replace(name="worker", gpus=["H100"])]
+    for number, verdict in ((2, "ok"), (3, "problem")):
+        (found,) = learners(
+            RunConfig(ray_address="auto", num_actors=4, device="cuda", num_learners=number), nodes, SMALL
+        )
+        assert found.verdict == verdict
+    assert found.advice == "each uses one of 2 GPUs"
 
 
 def test_memory_is_shared_out_by_cores() -> None:
@@ -154,9 +186,8 @@ def test_a_token_that_others_can_read_is_told(tmp_path: Path, monkeypatch: pytes
     file.chmod(0o600)
     assert token(RunConfig()).verdict == "ok"
     file.unlink()
-    assert token(RunConfig()) == Finding(
-        "token", f"{file} cannot be read or written; each private Ray gets another one", "ok"
-    )
+    what = f"{file} cannot be read or written; each private Ray gets another one"
+    assert token(RunConfig()) == Finding("token", what, "ok")
     assert token(RunConfig(ray_address="auto")).verdict == "problem"
 
 
@@ -172,13 +203,14 @@ def test_facts_are_those_of_this_machine() -> None:
 @pytest.mark.parametrize("core", ["gru", "concrete"])
 def test_estimated_bytes_are_those_of_real_unrolls(core: str) -> None:
     config = RunConfig(env="t-maze", agent=preset("paper", "t-maze", core).agent, envs_per_actor=6, unroll_length=7)
-    found = estimate(config, actors=3)
+    found = estimate(config, 10**6, actors=3)
     actor = config.factory().make_actor(2)
     actor.unroll()
     unroll, weights = nbytes(actor.unroll()), flatten(actor.agent)
     assert found.unroll == pytest.approx(unroll, rel=0.02)  # episodes that ended take a few bytes
     under_way = -(-2 * config.envs_per_update // 6)  # environments of two updates, while the learner has one of them
     assert found.object_store == pytest.approx(under_way * unroll + 3 * weights.nbytes, rel=0.02)
+    assert found.parameters == weights.size
 
 
 @pytest.mark.nightly

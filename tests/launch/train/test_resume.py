@@ -4,6 +4,7 @@ import importlib
 import shutil
 import sys
 import threading
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,8 @@ def test_a_run_of_an_older_version_goes_on_and_is_evaluated(tmp_path: Path) -> N
     assert run_train("--resume", run, "--total-steps", 2 * step) == 0
     assert newest(run)["members"][0]["learner"]["steps"] >= 2 * step
     assert rows(run)[0]["step"] <= step < rows(run)[-1]["step"]
+    recorded = tomllib.loads((run / "config.toml").read_text())
+    assert recorded["learner"]["precision"] == "float32", "it was trained before there was another one"
 
 
 @pytest.mark.parametrize("total", [50, 30])
