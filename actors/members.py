@@ -4,7 +4,7 @@ Any process can act for any member, so a population needs no more processes than
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ..agents.values import Weights
@@ -102,25 +102,29 @@ class MemberSchedule:
         """Remove `member`."""
         self._dealt.pop(member, None)
 
-    def next(self, may: Callable[[int], bool] = lambda _: True) -> int | None:
-        """Return the member of the next request: the one with the fewest so far among those that `may` get one."""
+    def next(self, may: Callable[[int], bool] = lambda _: True, served: Mapping[int, int] | None = None) -> int | None:
+        """Return the member of the next request: the one with the fewest so far among those that `may` get one, then
+        the one with the fewest in `served`, those of one actor, whose environments would else serve the same members
+        again and again."""
         among = [member for member in self._dealt if may(member)]
         if not among:
             return None
-        member = min(among, key=lambda each: (self._dealt[each], each))
+        member = min(among, key=lambda each: (self._dealt[each], (served or {}).get(each, 0), each))
         self._dealt[member] += 1
         return member
 
-    def next_at(self, machine: str, may: Callable[[int], bool], idle: bool) -> int | None:
+    def next_at(
+        self, machine: str, may: Callable[[int], bool], idle: bool, served: Mapping[int, int] | None = None
+    ) -> int | None:
         """Return the member of an actor's next request: one with a learner on its machine, if there are any.
 
         An idle actor also acts for other members, and one on a machine without learners for all.
         """
         if machine in self.homes.values():
-            member = self.next(lambda each: self.homes.get(each) == machine and may(each))
+            member = self.next(lambda each: self.homes.get(each) == machine and may(each), served)
             if member is not None or not idle:
                 return member
-        return self.next(may)
+        return self.next(may, served)
 
     @property
     def members(self) -> list[int]:

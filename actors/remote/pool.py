@@ -196,7 +196,9 @@ class RayPool:
         for depth in range(limit):
             slots = [slot for slot in self._slots if slot.at_work and len(slot.requests) == depth]
             for slot in sorted(slots, key=lambda each: each.last_request):
-                member = self._schedule.next_at(slot.machine, self._window.has_room, idle=not slot.requests)
+                member = self._schedule.next_at(
+                    slot.machine, self._window.has_room, idle=not slot.requests, served=slot.served
+                )
                 if member is not None:
                     self._window.sent(self._request(slot, member, self._window.unrolls))
                 elif not self._schedule.homes:
@@ -224,6 +226,7 @@ class RayPool:
             refs = slot.handle.answer.remote(weights, unrolls), None
         request = Request(slot, member, unrolls, self._sent, *refs)
         slot.last_request, self._sent = self._sent, self._sent + 1
+        slot.served[member] += 1
         slot.requests.append(request)
         self._open[request.ref] = request
         return request

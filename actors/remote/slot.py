@@ -54,6 +54,8 @@ class ActorSlot:
     last_request: int = -1  # Index of the last request
     versions: dict[int, int] = field(default_factory=dict[int, int])
     """Latest version of each member's weights sent to the process."""
+    served: Counter[int] = field(default_factory=Counter[int])
+    """Number of requests for each member."""
 
     @property
     def machine(self) -> str:

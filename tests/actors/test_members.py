@@ -123,3 +123,12 @@ def test_weights_that_did_not_arrive_are_not_taken_for_others() -> None:
         with pytest.raises(RuntimeError, match="was lost in transfer"):
             place.unrolls(known, 1)
     assert place.unrolls(WeightsVersion(0, 2), 1).weights_version.tolist() == [2] * 4
+
+
+def test_among_members_with_equally_many_requests_an_actor_gets_the_one_that_it_served_least() -> None:
+    turns = MemberSchedule()
+    for member in range(3):
+        turns.join(member)
+    assert turns.next_at("a", lambda _: True, idle=True, served={0: 5, 1: 1, 2: 1}) == 1
+    assert turns.next_at("a", lambda _: True, idle=True, served={0: 5, 1: 1, 2: 1}) == 2
+    assert turns.next_at("a", lambda _: True, idle=True, served={0: 5}) == 0, "the one with the fewest requests of all"
