@@ -3,7 +3,7 @@
     python benchmarks/start_time.py [--repeat 3] [--env boxworld --core rmc ...: flags of rl-train]
 
 The real command in a child process, with a clock around the first and last functions of the parts. Compiled
-code is on disk, from a run before the measured ones. Parts overlap (Ray starts during the import of torch), so
+code is on disk, from a run before the measured ones. Parts overlap (Ray starts while optimizers are built), so
 that they do not add up; the moments are seconds since the process began. The fastest of the repetitions counts, since
 other load only slows a run down. Printed, and written to benchmarks/results/start.json.
 """

@@ -14,11 +14,12 @@ import socket
 import subprocess
 import threading
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import ray_constants, services
+from ray._private import parameter, ray_constants, services
 from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
@@ -41,6 +42,17 @@ ADDRESS_SPACE = 6 * 2**30
 START_ATTEMPTS = 3
 SLOW_START = "timed out during startup"
 """Ray's message when its processes take longer than half a minute to start, as on a busy machine."""
+AGENT_PORTS = {
+    "dashboard_agent_command": ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port"),
+    "runtime_env_agent_command": ("runtime_env_agent_port",),
+}
+"""Raylet's flags with the command lines of its agents, and the files in which raylet waits for each agent's ports."""
+NO_AGENT = (
+    *("sh", "-c"),
+    "IFS=; for port; do case $port in /*) echo -1 > $port.new; mv $port.new $port;; esac; done; "
+    "while kill -0 $RAY_RAYLET_PID; do sleep 1; done",
+    "agent",
+)
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 """Environment variables of every actor: one thread each, since the actors run in parallel."""
 
@@ -98,7 +110,7 @@ def start_private(num_cpus: int) -> None:
     _clean_ups.append((orphans.start_clean_up(sessions), sessions))
     for _ in range(START_ATTEMPTS):
         try:
-            with loopback_only(), without_signal_handlers():
+            with loopback_only(), without_signal_handlers(), few_processes():
                 ray.init(
                     address="local",  # also inside a job of a cluster, where RAY_ADDRESS is set
                     num_cpus=num_cpus,
@@ -208,6 +220,45 @@ def without_signal_handlers() -> Generator[None]:
     """Keep Ray from handling this process's signals: its SIGTERM handler prints a stack and ends the process."""
     with _replaced(ray_constants, RAY_DISABLE_FAILURE_SIGNAL_HANDLER=True):
         yield
+
+
+@contextlib.contextmanager
+def few_processes() -> Generator[None]:
+    """Keep Ray from starting its autoscaler, dashboard, log reader and two agents, which no run uses: Python processes
+    of 80 MB that delay the first update by 2 s. Ray has no settings for it."""
+    start_process: Any = services.start_ray_process
+
+    def start(command: list[str], kind: str, *args: Any, **kwargs: Any) -> Any:
+        return start_process(without_agents(command) if kind == "raylet" else command, kind, *args, **kwargs)
+
+    parameters: Any = parameter.RayParams
+    lean = partial(parameters, no_monitor=True, include_log_monitor=False)
+    with (
+        _replaced(parameter, RayParams=lean),
+        _replaced(services, start_api_server=lambda *_, **__: ("", None), start_ray_process=start),
+    ):
+        yield
+
+
+def without_agents(command: list[str]) -> list[str]:
+    """Raylet's command line with a shell in place of each agent, which raylet requires: it reports the agent's ports as
+    unused, and ends with raylet."""
+    values = dict(word[2:].split("=", 1) for word in command if word.startswith("--") and "=" in word)
+    shells = {
+        f"--{agent}=": [f"{values['session_dir']}/{port}_{values['node_id']}" for port in ports]
+        for agent, ports in AGENT_PORTS.items()
+    }
+    return [
+        next(
+            (
+                flag + subprocess.list2cmdline([*NO_AGENT, *files])
+                for flag, files in shells.items()
+                if word.startswith(flag)
+            ),
+            word,
+        )
+        for word in command
+    ]
 
 
 def _loopback(*_: Any, **__: Any) -> str:

@@ -110,6 +110,14 @@ def test_nobody_else_on_the_network_or_the_machine_reaches_a_private_ray(private
     assert all(place.startswith(f"{folder}/") for place in places)
 
 
+def test_a_private_ray_has_no_processes_that_a_run_does_not_use(private: "subprocess.Popen[str]") -> None:
+    commands = [" ".join(process.cmdline()) for process in tree(private.pid)]
+    assert sum(command.startswith("sh -c") for command in commands) == 2, "raylet requires its two agents"
+    programs = [command for command in commands if Path(command.split(" ")[0]).name.startswith("python")]
+    assert programs
+    assert not [command for command in programs if any(name in command for name in ("dashboard", "monitor", "agent"))]
+
+
 def test_no_cluster_is_one_line(tmp_path: Path) -> None:
     """In one process for all, away from this one: each sets up Ray's environment."""
     program = (
