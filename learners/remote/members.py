@@ -132,7 +132,7 @@ class MemberHome:
         report: Callable[[str], None],
         threads: int = 1,
     ) -> None:
-        self._rank, self._arguments, self._device = rank, (make_learner, os.getcwd(), threads), device
+        self._rank, self._arguments, self._claims = rank, (make_learner, os.getcwd(), threads), claims(device)
         self.report = report
         self.moved: Callable[[int, str], None] = lambda rank, machine: None
         """Called with the rank and the address of the machine whenever its members' learners move."""
@@ -141,7 +141,7 @@ class MemberHome:
         self._start()
 
     def _start(self) -> None:
-        options: dict[str, Any] = {**claims(self._device), "concurrency_groups": {"control": 1}}
+        options: dict[str, Any] = {**self._claims, "concurrency_groups": {"control": 1}}
         made: Any = ray.remote(**options)(MemberProcess)
         self.handle = made.remote(*self._arguments)
         self.starts += 1

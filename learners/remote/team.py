@@ -87,6 +87,8 @@ class Team:
         self.seconds: list[float] = []
         """Wall time of acting of other learners' unrolls, which the caller removes."""
         self._learner_device, self._reserved = learner_device, reserve(learner_device)
+        self._claims = claims(learner_device)
+        """Ray resources of every worker; those of a replacement do not depend on the machines that are left."""
         self._workers = [self._start(rank, 0) for rank in range(1, len(shares))]
         self._replacements: list[_Worker] = []
         """Starting replacements of lost workers."""
@@ -95,7 +97,7 @@ class Team:
             answer_of(worker.starting, START_SECONDS)
 
     def _start(self, rank: int, step: int) -> _Worker:
-        options: dict[str, Any] = {**claims(self._learner_device), "concurrency_groups": {"control": 1}}
+        options: dict[str, Any] = {**self._claims, "concurrency_groups": {"control": 1}}
         made: Any = ray.remote(**options)(LearnerProcess)
         share = self._shares[rank]
         handle = made.remote(
