@@ -96,7 +96,7 @@ class ActorSlots:
         failures: counter of failures.
         cpus_per_actor, gpus_per_actor: Ray resources of one process.
         timeout: seconds within which an active process must respond or step its environments.
-        options: threads and niceness of each process.
+        niceness: scheduling niceness of each process.
         first: index of the first slot.
         near: prefer this process's machine as long as it has room.
     """
@@ -110,12 +110,12 @@ class ActorSlots:
         cpus_per_actor: float,
         gpus_per_actor: float,
         timeout: float,
-        options: tuple[int, int],
+        niceness: int,
         first: int = 0,
         near: bool = False,
     ) -> None:
         self.elastic = num_actors is None
-        self._make_ref, self._options = ray.put(make_actor), options
+        self._make_ref, self._niceness = ray.put(make_actor), niceness
         claims: dict[str, Any] = {"num_cpus": cpus_per_actor, "num_gpus": gpus_per_actor}
         place: Any = near_this_process() if near else "SPREAD"
         self._remote = ray.remote(**claims, max_restarts=0, scheduling_strategy=place)(ActorProcess)
@@ -216,7 +216,7 @@ class ActorSlots:
         slot.life += 1
         slot.versions, slot.stepped = {}, False
         slot.handle = self._remote.remote(
-            self._make_ref, slot.number, slot.life, os.getcwd(), *self._options, self._interval
+            self._make_ref, slot.number, slot.life, os.getcwd(), self._niceness, self._interval
         )
         slot.starting, slot.since = slot.handle.ready.remote(), time.monotonic()
 
@@ -296,19 +296,12 @@ class ActorProcess(MemberActors):
     """Ray actor that runs in the process of a slot."""
 
     def __init__(
-        self,
-        make_actor: MakeActor,
-        number: int,
-        life: int,
-        directory: str,
-        threads: int,
-        niceness: int,
-        beat_seconds: float,
+        self, make_actor: MakeActor, number: int, life: int, directory: str, niceness: int, beat_seconds: float
     ) -> None:
         if directory not in sys.path:
             sys.path.append(directory)  # last: a user's module must not shadow one of a library
         os.nice(niceness)
-        prepare_process(threads)
+        prepare_process(1)
         share_tensors()
         super().__init__(make_actor, number, life)
         self._heart = Heart(key_of(number, life), lambda: self.progress, beat_seconds)
