@@ -249,7 +249,6 @@ def token(config: RunConfig) -> Finding:
         advice = "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, as on the cluster's head"
         what = f"{file} cannot be read or written; each private Ray gets another one"
         return _if(bool(config.ray_address), "token", "problem", what, advice)
-    readable = os.access(file, os.R_OK) and bool(file.stat().st_mode & 0o077)
-    return _if(
-        readable, "token", "warning", f"{file}, readable by others" if readable else "required", f"chmod 600 {file}"
-    )
+    if os.access(file, os.R_OK) and file.stat().st_mode & 0o077:
+        return Finding("token", f"{file}, readable by others", "warning", f"chmod 600 {file}")
+    return Finding("token", "required", "ok")

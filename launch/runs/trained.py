@@ -24,7 +24,7 @@ from ..config.settings.plain import differences, from_dict
 from ..config.urls import is_url, open_store, redacted, store_errors
 from . import saved
 from .directory import CONFIG, RunDirectory
-from .trainees import Trainee, best_member, chosen_members, take_weights, trainees_of
+from .saved import Trainee, best_member, chosen_members, take_weights, trainees_of
 
 _log = logging.getLogger(__name__)
 
@@ -165,9 +165,9 @@ def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]
                 _log.warning("skipped the best checkpoint: %s", problem)
                 unreadable.add(best)
     refuse(path is None, f"{run.path} has no intact checkpoint; there are: {there}")
-    if unreadable:
-        raise EngramError(f"{min(unreadable)}, the best checkpoint, cannot be read; --checkpoint latest works")
-    raise EngramError(f"{run.path} has no best checkpoint yet, too few episodes have ended; --checkpoint latest works")
+    problem = f"{run.path} has no best checkpoint yet, too few episodes have ended"
+    problem = f"{min(unreadable)}, the best checkpoint, cannot be read" if unreadable else problem
+    raise EngramError(f"{problem}; --checkpoint latest works")
 
 
 def evaluation_seed(seed: int) -> int:
