@@ -1,6 +1,10 @@
-"""One step of an agent as a function of named tensors, traced by torch.export."""
+"""One step of an agent as a function of named tensors, traced by torch.export, and as the bytes of a file."""
 
+import contextlib
 import copy
+import importlib.util
+import io
+import logging
 import warnings
 from typing import Any
 
@@ -12,6 +16,7 @@ from ...agents.agent import Agent, AgentState
 from ...agents.cores.core import state_leaves
 from ...agents.specs import best
 from ...agents.values import EnvOutput
+from ...base.errors import EngramError
 
 EXAMPLES = 2  # Environments of the traced call: torch.export treats an axis of length 1 as fixed
 Named = dict[str, Tensor]
@@ -120,3 +125,43 @@ def leaves_by_name(tree: Any, name: str) -> Named:
         ".".join([name, *(key.name if isinstance(key, trees.GetAttrKey) else str(key.key) for key in path)]): leaf
         for path, leaf in leaves
     }
+
+
+def torch_archive(program: torch.export.ExportedProgram) -> bytes:
+    """A traced step as an archive for `torch.export.load`: one dict of tensors in, one out."""
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    return buffer.getvalue()
+
+
+def onnx_model(step: Step, program: torch.export.ExportedProgram, facts: dict[str, str]) -> bytes:
+    """The step, traced as `program`, as an ONNX model with named inputs and outputs and with `facts` as its metadata.
+
+    Raises:
+        EngramError: the packages that write ONNX are missing.
+        ValueError: ONNX lacks one of the operations; one line.
+    """
+    missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise EngramError(f"--onnx: there is no package {missing[0]}; pip install 'engram-rl[export]'")
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
+            made: Any = torch.onnx.export(
+                program,
+                (),
+                input_names=list(step.example),
+                output_names=step.outputs,
+                dynamic_shapes=({name: {0: "batch"} for name in step.example},),
+                dynamo=True,
+                verbose=False,
+            )
+    except Exception as problem:  # the exporter wraps every exception
+        reason = " ".join(str(problem.__cause__ or problem).split())[:300]
+        raise ValueError(f"no ONNX model of {type(step.agent.core).__name__}: {reason}") from problem
+    finally:
+        log.setLevel(level)
+    made.model.metadata_props.update(facts)
+    return made.model_proto.SerializeToString()
