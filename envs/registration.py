@@ -5,6 +5,7 @@ This module does not import environments: Gymnasium imports a class when the env
 
 import importlib
 import inspect
+import sys
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -90,6 +91,11 @@ def find_environment(name: str) -> tuple[Environment, dict[str, Any]]:
 def batch_class(environment: Environment) -> type[Any]:
     """Import and return the batched class of an environment."""
     return getattr(importlib.import_module(f".{environment.module}", __package__), f"{environment.class_name}Batch")
+
+
+def purpose(batch: type[Any]) -> str:
+    """Return an environment in one line: the first of the module of its batched class."""
+    return (sys.modules[batch.__module__].__doc__ or "").partition("\n")[0]
 
 
 def environment_parameters(environment: Environment) -> dict[str, inspect.Parameter]:

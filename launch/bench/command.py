@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ...agents.process import prepare_process
 from ...base.errors import EngramError, refuse, user_errors
@@ -146,12 +146,12 @@ def show(result: dict[str, Any], console: Console) -> None:
     """The result of `bench` as a table."""
     config, machine, training = result["configuration"], result["machine"], result["training"]
     table = Table(
+        "",
+        Column("steps/s", justify="right", no_wrap=True),
         title=f"{config['env']} with {config['agent']['core']}, {config['num_actors']} actor(s) of "
         f"{config['envs_per_actor']} environments, updates of {config['unroll_length']} x {config['envs_per_update']}",
         title_justify="left",
     )
-    table.add_column("")
-    table.add_column("steps/s", justify="right", no_wrap=True)
     for name, label in LABELS.items():
         table.add_row(label.format(machine["cores"]), f"{result['steps_per_second'][name]:,.0f}")
     table.add_row("fraction of the ideal", f"{result['fraction']:.2f}", style="bold")

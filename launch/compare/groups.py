@@ -105,11 +105,10 @@ class Comparison(NamedTuple):
 
     def strata(self, curve: str, among: Sequence[str]) -> list[Array]:
         """Final scores [R] of a curve by environment; for several environments scaled to 0..1 over all runs of each."""
-        return [self._scaled(name, self.cells[curve][name].finals, len(among) > 1) for name in among]
+        finals = {name: self.cells[curve][name].finals for name in among}
+        return [self._scaled(*each) for each in finals.items()] if len(among) > 1 else list(finals.values())
 
-    def _scaled(self, environment: str, finals: Array, scale: bool) -> Array:
-        if not scale:
-            return finals
+    def _scaled(self, environment: str, finals: Array) -> Array:
         every = np.concatenate([cells[environment].finals for cells in self.cells.values() if environment in cells])
         low, high = every.min(), every.max()
         return (finals - low) / (high - low) if high > low else np.full_like(finals, 0.5)
