@@ -309,7 +309,7 @@ class ActorProcess(MemberActors):
     def ready(self) -> ProcessPlace:
         """Create the first actor, so that importing and compiling its environment adds to no unroll's time. Returns the
         location of this process."""
-        self.prepare()
+        self.actor(0)
         return place_of_this_process(ray.util.get_node_ip_address())
 
     def answer(self, weights: Weights | WeightsVersion, count: int, apart: bool = False) -> Any:

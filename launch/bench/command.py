@@ -16,6 +16,7 @@ from rich.table import Column, Table
 
 from ...agents.process import prepare_process
 from ...base.errors import EngramError, refuse, user_errors
+from ...base.messages import check_new_file
 from ...base.processes import num_cores
 from ...base.units import Seconds, duration
 from ..config.command_line import make_console, value_of, without
@@ -64,8 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     config = parse_run(train_arguments, other_flags=OWN_FLAGS)
     if value_of("--env", train_arguments) is None and value_of("--config", train_arguments) is None:
         train_arguments = ["--env", config.env, *train_arguments]  # rl-train has no default
-    if target and not Path(target).parent.is_dir():
-        raise EngramError(f"--json {target}: there is no directory {Path(target).parent}")
+    check_new_file("--json", target or "")
     console = make_console()
     result = bench(config, train_arguments, seconds, console.print)
     show(result, console)

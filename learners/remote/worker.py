@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 
 from ...actors.pool import ActorPool
 from ...actors.remote.stuck import ProcessPlace, StuckProcesses, place_of_this_process
-from ...actors.unroll import Unroll, join
+from ...actors.unroll import Unroll, header, join
 from ...agents.process import prepare_process
 from ...agents.values import Weights, flatten, map_leaves
 from ..batches import Batcher, Group
@@ -39,7 +39,7 @@ class Status(NamedTuple):
     """State of a learner's next batch, and events since the last status."""
 
     batch: Unroll | None
-    """The complete batch without observations and outputs; None while there is none."""
+    """The `header` of the complete batch; None while there is none."""
     failures: int
     """Actors that failed since the process started."""
     progress: int
@@ -163,7 +163,7 @@ class LearnerProcess(RemoteProcess):
         self._synchronous = synchronous
         self._batcher, self._num_envs = Batcher(num_envs), num_envs
         self._batch: Unroll | None = None
-        self._header = Weights(-1, 0, flatten(self._learner.agent)[:0], -1)
+        self._version = Weights(-1, 0, flatten(self._learner.agent)[:0], -1)
         self._own_from = 0
         """First version of the weights whose unrolls are used."""
         self._group = self._left = 0
@@ -186,22 +186,23 @@ class LearnerProcess(RemoteProcess):
         if self._group <= self._left:
             raise GroupLostError("the group was left")
 
-    def collect(self, header: Weights | None, learned: int) -> Status:
-        """Publish this learner's weights under the header's version, if there is one, and collect the next batch.
+    def collect(self, version: Weights | None, learned: int) -> Status:
+        """Publish this learner's weights under this version, if there is one, and collect the next batch.
 
         Returns after a limited time, even without a complete batch. `learned`: environments of the last update.
         """
-        if header is not None:
-            if header.beginnings != self._header.beginnings:
-                self._own_from, self._batcher = header.version, Batcher(self._num_envs)
-            self._header = header
-            self._pool.publish(header._replace(values=flatten(self._learner.agent)), learned)
+        if version is not None:
+            if version.beginnings != self._version.beginnings:
+                self._own_from, self._batcher = version.version, Batcher(self._num_envs)
+            self._version = version
+            self._pool.publish(version._replace(values=flatten(self._learner.agent)), learned)
         if self._batch is None:
             self._batch = self._gathered() if self._synchronous else self._batcher.next(self._next)
         seconds, self._seconds = self._seconds, []
         messages = self._messages[:]
         del self._messages[: len(messages)]
-        return Status(_facts(self._batch), self._pool.failures, self._pool.progress, messages, seconds)
+        facts = self._batch and header(self._batch)
+        return Status(facts, self._pool.failures, self._pool.progress, messages, seconds)
 
     def _gathered(self) -> Unroll | None:
         unrolls = self._pool.gather()
@@ -236,11 +237,3 @@ class LearnerProcess(RemoteProcess):
     def close(self) -> None:
         """Stop the actors."""
         self._pool.close()
-
-
-def _facts(batch: Unroll | None) -> Unroll | None:
-    """Only versions and finished episodes of a batch."""
-    if batch is None:
-        return None
-    none = torch.zeros(0)
-    return batch._replace(initial_state=none, env=none, agent=none)  # pyright: ignore[reportArgumentType]
