@@ -13,9 +13,6 @@ from ..config.settings.plain import flat_settings, to_dict
 from ..runs.directory import RunDirectory
 from ..trackers.tracker import Tracker
 from . import events, hparams
-from .accumulator import Accumulator
-
-__all__ = ["Accumulator", "MetricsWriter", "plotted"]
 
 NAMES = ("population/ancestor",)  # Metrics that are indices, which cannot be averaged
 LOG10 = "_log10"  # Suffix of the tag of a learning rate's logarithm: TensorBoard's axes are linear
