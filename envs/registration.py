@@ -114,14 +114,6 @@ def constructor_values(environment: Environment, values: dict[str, Any]) -> dict
     return {name: value for name, value in (defaults | values).items() if name != "engine"}
 
 
-def takes_workers(name: str) -> bool:
-    """Return whether `env_workers` applies: to foreign (not engram's) single environments, which step one at a time."""
-    from .foreign.names import find_foreign, is_vector
-
-    foreign = None if is_environment(name) else find_foreign(name)
-    return foreign is not None and not is_vector(foreign[0])
-
-
 def can_draw(name: str) -> bool:
     """Return whether an environment renders images: by its Gymnasium metadata; all of engram's environments do."""
     from .foreign.names import draws, find_foreign
@@ -160,7 +152,7 @@ def make_batch(
     from .foreign.workers import WorkerBatch
 
     foreign = None if is_environment(name) else find_foreign(name)
-    if env_workers > 1 and not takes_workers(name):
+    if env_workers > 1 and (foreign is None or is_vector(foreign[0])):
         raise ValueError(f"env_workers is {env_workers}; allowed with {name}, which steps all environments at once: 0")
     if foreign is None:
         environment, values = find_environment(name)

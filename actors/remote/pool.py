@@ -103,7 +103,7 @@ class RayPool:
     @property
     def num_actors(self) -> int:
         """Number of active actors; a pool of fixed size includes those being replaced."""
-        return self._slots.num_at_work if self._slots.elastic else len(self._slots)
+        return sum(slot.at_work for slot in self._slots) if self._slots.elastic else len(self._slots)
 
     @property
     def failures(self) -> int:

@@ -81,12 +81,6 @@ class Request:
     answer: Unroll | None = None
 
 
-def near_this_process() -> NodeAffinitySchedulingStrategy:
-    """Place on this process's machine, or on another one if it has no room."""
-    node = ray.get_runtime_context().get_node_id()
-    return NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
-
-
 class ActorSlots:
     """All slots of a pool: fills empty slots and detects processes that do not respond.
 
@@ -117,7 +111,8 @@ class ActorSlots:
         self.elastic = num_actors is None
         self._make_ref, self._niceness = ray.put(make_actor), niceness
         claims: dict[str, Any] = {"num_cpus": cpus_per_actor, "num_gpus": gpus_per_actor}
-        place: Any = near_this_process() if near else "SPREAD"
+        here = ray.get_runtime_context().get_node_id()
+        place: Any = NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=True) if near else "SPREAD"
         self._remote = ray.remote(**claims, max_restarts=0, scheduling_strategy=place)(ActorProcess)
         self._failures, self._timeout = failures, timeout
         self._interval = interval(timeout)
@@ -138,11 +133,6 @@ class ActorSlots:
 
     def __len__(self) -> int:
         return len(self._slots)
-
-    @property
-    def num_at_work(self) -> int:
-        """Slots that accept requests."""
-        return sum(slot.at_work for slot in self._slots)
 
     def fill(self) -> None:
         """Start a process for each empty slot whose pause has ended. An elastic pool always has one starting process,

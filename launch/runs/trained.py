@@ -165,9 +165,10 @@ def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]
                 _log.warning("skipped the best checkpoint: %s", problem)
                 unreadable.add(best)
     refuse(path is None, f"{run.path} has no intact checkpoint; there are: {there}")
-    problem = f"{run.path} has no best checkpoint yet, too few episodes have ended"
-    problem = f"{min(unreadable)}, the best checkpoint, cannot be read" if unreadable else problem
-    raise EngramError(f"{problem}; --checkpoint latest works")
+    problem = f"{run.path} has no best checkpoint yet, too few episodes have ended; --checkpoint latest works"
+    if unreadable:
+        problem = f"{min(unreadable)}, the best checkpoint, cannot be read; --checkpoint latest works"
+    raise EngramError(problem)
 
 
 def evaluation_seed(seed: int) -> int:
