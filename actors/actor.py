@@ -29,10 +29,6 @@ from .unroll import Unroll
 ALL_NEW = LevelsConfig()  # Configuration without replay, stages or staggering: every episode samples a new level
 
 
-def _nothing() -> None:
-    """Default of `Actor.call_at_steps`."""
-
-
 def _no_other_environment(stage: int) -> BatchedEnvironment:
     raise ValueError(f"stage {stage} of a curriculum for an actor that has none")
 
@@ -82,7 +78,7 @@ class Actor:
         self._imitate, self._novelty = imitate, novelty
         self._discount, self._reward_clip = discount, reward_clip
         self.device = agent.policy.weight.device
-        self._at_step: Callable[[], None] = _nothing
+        self._at_step: Callable[[], None] = lambda: None
         self._packer = None if self.device.type == "cpu" else Packer(self.device)
         self.generator = torch.Generator(self.device)
         sampling = np.random.SeedSequence(seed, spawn_key=(first_index, member, 1)).generate_state(1, np.uint64)[0]
@@ -172,8 +168,8 @@ class Actor:
         env = map_leaves(lambda x: _room(x, steps), self._env_output)  # the environments write directly into it
         with torch.inference_mode():
             initial = self.agent.initial_state(self.batch.num_envs)
-        tensors = map_leaves(torch.from_numpy, env)
-        return Buffers(env, tensors, _steps(env), _steps(tensors), self.state, initial, [self._no_episodes()])
+        tensors, none = map_leaves(torch.from_numpy, env), np.zeros((0, 3 + len(self.batch.episode_fields)), np.float32)
+        return Buffers(env, tensors, _steps(env), _steps(tensors), self.state, initial, [none])
 
     def env_output(self, buffers: "Buffers", t: int) -> EnvOutput:
         """Output of the environments at step t, leaves [N, ...], copied to the network's device at once."""
@@ -253,9 +249,6 @@ class Actor:
         if len(ended):
             solved[ended] = self.batch.episode_facts(ended)[:, self.batch.episode_fields.index("solved")] == 1
         return solved
-
-    def _no_episodes(self) -> NDArray[np.float32]:
-        return np.zeros((0, 3 + len(self.batch.episode_fields)), np.float32)
 
     def save(self) -> dict[str, Any]:
         """Everything that the next unroll depends on, except the weights: environments, state, randomness, counters."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..agents.agent import MAP, PRIVILEGED
 from ..agents.specs import MapSpec
 from ..agents.values import map_leaves
+from ..base.errors import library_errors
 from ..base.messages import calling
 from ..envs.foreign.check import OUTSIDE
 from ..envs.protocol import BatchedEnvironment
@@ -39,11 +40,9 @@ class Player(Protocol):
 def make_player(name: str, batch: BatchedEnvironment) -> Player:
     """Create the player `module:Class` for a batch of environments. Raises ValueError."""
     module, _, attribute = name.partition(":")
-    try:
+    with library_errors(f"cannot load player {name!r}", ImportError, AttributeError):
         imported = calling(f"importing {module}", partial(importlib.import_module, module), OUTSIDE, (ImportError,))
         made = getattr(imported, attribute)
-    except (ImportError, AttributeError) as problem:
-        raise ValueError(f"cannot load player {name!r}: {problem}") from problem
     player = calling(f"cannot make player {name!r}: __init__", lambda: made(batch), OUTSIDE, (ValueError,))
     if not callable(getattr(player, "act", None)):
         raise ValueError(f"player {name!r} has no method act(observation, first)")
@@ -148,11 +147,10 @@ class Extras:
     def save(self) -> dict[str, Any]:
         """Everything that the next extras depend on."""
         player = self._player.save() if hasattr(self._player, "save") else None  # pyright: ignore
-        return {"player": player, "seen": None if self._maps is None else self._maps.copy()} | (
-            {}
-            if self._visited is None
-            else {"visited": [np.array(sorted(digests), np.uint64) for digests in self._visited]}
-        )
+        saved = {"player": player, "seen": None if self._maps is None else self._maps.copy()}
+        if self._visited is not None:
+            saved["visited"] = [np.array(sorted(digests), np.uint64) for digests in self._visited]
+        return saved
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Continue from a state returned by `save`."""

@@ -9,6 +9,7 @@ from gymnasium import spaces
 
 from ..agents.agent import MAP, PRIVILEGED, Agent, AgentConfig
 from ..agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
+from ..base.errors import user_errors
 from ..envs.protocol import BatchedEnvironment
 from ..envs.registration import is_environment, make_batch
 from .actor import Actor
@@ -88,10 +89,8 @@ class ActorFactory:
             )
         for stage, parameters in enumerate(self.levels.stages[:-1]):
             name = f"stage {stage + 1} of the curriculum ({in_words(parameters)})"
-            try:
+            with user_errors(name):
                 batch = self.make_batch(num_envs=1, stage=stage)
-            except (ValueError, TypeError) as problem:
-                raise ValueError(f"{name}: {problem}") from problem
             with closing(batch):
                 for attribute in ("single_observation_space", "single_action_space", "episode_fields"):
                     theirs, expected = getattr(batch, attribute), getattr(environment, attribute)

@@ -38,10 +38,6 @@ class MemberActors:
         self._versions: dict[int, int] = {}  # Version of the latest weights of each member passed to `unrolls`
         self.progress = 0  # Counter that increases while the environments step, also within an unroll
 
-    def prepare(self) -> None:
-        """Create the first actor, so that importing and compiling its environment adds to no unroll's time."""
-        self.actor(0)
-
     def unroll(self, weights: Weights) -> Unroll:
         """Return one unroll of the weights' member."""
         return self.actor(weights.member).unroll(weights)

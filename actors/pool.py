@@ -165,7 +165,7 @@ class LocalPool(InProcess):
         self._make_actor = make_actor
         self._actors = [MemberActors(make_actor, number, 0) for number in range(num_actors)]
         for actors in self._actors:
-            actors.prepare()
+            actors.actor(0)  # importing and compiling its environment adds to no unroll's time
         self._failures = Failures(max_failures, report)
         self._turn = 0
         self._made: list[Unroll] = []  # Unrolls made together with a requested one

@@ -114,11 +114,6 @@ def with_tensors(unroll: Unroll, others: Iterable[Tensor]) -> Unroll:
     return map_tensors(lambda _: next(rest), unroll)
 
 
-def to_device(unroll: Unroll, device: torch.device) -> Unroll:
-    """Copy an unroll to another device."""
-    return map_tensors(lambda leaf: leaf.to(device), unroll)
-
-
 def nbytes(unroll: Unroll) -> int:
     """Size of all tensors of an unroll in bytes."""
     return unroll.episodes.nbytes + sum(leaf.nbytes for leaf in tensors(unroll))

@@ -38,6 +38,17 @@ def user_errors(what: str = "") -> Generator[None]:
 
 
 @contextmanager
+def library_errors(what: str, *kinds: type[Exception]) -> Generator[None]:
+    """Convert exceptions of these kinds in the body, which calls a library, to EngramError: `what: message`."""
+    try:
+        yield
+    except EngramError:
+        raise
+    except kinds as problem:
+        raise EngramError(f"{what}: {problem}") from problem
+
+
+@contextmanager
 def file_errors(what: str) -> Generator[None]:
     """Convert an OSError of the body to EngramError: `what: reason of the operating system`."""
     try:

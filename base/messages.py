@@ -51,9 +51,9 @@ def above(low: float, high: float | None = None) -> Span:
     return Span(low, high, above=True)
 
 
-def below(high: float, low: float = 0) -> Span:
-    """Values from `low` (included) to `high` (excluded)."""
-    return Span(low, high, below=True)
+def below(high: float) -> Span:
+    """Values from 0 (included) to `high` (excluded)."""
+    return Span(0, high, below=True)
 
 
 SEEDS = Span(0, 2**64 - 1)  # Allowed seeds of a run; torch accepts them too
@@ -144,9 +144,9 @@ def check_choice(name: str, value: object, allowed: Sequence[Any]) -> None:
 # -- values ----------------------------------------------------------------------------------------------------------
 
 
-def check_range(name: str, value: object, low: float | None, high: float | None = None, *, above: bool = False) -> None:
+def check_range(name: str, value: object, low: float | None, high: float | None = None) -> None:
     """Raise EngramError naming the parameter, its value and its range unless it is finite and inside low..high."""
-    check_span(name, value, Span(low, high, above))
+    check_span(name, value, Span(low, high))
 
 
 def check_span(name: str, value: object, span: Span, words: Sequence[str] = ()) -> None:

@@ -7,8 +7,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from .errors import EngramError
-from .messages import advice, calling
+from .errors import EngramError, library_errors
+from .messages import calling, check_name
 
 T = TypeVar("T")
 
@@ -40,13 +40,11 @@ class Registry(Generic[T]):
             return getattr(importlib.import_module(module, self.package), attribute)
         point = next(iter(entry_points(group=self.group, name=name)), None)
         if point is None and not colon:
-            raise EngramError(f"unknown {self.kind} {name!r}; {advice(name, self.names())}")
+            check_name(self.kind, name, self.names())
         load: Callable[[], Any] = point.load if point else partial(importlib.import_module, module)
-        try:
+        with library_errors(f"cannot load {self.kind} {name!r}", ImportError, AttributeError):
             loaded: Any = calling(f"importing {self.kind} {name}", load, self.outside, (ImportError,))
             loaded = loaded if point else getattr(loaded, attribute)
-        except (ImportError, AttributeError) as problem:
-            raise EngramError(f"cannot load {self.kind} {name!r}: {problem}") from problem
         if not (isinstance(loaded, type) and issubclass(loaded, self.base)):
             place = f"{self.base.__module__}.{self.base.__qualname__}"
             raise EngramError(f"{self.kind} {name!r} is not a subclass of {place}")

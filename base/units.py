@@ -19,7 +19,7 @@ else:
 
 DURATIONS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}  # Seconds of each unit of time
 COUNTS = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9}
-_UNIT = {Seconds: "s", Minutes: "m"}
+_UNIT, _WORDS = {Seconds: "s", Minutes: "m"}, {"s": "seconds", "m": "minutes"}
 _QUANTITY = re.compile(r"\s*([-+]?[\d._]+(?:[eE][-+]?\d+)?)\s*([a-zA-Z]*)\s*")
 
 
@@ -51,7 +51,7 @@ def duration(text: str, kind: Any) -> float:
     own = _UNIT[kind]
     value = _quantity(text, {"": DURATIONS[own], **DURATIONS})
     if value is None:
-        raise ValueError(f"{text!r} is not a duration; allowed: 90s, 10m, 2h, 1d, or a number of {_plain(own)}")
+        raise ValueError(f"{text!r} is not a duration; allowed: 90s, 10m, 2h, 1d, or a number of {_WORDS[own]}")
     return value / DURATIONS[own]
 
 
@@ -80,7 +80,3 @@ def _quantity(text: str, units: dict[str, Any]) -> float | None:
     # 1.1 * 10**6 is not an integer in floating point; as a decimal fraction it is.
     value = round(value * factor, 6) if factor != 1 else value
     return value if math.isfinite(value) else None
-
-
-def _plain(unit: str) -> str:
-    return "seconds" if unit == "s" else "minutes"

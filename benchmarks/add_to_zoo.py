@@ -16,8 +16,8 @@ from typing import Any
 from collect_runs import command
 
 from engram import zoo
+from engram.launch.runs.saved import chosen_members
 from engram.launch.runs.trained import imitated, open_run
-from engram.launch.runs.trainees import chosen_members
 
 
 def evaluation(run: Path, arguments: list[str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ This module does not import environments: Gymnasium imports a class when the env
 
 import importlib
 import inspect
+import sys
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -92,6 +93,11 @@ def batch_class(environment: Environment) -> type[Any]:
     return getattr(importlib.import_module(f".{environment.module}", __package__), f"{environment.class_name}Batch")
 
 
+def purpose(batch: type[Any]) -> str:
+    """Return an environment in one line: the first of the module of its batched class."""
+    return (sys.modules[batch.__module__].__doc__ or "").partition("\n")[0]
+
+
 def environment_parameters(environment: Environment) -> dict[str, inspect.Parameter]:
     """Return the parameters of an environment by name: of its constructor, and `engine`."""
     from .engine import parameter_names
@@ -106,14 +112,6 @@ def constructor_values(environment: Environment, values: dict[str, Any]) -> dict
     """Return all arguments of an environment's constructor: the values, and its defaults."""
     defaults = {name: parameter.default for name, parameter in environment_parameters(environment).items()}
     return {name: value for name, value in (defaults | values).items() if name != "engine"}
-
-
-def takes_workers(name: str) -> bool:
-    """Return whether `env_workers` applies: to foreign (not engram's) single environments, which step one at a time."""
-    from .foreign.names import find_foreign, is_vector
-
-    foreign = None if is_environment(name) else find_foreign(name)
-    return foreign is not None and not is_vector(foreign[0])
 
 
 def can_draw(name: str) -> bool:
@@ -154,7 +152,7 @@ def make_batch(
     from .foreign.workers import WorkerBatch
 
     foreign = None if is_environment(name) else find_foreign(name)
-    if env_workers > 1 and not takes_workers(name):
+    if env_workers > 1 and (foreign is None or is_vector(foreign[0])):
         raise ValueError(f"env_workers is {env_workers}; allowed with {name}, which steps all environments at once: 0")
     if foreign is None:
         environment, values = find_environment(name)

@@ -10,6 +10,7 @@ any moment leaves the earlier ones unchanged. Loading runs no code from the file
 directory at a time.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -152,8 +153,8 @@ def latest(directory: Path) -> Path | None:
 
 def intact(directory: Path) -> Iterator[Path]:
     """Intact checkpoints, newest first; damaged ones before them are reported in a warning and not modified."""
-    for path, problem in _newest_first(directory):
-        if problem is None:
+    for path in _named(directory):
+        if (problem := _problem_of(path)) is None:
             yield path
         else:
             _log.warning("skipped a damaged checkpoint: %s", problem)
@@ -161,7 +162,7 @@ def intact(directory: Path) -> Iterator[Path]:
 
 def any_in(directory: Path) -> bool:
     """Whether any checkpoints exist, intact or damaged."""
-    return any(True for _ in _newest_first(directory))
+    return bool(_named(directory))
 
 
 def prune(directory: Path, keep_last: int, best: Path | None = None) -> list[Path]:
@@ -226,14 +227,8 @@ def step_of(path: Path) -> int:
     return int(match[1])
 
 
-def _newest_first(directory: Path) -> Iterator[tuple[Path, CheckpointError | None]]:
-    """Checkpoints and the problem of each; of two of the same step, the newer one first."""
-    for path in _named(directory):
-        yield path, _problem_of(path)
-
-
 def _named(directory: Path) -> list[Path]:
-    """Directories with a checkpoint's name, newest first."""
+    """Directories with a checkpoint's name, newest first; of two of the same step, the newer one first."""
     if not directory.is_dir():
         return []
     named = [path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
@@ -250,15 +245,12 @@ def _problem_of(path: Path) -> CheckpointError | None:
 
 def _stamp(path: Path) -> Stamp:
     """Size, inode and times of each file: which change with the content."""
-    stamps: list[tuple[int, ...]] = []
+    stamps: dict[str, tuple[int, ...]] = dict.fromkeys(FILES, ())
     for name in FILES:
-        try:
+        with contextlib.suppress(OSError):
             status = (path / name).stat()
-        except OSError:
-            stamps.append(())
-        else:
-            stamps.append((status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns))
-    return tuple(stamps)
+            stamps[name] = status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+    return tuple(stamps.values())
 
 
 def _put_in_place(partial: Path, path: Path) -> None:

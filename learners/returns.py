@@ -133,15 +133,14 @@ def next_steps(steps: Tensor, last: Tensor) -> Tensor:
 def check_shapes(bootstrap_value: Tensor, **per_step: Tensor) -> None:
     """Raise ValueError unless all `per_step` are [T, B] for one T >= 1 and the bootstrap is [B]. Without this check,
     [T, B, 1] with [T, B] would broadcast to all pairs of environments and still train."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in per_step.items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in (per_step | {"bootstrap_value": bootstrap_value}).items()}
     first_name, first = next(iter(shapes.items()))
     if len(first) != 2 or first[0] == 0:
         raise ValueError(f"{first_name} has shape {first}; expected [T, B] with at least one step")
     for name, shape in shapes.items():
-        if shape != first:
-            raise ValueError(f"{name} has shape {shape}; expected {first}, the shape of {first_name}")
-    if tuple(bootstrap_value.shape) != first[1:]:
-        raise ValueError(f"bootstrap_value has shape {tuple(bootstrap_value.shape)}; expected {first[1:]}")
+        expected = first if name in per_step else first[1:]
+        if shape != expected:
+            raise ValueError(f"{name} has shape {shape}; expected {expected}, as {first_name} has shape {first}")
 
 
 def policy_terms(log_probabilities: Tensor, advantages: Tensor, valid: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor
 
-from ..base.errors import EngramError
+from ..base.errors import EngramError, library_errors
 from ..base.files import replace_file
 from ..base.messages import advice
 
@@ -67,10 +67,8 @@ def load(name: str) -> Kept:
     """An agent by its name, without `zoo:`. Raises EngramError."""
     facts(name)
     folder = _HERE / name
-    try:
+    with library_errors(str(folder), OSError, ValueError, SafetensorError):
         return read(folder, lambda file: (folder / file).read_bytes())
-    except (OSError, ValueError, SafetensorError) as problem:
-        raise EngramError(f"{folder}: {problem}") from problem
 
 
 def read(folder: Path, content: Callable[[str], bytes]) -> Kept:

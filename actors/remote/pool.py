@@ -44,7 +44,6 @@ class RayPool:
         report: called with the traceback of each new kind of failure.
         window: flow control of the requests of `next`.
         cpus_per_actor, gpus_per_actor: Ray resources that one actor claims.
-        threads: torch threads per actor.
         first: number of the first actor, after those of other pools of the run.
         niceness: scheduling niceness of actors, so that the learner has priority on their cores (0..19).
         timeout: seconds without a response or an environment step after which an active actor is replaced.
@@ -60,7 +59,6 @@ class RayPool:
         window: RequestWindow,
         cpus_per_actor: float = 1.0,
         gpus_per_actor: float = 0.0,
-        threads: int = 1,
         first: int = 0,
         niceness: int = 0,
         timeout: float = 120.0,
@@ -95,7 +93,7 @@ class RayPool:
             cpus_per_actor=cpus_per_actor,
             gpus_per_actor=gpus_per_actor,
             timeout=timeout,
-            options=(threads, niceness),
+            niceness=niceness,
             first=first,
             near=near,
         )
@@ -105,7 +103,7 @@ class RayPool:
     @property
     def num_actors(self) -> int:
         """Number of active actors; a pool of fixed size includes those being replaced."""
-        return self._slots.num_at_work if self._slots.elastic else len(self._slots)
+        return sum(slot.at_work for slot in self._slots) if self._slots.elastic else len(self._slots)
 
     @property
     def failures(self) -> int:

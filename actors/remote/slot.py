@@ -81,12 +81,6 @@ class Request:
     answer: Unroll | None = None
 
 
-def near_this_process() -> NodeAffinitySchedulingStrategy:
-    """Place on this process's machine, or on another one if it has no room."""
-    node = ray.get_runtime_context().get_node_id()
-    return NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
-
-
 class ActorSlots:
     """All slots of a pool: fills empty slots and detects processes that do not respond.
 
@@ -96,7 +90,7 @@ class ActorSlots:
         failures: counter of failures.
         cpus_per_actor, gpus_per_actor: Ray resources of one process.
         timeout: seconds within which an active process must respond or step its environments.
-        options: threads and niceness of each process.
+        niceness: scheduling niceness of each process.
         first: index of the first slot.
         near: prefer this process's machine as long as it has room.
     """
@@ -110,14 +104,15 @@ class ActorSlots:
         cpus_per_actor: float,
         gpus_per_actor: float,
         timeout: float,
-        options: tuple[int, int],
+        niceness: int,
         first: int = 0,
         near: bool = False,
     ) -> None:
         self.elastic = num_actors is None
-        self._make_ref, self._options = ray.put(make_actor), options
+        self._make_ref, self._niceness = ray.put(make_actor), niceness
         claims: dict[str, Any] = {"num_cpus": cpus_per_actor, "num_gpus": gpus_per_actor}
-        place: Any = near_this_process() if near else "SPREAD"
+        here = ray.get_runtime_context().get_node_id()
+        place: Any = NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=True) if near else "SPREAD"
         self._remote = ray.remote(**claims, max_restarts=0, scheduling_strategy=place)(ActorProcess)
         self._failures, self._timeout = failures, timeout
         self._interval = interval(timeout)
@@ -138,11 +133,6 @@ class ActorSlots:
 
     def __len__(self) -> int:
         return len(self._slots)
-
-    @property
-    def num_at_work(self) -> int:
-        """Slots that accept requests."""
-        return sum(slot.at_work for slot in self._slots)
 
     def fill(self) -> None:
         """Start a process for each empty slot whose pause has ended. An elastic pool always has one starting process,
@@ -216,7 +206,7 @@ class ActorSlots:
         slot.life += 1
         slot.versions, slot.stepped = {}, False
         slot.handle = self._remote.remote(
-            self._make_ref, slot.number, slot.life, os.getcwd(), *self._options, self._interval
+            self._make_ref, slot.number, slot.life, os.getcwd(), self._niceness, self._interval
         )
         slot.starting, slot.since = slot.handle.ready.remote(), time.monotonic()
 
@@ -296,19 +286,12 @@ class ActorProcess(MemberActors):
     """Ray actor that runs in the process of a slot."""
 
     def __init__(
-        self,
-        make_actor: MakeActor,
-        number: int,
-        life: int,
-        directory: str,
-        threads: int,
-        niceness: int,
-        beat_seconds: float,
+        self, make_actor: MakeActor, number: int, life: int, directory: str, niceness: int, beat_seconds: float
     ) -> None:
         if directory not in sys.path:
             sys.path.append(directory)  # last: a user's module must not shadow one of a library
         os.nice(niceness)
-        prepare_process(threads)
+        prepare_process(1)
         share_tensors()
         super().__init__(make_actor, number, life)
         self._heart = Heart(key_of(number, life), lambda: self.progress, beat_seconds)
@@ -316,7 +299,7 @@ class ActorProcess(MemberActors):
     def ready(self) -> ProcessPlace:
         """Create the first actor, so that importing and compiling its environment adds to no unroll's time. Returns the
         location of this process."""
-        self.prepare()
+        self.actor(0)
         return place_of_this_process(ray.util.get_node_ip_address())
 
     def answer(self, weights: Weights | WeightsVersion, count: int, apart: bool = False) -> Any:

@@ -10,7 +10,7 @@ from gymnasium import error
 from gymnasium.utils import EzPickle
 from gymnasium.vector import AutoresetMode
 
-from ...base.errors import refuse, user_errors
+from ...base.errors import library_errors, refuse, user_errors
 from ...base.messages import calling, check_integer
 from ..arrays import Array, Observation
 from ..randomness import streams
@@ -98,8 +98,6 @@ class ForeignBatch:
     ) -> None:
         """Step all environments with actions int [N] (or [N, K]); write observations, reward, terminated and
         truncated."""
-        if not self.started:
-            raise error.ResetNeeded(f"step of {self.name} before its reset")
         taken = self._actions.read(self._checked(actions))
         try:
             values, reward[:], terminated[:], truncated[:], _ = self._staying(lambda: self.vector.step(taken))
@@ -195,7 +193,9 @@ class ForeignBatch:
             raise RuntimeError(f"{self.name} called sys.exit({problem.code!r})") from problem
 
     def _checked(self, actions: Array) -> Array:
-        """Actions as int64 [N, K], all in range, or as floats [N, K], all finite."""
+        """Actions of a step as int64 [N, K], all in range, or as floats [N, K], all finite."""
+        if not self.started:
+            raise error.ResetNeeded(f"step of {self.name} before its reset")
         shape = (self.num_envs, *(self.single_action_space.shape or ()))
         choices = self._actions.choices
         box = choices is None
@@ -220,10 +220,8 @@ def pickled(env: Any, name: str) -> bytes:
         kind = type(part).__name__
         refuse(isinstance(part, EzPickle), f"{name} cannot be saved: a copy of it ({kind}) begins again")
         part = part.env if isinstance(part, gymnasium.Wrapper | gymnasium.vector.VectorWrapper) else None
-    try:
+    with library_errors(f"{name} cannot be saved: it cannot be pickled", Exception):
         return pickle.dumps(env)
-    except Exception as problem:
-        raise ValueError(f"{name} cannot be saved: it cannot be pickled ({problem})") from problem
 
 
 def _environments(make_env: Callable[[], Any], num_envs: int, name: str) -> list[Any]:

@@ -68,7 +68,8 @@ def check_behavior(env: Any, name: str, sample: Callable[[Any, Any], Any], shape
     env.action_space.seed(0)
     action = calling(f"{name}.action_space.sample", lambda: sample(*made), OUTSIDE)
     done = calling(f"{name}.step", lambda: env.step(action), OUTSIDE)
-    old = "; (observation, reward, done, info) is Gym's old form" if _length(done) == 4 else ""
+    is_old = isinstance(done, tuple | list) and len(done) == 4
+    old = "; (observation, reward, done, info) is Gym's old form" if is_old else ""
     fields = f"(observation, reward, terminated, truncated, info){old}"
     require(isinstance(done, tuple) and len(done) == 5, f"{name}.step returned {_shown(done)}", fields)
     observation, reward, *flags, info = done
@@ -117,10 +118,6 @@ def sampling_mask(env: Any, name: str, observation: Any, info: dict[str, Any]) -
         flat = flat_mask(name, values, int(space.nvec.sum())).astype(np.int8)
         return tuple(np.split(flat, np.cumsum(space.nvec)[:-1]))
     return None
-
-
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, tuple | list) else -1
 
 
 def _shown(value: Any) -> str:

@@ -10,7 +10,7 @@ import gymnasium
 from gymnasium.envs.registration import find_highest_version, get_env_id, load_env_creator, parse_env_id
 from gymnasium.vector import VectorEnv
 
-from ...base.errors import EngramError, refuse
+from ...base.errors import EngramError, library_errors, refuse
 from ...base.messages import nearest
 from .jax_vector import JaxVectorEnv, start_jax
 
@@ -47,9 +47,10 @@ def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
     if not _makes_environments(result, in_jax) and name != "jax:gymnax:make":
         names = [key for key, value in vars(module).items() if _makes_environments(value, in_jax)]
         what = f"{attribute!r} is {_described(result)}" if hasattr(module, attribute) else f"no {attribute!r}"
+        kind = "class with reset and step" if in_jax else "subclass of gymnasium.Env"
         raise ValueError(
-            f"{module_name}: {what}; expected a {_JAX_CLASS if in_jax else 'subclass of gymnasium.Env'}, or a function "
-            f"with @engram.envs.foreign.environment_maker; there: {nearest(attribute, names)}"
+            f"{module_name}: {what}; expected a {kind}, or a function with @engram.envs.foreign.environment_maker; "
+            f"there: {nearest(attribute, names)}"
         )
     if in_jax:
         return lambda num_envs, **values: JaxVectorEnv(result(**values), num_envs, name), _parameters(result)
@@ -65,9 +66,6 @@ def environment_maker(function: EnvMaker) -> EnvMaker:
 
 
 _MARK = "__makes_environments__"
-
-
-_JAX_CLASS = "class with reset and step"
 
 
 def _makes_environments(value: Any, in_jax: bool) -> bool:
@@ -111,10 +109,8 @@ def _import(module: str, name: str) -> Any:
 def _maker_of_id(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | None]:
     spec = gymnasium.registry[name]
     entry: Any = spec.entry_point or spec.vector_entry_point
-    try:
+    with library_errors(f"{name} cannot be loaded", ImportError, AttributeError, gymnasium.error.Error):
         creator = load_env_creator(entry) if isinstance(entry, str) else entry
-    except (ImportError, AttributeError, gymnasium.error.Error) as problem:
-        raise ValueError(f"{name} cannot be loaded: {problem}") from problem
 
     def make(**parameters: Any) -> Any:
         spec = copy.deepcopy(gymnasium.registry[name])  # gymnasium.make takes no parameter called `id` otherwise

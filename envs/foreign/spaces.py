@@ -112,11 +112,6 @@ def map_parts(function: Callable[..., Any], *values: Any) -> Any:
     return function(*values)
 
 
-def is_text(space: spaces.Space[Any]) -> bool:
-    """Whether values of a space are text: Gymnasium's Text, and custom spaces such as MiniGrid's missions."""
-    return space.dtype is not None and space.dtype.kind == "U"
-
-
 def _box_form(space: spaces.Box) -> ObservationForm:
     dtype = np.uint8 if space.dtype == np.uint8 else np.float32
     shape = space.shape or (1,)
@@ -147,7 +142,8 @@ def _one_hot_form(space: spaces.Space[Any], sizes: Array, first: Array, name: st
 
 
 def _dict_form(space: spaces.Dict, name: str) -> ObservationForm:
-    text = [key for key, part in space.spaces.items() if is_text(part)]
+    # Gymnasium's Text, and custom spaces such as MiniGrid's missions.
+    text = [key for key, part in space.spaces.items() if part.dtype is not None and part.dtype.kind == "U"]
     if text:
         logging.getLogger(__name__).warning("%s: text is not supported, observation %s is dropped", name, text)
     forms = {key: observation_form(part, name) for key, part in space.spaces.items() if key not in text}

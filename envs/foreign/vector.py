@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
-from gymnasium import error
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from ...base.errors import refuse
@@ -78,8 +77,6 @@ class VectorBatch(ForeignBatch):
     def step_into(
         self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
     ) -> None:
-        if not self.started:
-            raise error.ResetNeeded(f"step of {self.name} before its reset")
         taken, waiting = self._checked(actions), self._waiting
         if waiting.all():
             self.reset_into(observation)

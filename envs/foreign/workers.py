@@ -14,7 +14,6 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 import numpy as np
-from gymnasium import error
 from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory
 
 from ..arrays import Array, Observation
@@ -55,8 +54,6 @@ class WorkerBatch(ForeignBatch):
     def step_into(
         self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
     ) -> None:
-        if not self.started:
-            raise error.ResetNeeded(f"step of {self.name} before its reset")
         self._checked(actions)
         masks, *results = zip(*self._of_all("step", *(actions[part] for part in self._parts)), strict=True)
         reward[:], terminated[:], truncated[:], self._facts = map(np.concatenate, results)

@@ -7,10 +7,10 @@ learn_to_execute.py); Munkhdalai et al. 2019 (double copy of 50 symbols).
 from typing import Any
 
 from ...base.compiled import kernel
-from ...base.messages import check_choice, check_flag, check_integer
+from ...base.messages import check_choice, check_flag, check_integer, low_high
 from ..arrays import Array
 from ..randomness import integer
-from .task import Batch, Task, whole_range
+from .task import Batch, Task
 
 ORDERS = ("copy", "reverse", "double")
 
@@ -60,7 +60,7 @@ class Copying(Task):
         check_integer("num_symbols", num_symbols, 2)
         check_choice("order", order, ORDERS)
         check_flag("number", number)
-        self.low, self.high = whole_range("length", length, 1)
+        self.low, self.high = low_high("length", length, 1, None)
         self.order, self.number = ORDERS.index(order), number
         self.classes, self.inputs = num_symbols, num_symbols + 1
         self.steps = self.high + 1 + self.high * (2 if order == "double" else 1)

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from ...base.compiled import kernel
-from ...base.messages import check_flag, check_integer
+from ...base.messages import check_flag, check_integer, low_high
 from ..arrays import Array
 from ..randomness import integer, normal, uniform
-from .task import Batch, Task, number_or_range, whole_range
+from .task import Batch, Task, number_or_range
 
 
 @kernel
@@ -101,15 +101,12 @@ class Pairs(Task):
         **common: Any,
     ) -> None:
         super().__init__(num_sequences, **common)
-        for name, value, low in (
-            ("key_size", key_size, 1),
-            ("num_values", num_values, 2),
-            ("num_queries", num_queries, 1),
-        ):
-            check_integer(name, value, low)
+        check_integer("key_size", key_size, 1)
+        check_integer("num_values", num_values, 2)
+        check_integer("num_queries", num_queries, 1)
         check_flag("twin", twin)
-        self.fewest, most = whole_range("pairs", pairs, 1)
-        self.writes = whole_range("writes", writes, 0)
+        self.fewest, most = low_high("pairs", pairs, 1, None)
+        self.writes = low_high("writes", writes, 0, None)
         low, high = number_or_range("similarity", similarity, 0, 1)
         self.similarity = float(low), float(high)
         self.queries, self.twin, self.classes = num_queries, twin, num_values

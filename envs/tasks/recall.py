@@ -3,10 +3,10 @@
 from typing import Any
 
 from ...base.compiled import kernel
-from ...base.messages import check_flag, check_integer
+from ...base.messages import check_flag, check_integer, low_high
 from ..arrays import Array
 from ..randomness import integer, normal, uniform
-from .task import Batch, Task, number_or_range, whole_range
+from .task import Batch, Task, number_or_range
 
 
 @kernel
@@ -66,7 +66,7 @@ class Recall(Task):
         check_integer("num_symbols", num_symbols, 2)
         check_integer("num_distractors", num_distractors, 1)
         check_flag("twin", twin)
-        self.shortest, self.longest = whole_range("delay", delay, 0)
+        self.shortest, self.longest = low_high("delay", delay, 0, None)
         self.noise, self.twin, self.distractors = number_or_range("noise", noise, 0), twin, num_distractors
         self.classes, self.steps = num_symbols, self.longest + 2
         self.inputs = num_symbols + num_distractors + 1

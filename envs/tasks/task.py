@@ -99,10 +99,3 @@ def number_or_range(name: str, value: Any, low: float, high: float | None = None
         span = f"at least {low}" if high is None else f"{low}..{high}"
         raise ValueError(f"{name} is {value!r}; allowed: {span}, the smallest first")
     return ends[0], ends[1]
-
-
-def whole_range(name: str, value: Any, low: int, high: int | None = None) -> tuple[int, int]:
-    """`number_or_range` for whole numbers."""
-    ends = number_or_range(name, value, low, high)
-    refuse(not all(isinstance(end, int) for end in ends), f"{name} is {value!r}; allowed: whole numbers")
-    return int(ends[0]), int(ends[1])

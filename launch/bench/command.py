@@ -12,10 +12,11 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ...agents.process import prepare_process
 from ...base.errors import EngramError, refuse, user_errors
+from ...base.messages import check_new_file
 from ...base.processes import num_cores
 from ...base.units import Seconds, duration
 from ..config.command_line import make_console, value_of, without
@@ -64,8 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     config = parse_run(train_arguments, other_flags=OWN_FLAGS)
     if value_of("--env", train_arguments) is None and value_of("--config", train_arguments) is None:
         train_arguments = ["--env", config.env, *train_arguments]  # rl-train has no default
-    if target and not Path(target).parent.is_dir():
-        raise EngramError(f"--json {target}: there is no directory {Path(target).parent}")
+    check_new_file("--json", target or "")
     console = make_console()
     result = bench(config, train_arguments, seconds, console.print)
     show(result, console)
@@ -146,12 +146,12 @@ def show(result: dict[str, Any], console: Console) -> None:
     """The result of `bench` as a table."""
     config, machine, training = result["configuration"], result["machine"], result["training"]
     table = Table(
+        "",
+        Column("steps/s", justify="right", no_wrap=True),
         title=f"{config['env']} with {config['agent']['core']}, {config['num_actors']} actor(s) of "
         f"{config['envs_per_actor']} environments, updates of {config['unroll_length']} x {config['envs_per_update']}",
         title_justify="left",
     )
-    table.add_column("")
-    table.add_column("steps/s", justify="right", no_wrap=True)
     for name, label in LABELS.items():
         table.add_row(label.format(machine["cores"]), f"{result['steps_per_second'][name]:,.0f}")
     table.add_row("fraction of the ideal", f"{result['fraction']:.2f}", style="bold")

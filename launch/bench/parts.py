@@ -22,7 +22,7 @@ from ...actors.actor import Actor
 from ...actors.factory import ActorFactory, action_spec
 from ...actors.unroll import Unroll
 from ...agents.specs import BoxSpec
-from ...agents.values import EnvOutput, map_leaves
+from ...agents.values import map_leaves
 from ...envs.masks import random_valid
 from ...learners.batches import Batcher
 from ...learners.learner import Learner
@@ -110,7 +110,8 @@ def _env_work(factory: ActorFactory, batch: Any, worth: float) -> Work:
 
 def _infer_work(actor: Actor, unrolls: list[Unroll], worth: float) -> Work:
     agent, generator = actor.agent, actor.generator
-    rows = [[_at(unroll.env, t) for t in range(actor.unroll_length)] for unroll in unrolls]
+    steps = range(actor.unroll_length)
+    rows = [[map_leaves(lambda x, t=t: x[t], unroll.env) for t in steps] for unroll in unrolls]
     turns = itertools.cycle(range(len(unrolls)))
 
     def do() -> float:
@@ -146,8 +147,3 @@ def _learn_work(config: RunConfig, actor: Actor, unrolls: list[Unroll], device: 
         return float(learner.steps - before)
 
     return do
-
-
-def _at(env: EnvOutput, t: int) -> EnvOutput:
-    """Step t of T."""
-    return map_leaves(lambda x: x[t], env)

@@ -20,7 +20,7 @@ from ...agents.cores import make_core
 from ...agents.cores.core import Core, CoreState, state_leaves
 from ...agents.process import prepare_process
 from ...agents.values import AgentOutput, EnvOutput
-from ...base.errors import EngramError
+from ...base.errors import library_errors, user_errors
 from ...base.settings import Settings, setting
 from ...learners.optimizers import make_optimizer, same_layout, set_gradients
 from ..config.command_line import make_console, parse
@@ -51,13 +51,9 @@ def main(arguments: Sequence[str]) -> int:
     config = parse(CheckConfig, arguments, "rl-check-core", _HELP)
     prepare_process(1)
     console = make_console()
-    try:
+    options = ", ".join(f"{key}={value!r}" for key, value in config.core_args.items()) or "its defaults"
+    with user_errors(), library_errors(f"cannot make core {config.core!r} with {options}", TypeError, RuntimeError):
         core = make_core(config.core, config.input_size, **config.core_args)
-    except ValueError as problem:
-        raise EngramError(str(problem)) from problem
-    except (TypeError, RuntimeError) as problem:
-        options = ", ".join(f"{key}={value!r}" for key, value in config.core_args.items())
-        raise EngramError(f"cannot make core {config.core!r} with {options or 'its defaults'}: {problem}") from problem
     parameters, state_bytes = core_size(core)
     console.print(
         f"{config.core}: {parameters:,} parameters, {state_bytes:,} bytes of state per environment, "

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from fsspec.core import url_to_fs
 
 from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import advice
 from ..config.command_line import settings_of
 from ..config.run_config import PASSIVE, RESUMABLE, RunConfig
 from ..config.settings.plain import flat_settings
-from ..config.urls import first_line, redacted
+from ..config.urls import open_store, redacted, store_errors
 from ..metrics.rows import Array, Table, final_value, parse_log, series, table_of
 from ..runs.directory import CONFIG
 
@@ -52,17 +51,12 @@ def load(places: Sequence[str]) -> list[LoadedRun]:
     defaults = dict(flat_settings(RunConfig()))
     loaded: dict[str, LoadedRun] = {}
     for place in places:
-        try:
-            files, root = url_to_fs(place)
-            root = root.rstrip("/")
+        with store_errors(f"{redacted(place)} cannot be read", place):
+            files, root = open_store(place)
             configs = [file for file in files.find(root, maxdepth=DEPTH) if file.endswith(f"/{CONFIG}")]
             folders = sorted((file.removesuffix(f"/{CONFIG}") for file in configs), key=_natural)
             name = redacted(place).rstrip("/")
             runs = [_read(files, folder, name + folder.removeprefix(root), defaults) for folder in folders]
-        except EngramError:
-            raise
-        except Exception as problem:  # each kind of store raises different exceptions
-            raise EngramError(f"{redacted(place)} cannot be read: {first_line(problem, place)}") from problem
         refuse(not runs, f"{redacted(place)} contains no run; expected: a run directory, or a folder or URL of some")
         loaded |= {run.name: run for run in runs}
     return list(loaded.values())
@@ -111,11 +105,10 @@ class Comparison(NamedTuple):
 
     def strata(self, curve: str, among: Sequence[str]) -> list[Array]:
         """Final scores [R] of a curve by environment; for several environments scaled to 0..1 over all runs of each."""
-        return [self._scaled(name, self.cells[curve][name].finals, len(among) > 1) for name in among]
+        finals = {name: self.cells[curve][name].finals for name in among}
+        return [self._scaled(*each) for each in finals.items()] if len(among) > 1 else list(finals.values())
 
-    def _scaled(self, environment: str, finals: Array, scale: bool) -> Array:
-        if not scale:
-            return finals
+    def _scaled(self, environment: str, finals: Array) -> Array:
         every = np.concatenate([cells[environment].finals for cells in self.cells.values() if environment in cells])
         low, high = every.min(), every.max()
         return (finals - low) / (high - low) if high > low else np.full_like(finals, 0.5)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from .groups import Comparison
 from .statistics import COVERAGE, Estimate, curve_of, improvement_of, interquartile_mean_of
@@ -80,9 +80,7 @@ def tables(compared: Sequence[Result]) -> list[tuple[list[str], list[list[str]]]
 def show(comparison: Comparison, compared: Sequence[Result], console: Console) -> None:
     """Print the tables."""
     for header, rows in tables(compared):
-        table = Table(box=box.SIMPLE_HEAD)
-        for name in header:
-            table.add_column(name, overflow="fold")
+        table = Table(*(Column(name, overflow="fold") for name in header), box=box.SIMPLE_HEAD)
         for row in rows:
             table.add_row(*row)
         console.print(table)

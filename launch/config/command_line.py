@@ -285,17 +285,11 @@ def _complaints(arguments: Sequence[str], flags: set[str], prog: str) -> Generat
         if stop.code in (0, None):
             raise
         # An argument that belongs to no flag is often the cause of a missing argument in tyro's error.
-        for argument in arguments:
-            if FLAG.fullmatch(name := argument.partition("=")[0]) and name not in flags and not _negated(name, flags):
-                raise EngramError(unknown_word(argument, flags, prog)) from None
-        raise EngramError(_one_line(output.getvalue())) from None
-
-
-def _negated(flag: str, flags: set[str]) -> bool:
-    """Whether the flag is the --no- form of a switch."""
-    group, dot, name = flag.rpartition(".")
-    name = name if dot else flag.removeprefix("--")
-    return name.startswith("no-") and f"{group}{dot}{name[3:]}".removeprefix("--") in {x[2:] for x in flags}
+        names = flags | {re.sub(r"([^.-]+(?:-[^.-]+)*)$", r"no-\1", flag) for flag in flags}
+        unknown = (each for each in arguments if FLAG.fullmatch(flag := each.partition("=")[0]) and flag not in names)
+        argument = next(unknown, None)
+        problem = _one_line(output.getvalue()) if argument is None else unknown_word(argument, flags, prog)
+        raise EngramError(problem) from None
 
 
 def _one_line(box: str) -> str:

@@ -22,7 +22,10 @@ def find_device(name: str, num_learners: int = 1) -> torch.device:
         name = "cuda" if torch.cuda.is_available() and num_learners == 1 else "cpu"
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise EngramError(f"--device {name}: there is no such device; allowed: {', '.join(devices())}{why_no_cuda()}")
+        gpus = [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())]
+        why = "torch was built without CUDA" if torch.version.cuda is None else "torch finds no CUDA device"
+        there = ", ".join(["cpu", *gpus]) + ("" if gpus else f"; {why}")
+        raise EngramError(f"--device {name}: there is no such device; allowed: {there}")
     if device.type == "cuda" and num_learners > 1 and not torch.distributed.is_nccl_available():
         raise EngramError(f"--device {name}: this build of torch has no NCCL; allowed with several learners: auto, cpu")
     return device
@@ -46,15 +49,3 @@ def chosen(precision: Precision, device: torch.device) -> Precision:
     if precision == "bf16" and not bf16.routine():
         raise ValueError(f"precision is 'bf16'; allowed on this CPU ({bf16.missing()}): auto, float32")
     return precision
-
-
-def devices() -> list[str]:
-    """The devices of this machine on which a learner can run."""
-    return ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count()))]
-
-
-def why_no_cuda() -> str:
-    """The reason that torch has no CUDA device, after a semicolon; empty if it has one."""
-    if torch.cuda.device_count():
-        return ""
-    return "; torch was built without CUDA" if torch.version.cuda is None else "; torch finds no CUDA device"

@@ -70,19 +70,20 @@ def _parse(
 ) -> tuple[RunConfig, RunConfig]:
     """The configuration for arguments, and the one before any flag."""
     argv = dashed(arguments)
-    default = base or _default(argv)
-    named = base is not None or value_of("--env", argv) or value_of("--config", argv)
+    chosen = {name: value_of(f"--{name}", argv) for name in ("config", "preset", "env", "core", "algorithm")}
+    default = base or _default_of(**chosen, alone=value_of("--population", argv) == "0")
+    named = base is not None or chosen["env"] or chosen["config"]
     if env_required and not named and {"-h", "--help"} & {*argv}:
         default = replace(default, env=tyro.MISSING)  # shown as required
     extra_flags = (*OTHER_FLAGS, *other_flags)
-    chosen = _refuse_elsewhere(argv, default, {*flags_of(RunConfig), *extra_flags})
+    settings = _refuse_elsewhere(argv, default, {*flags_of(RunConfig), *extra_flags})
     argv = without(argv, ("--preset", "--config"))
     config = parse(RunConfig, argv, "rl-train", _HELP, default=default, other_flags=extra_flags)
     address = value_of("--ray-address", argv)
     if config.local and address is not None:
         raise EngramError(f"--ray-address {address} has no effect with --local; allowed: one of them")
     refuse(env_required and not named, f"--env is missing; {NO_ENV}, as in: rl-train --env t-maze --preset easy")
-    return _finished(config, default, chosen), default
+    return _finished(config, default, settings), default
 
 
 def with_settings(settings: Mapping[str, Any], base: RunConfig | None = None) -> RunConfig:
@@ -196,12 +197,6 @@ def _refuse_elsewhere(arguments: Sequence[str], default: RunConfig, flags: set[s
 def _parts(config: RunConfig) -> dict[str, str]:
     """Names of the parts whose options are not settings of a run."""
     return {"algorithm": config.learner.algorithm, "core": config.agent.core, "env": config.env}
-
-
-def _default(arguments: Sequence[str]) -> RunConfig:
-    """The configuration before any flag."""
-    chosen = {name: value_of(f"--{name}", arguments) for name in ("config", "preset", "env", "core", "algorithm")}
-    return _default_of(**chosen, alone=value_of("--population", arguments) == "0")
 
 
 def _default_of(

@@ -5,11 +5,9 @@ from typing import Any
 from ...actors.factory import ActorFactory
 from ...agents.values import map_leaves
 from ...base.errors import refuse
-from ...base.memory import memory, own_memory
+from ...base.memory import memory
 from ...base.messages import size_in_words
 from .run_config import RunConfig
-
-RAY_BYTES = 400 * 2**20  # Bytes of Ray's own processes on one machine
 
 
 def check_memory(config: RunConfig, factory: ActorFactory, batch: Any) -> int:
@@ -25,9 +23,3 @@ def check_memory(config: RunConfig, factory: ActorFactory, batch: Any) -> int:
         f"environments of actors and updates; {available}",
     )
     return total
-
-
-def process_bytes(actors: int) -> int:
-    """Bytes of the idle processes of the learner, Ray and the actors; without Ray for 0 actors."""
-    whole, own = own_memory()
-    return whole + (actors * own + RAY_BYTES if actors else 0)

@@ -1,6 +1,13 @@
-"""URLs of stores: their secret parts, and their form in files and messages."""
+"""URLs of stores: their secret parts, their form in files and messages, and their file systems."""
 
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from fsspec.core import url_to_fs
+
+from ...base.errors import EngramError
 
 SECRET = "***"  # Placeholder for secrets
 _NAMED_USERS = ("ftp", "sftp", "ssh", "scp", "smb", "hdfs", "webhdfs", "github")
@@ -21,6 +28,23 @@ def redacted(url: str) -> str:
 def first_line(problem: Exception, url: str) -> str:
     """An exception's type and first line, without the secrets of `url`."""
     return f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}".replace(url, redacted(url))
+
+
+@contextmanager
+def store_errors(what: str, url: str) -> Generator[None]:
+    """Convert an exception of the body, which depends on the kind of store, to EngramError: `what (first line)`."""
+    try:
+        yield
+    except EngramError:
+        raise
+    except Exception as problem:
+        raise EngramError(f"{what} ({first_line(problem, url)})") from problem
+
+
+def open_store(url: str) -> tuple[Any, str]:
+    """The file system of a URL or path, and the path in it; inside `store_errors`."""
+    files, root = url_to_fs(url)  # opens a chain of URLs
+    return files, root.rstrip("/")
 
 
 def is_redacted(url: str) -> bool:

@@ -22,9 +22,9 @@ from ...base.places import cache_folder, writable_home
 from ...base.processes import num_cores
 from ..cluster.ray_session import OBJECT_STORE_BYTES, token_file, token_is_kept
 from ..config.run_config import RunConfig
-from ..config.sizes import process_bytes
 from ..metrics.provenance import PACKAGES, machine, package_version
 
+RAY_BYTES = 400 * 2**20  # Bytes of Ray's own processes on one machine
 TRAINING_COPIES, CHECKPOINT_COPIES = 4, 3
 """Multiples of the weights: weights and at most two moments, and in training also gradients."""
 
@@ -54,14 +54,14 @@ def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
             weights, environment = flatten(actor.agent), _saved(actor)
     step = sizes[1] - sizes[0]
     unroll = config.actor_envs * (sizes[0] + (config.unroll_length - 1) * step)
-    whole, _ = own_memory()
+    whole, own = own_memory()
     work += TRAINING_COPIES * weights.nbytes * config.num_members
     store, processes = 0, 0
     if not config.in_process:
         ahead = config.lag_bound + 1
         unrolls = actors if config.synchronous else -(-ahead * config.columns // config.actor_envs)
         store = config.num_members * (unrolls * unroll + (1 + ahead) * weights.nbytes)
-        processes = process_bytes(actors) - whole + actors * 2 * unroll
+        processes = RAY_BYTES + actors * (own + 2 * unroll)
     states = actors * config.actor_envs * environment if config.synchronous else 0
     return Estimate(
         parameters=weights.size,
@@ -249,7 +249,6 @@ def token(config: RunConfig) -> Finding:
         advice = "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, as on the cluster's head"
         what = f"{file} cannot be read or written; each private Ray gets another one"
         return _if(bool(config.ray_address), "token", "problem", what, advice)
-    readable = os.access(file, os.R_OK) and bool(file.stat().st_mode & 0o077)
-    return _if(
-        readable, "token", "warning", f"{file}, readable by others" if readable else "required", f"chmod 600 {file}"
-    )
+    if os.access(file, os.R_OK) and file.stat().st_mode & 0o077:
+        return Finding("token", f"{file}, readable by others", "warning", f"chmod 600 {file}")
+    return Finding("token", "required", "ok")

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...agents.process import prepare_process
-from ...base.errors import EngramError, file_errors, user_errors
+from ...base.errors import EngramError, file_errors, library_errors, user_errors
 from ...base.messages import size_in_words
 from ..config.command_line import make_console
 from ..config.run_flags import parse_run
@@ -55,13 +55,10 @@ def main(arguments: Sequence[str]) -> int:
     nodes, lost = cluster(config.ray_address) if config.ray_address else ([here], [])
     cores = sum(node.cores for node in nodes) if not config.local else 1
     actors = config.fixed_actors or max(1, int(cores / config.actor_cpus))
-    try:
-        with user_errors():
-            with closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
-                work = check_memory(config, factory, batch)
-            cost = estimate(config, work, actors)  # once the batch is closed: some environments exist once per machine
-    except MemoryError as problem:
-        raise EngramError(f"one actor and one update do not fit into memory: {problem}") from problem
+    with user_errors(), library_errors("one actor and one update do not fit into memory", MemoryError):
+        with closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
+            work = check_memory(config, factory, batch)
+        cost = estimate(config, work, actors)  # once the batch is closed: some environments exist once per machine
     findings = [*lost, *examine(config, here, nodes, cost, actors)]
     if "--json" in arguments:
         print_json(findings, estimate=cost._asdict(), nodes=[node._asdict() for node in nodes])
@@ -136,11 +133,11 @@ def show(findings: Sequence[Finding], cost: Estimate, console: Console) -> None:
     """Two tables: the findings, and the estimate."""
     show_findings(findings, console)
     rows = Table("this run takes", "", box=None)
-    facts = {"parameters": f"{cost.parameters:,}", "one unroll": size_in_words(cost.unroll)}
-    facts |= {"object store": f"at most {size_in_words(cost.object_store)}"}
-    facts |= {"memory": f"about {size_in_words(cost.memory)}, on all machines together"}
-    for row in (facts | {"checkpoints": f"at most {size_in_words(cost.disk)}"}).items():
-        rows.add_row(*row)
+    rows.add_row("parameters", f"{cost.parameters:,}")
+    rows.add_row("one unroll", size_in_words(cost.unroll))
+    rows.add_row("object store", f"at most {size_in_words(cost.object_store)}")
+    rows.add_row("memory", f"about {size_in_words(cost.memory)}, on all machines together")
+    rows.add_row("checkpoints", f"at most {size_in_words(cost.disk)}")
     console.print()
     console.print(rows)
 

@@ -5,7 +5,7 @@ A rule examines the second half of the rows, the run's recent state, and reports
 
 import math
 from collections.abc import Callable, Sequence
-from statistics import fmean, median
+from statistics import fmean, median, variance
 
 from ..config.run_config import RunConfig
 from ..metrics.rows import Row
@@ -52,7 +52,7 @@ def value_loss(rows: Sequence[Row], config: RunConfig) -> Finding | None:
 
 def entropy(rows: Sequence[Row], config: RunConfig) -> Finding | None:
     """The policy is certain of actions with low returns, or as uncertain as at the start."""
-    values = [row["policy/entropy"] for row in rows if "policy/entropy" in row]
+    values = _values(rows, "policy/entropy")
     if len(values) < FEWEST:
         return None
     first, last = max(values[: len(values) // 4]), median(values[-(len(values) // 4) :])
@@ -70,7 +70,7 @@ def entropy(rows: Sequence[Row], config: RunConfig) -> Finding | None:
 def gradients(rows: Sequence[Row], config: RunConfig) -> Finding | None:
     """Every update is clipped: the size of the step no longer depends on the loss."""
     most = config.learner.max_grad_norm
-    norms = [row["learner/grad_norm"] for row in _late(rows) if "learner/grad_norm" in row]
+    norms = _values(_late(rows), "learner/grad_norm")
     if not most or not norms or sum(norm > most for norm in norms) < CLIPPED * len(norms):
         return None
     description = f"norm {median(norms):.3g}, clipped to {most:g} at every update"
@@ -113,7 +113,7 @@ def episodes(rows: Sequence[Row], config: RunConfig) -> Finding | None:
 
 def returns(rows: Sequence[Row], config: RunConfig) -> Finding | None:
     """The return has not risen since the start."""
-    values = [row["episode/return"] for row in rows if "episode/return" in row]
+    values = _values(rows, "episode/return")
     solved = _mean(_late(rows), "episode/solved")
     if len(values) < FEWEST or _rising(rows) or (solved is not None and solved >= SOLVED):
         return None
@@ -164,6 +164,4 @@ def _rising(rows: Sequence[Row]) -> bool:
     if quarter < 2:
         return False
     first, last = values[:quarter], values[-quarter:]
-    means = fmean(first), fmean(last)
-    spread = sum((x - means[0]) ** 2 for x in first) + sum((x - means[1]) ** 2 for x in last)
-    return means[1] - means[0] > 2 * math.sqrt(spread / max(2 * quarter - 2, 1) * 2 / quarter)
+    return fmean(last) - fmean(first) > 2 * math.sqrt((variance(first) + variance(last)) / quarter)

@@ -3,14 +3,12 @@
 import json
 from typing import Any, NamedTuple
 
-from fsspec.core import url_to_fs
 from torch import Tensor
 
 from ... import zoo
-from ...base.errors import EngramError
 from ..config.run_config import RESUMABLE, RunConfig
 from ..config.settings.plain import to_dict
-from ..config.urls import first_line, redacted
+from ..config.urls import open_store, redacted, store_errors
 from ..metrics.provenance import provenance
 from ..runs.directory import as_toml
 from .episodes import RATES, Summary
@@ -39,13 +37,11 @@ def write_card(place: str, card: Card) -> str:
     contents = zoo.files(config, card.weights, about) | {README: page(card).encode()}
     if card.gif is not None:
         contents[GIF] = card.gif
-    try:
-        store, root = url_to_fs(place)
+    with store_errors(f"--card: cannot write to {redacted(place)}", place):
+        store, root = open_store(place)
         store.makedirs(root, exist_ok=True)
         for name, content in contents.items():
-            store.pipe_file(f"{root.rstrip('/')}/{name}", content)
-    except Exception as problem:  # each kind of store raises different exceptions
-        raise EngramError(f"--card: cannot write to {redacted(place)}: {first_line(problem, place)}") from problem
+            store.pipe_file(f"{root}/{name}", content)
     return f"wrote {redacted(place)}: rl-eval and engram.load_agent read it"
 
 

@@ -21,6 +21,7 @@ from ..config.command_line import make_console, parse
 from ..config.run_config import RunConfig
 from ..config.settings.plain import to_dict
 from ..metrics.provenance import provenance
+from ..runs.saved import chosen_members, described
 from ..runs.trained import (
     EVALUATED_TOGETHER,
     ActingAgent,
@@ -30,7 +31,6 @@ from ..runs.trained import (
     make_actor,
     open_run,
 )
-from ..runs.trainees import chosen_members, described
 from .card import Card, write_card
 from .episodes import Summary, summarize
 from .gif import encoded, film
@@ -94,13 +94,11 @@ def main(arguments: Sequence[str]) -> int:
     if config.run == zoo.PREFIX:
         console.print(zoo_table())
         return 0
-    trained, path, trainees, best = open_run(config.run, config.checkpoint)
+    opened = open_run(config.run, config.checkpoint)
+    trained, path, trainees, best = opened
     factory = evaluation_factory(trained, config.env_args)
-    chosen = chosen_members(trainees, config.member, config.all)
-    weights = trainees[chosen_members(trainees, config.member, False)[0]].weights
-    gif = None
-    if config.gif or config.card:
-        gif = write_gif(factory, weights, config, console)
+    chosen, weights = chosen_members(trainees, config.member, config.all), opened.weights(config.member)
+    gif = write_gif(factory, weights, config, console) if config.gif or config.card else None
     if config.intervene or config.decode:
         study(factory, weights, config, f"{factory.env} with {trained.agent.core}", console)
         return 0

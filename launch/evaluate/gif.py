@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ...actors.actor import Actor
-from ...base.errors import EngramError, refuse
+from ...base.errors import EngramError
 from ...envs.arrays import Array
 from ...envs.registration import can_draw
 from ..config.run_config import RunConfig
@@ -83,11 +83,10 @@ def _frame(moment: _Moment, once: bool) -> Image.Image:
 
 
 def _image(batch: Any, full: bool) -> Array:
-    refuse(not hasattr(batch, "draw"), "this environment renders no images")
-    try:
-        return batch.draw(0, full=full)
-    except NotImplementedError as problem:
-        raise ValueError("this environment renders no images") from problem
+    with suppress(NotImplementedError):
+        if hasattr(batch, "draw"):
+            return batch.draw(0, full=full)
+    raise EngramError("this environment renders no images")
 
 
 class Camera:

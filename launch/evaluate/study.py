@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.table import Table
+from rich.table import Column, Table
 
 from ...actors.actor import Actor
 from ...actors.unroll import EPISODE_COLUMNS
@@ -43,9 +43,8 @@ class Study(NamedTuple):
 
     def table(self, title: str) -> Table:
         """The results as a table."""
-        table = Table(title=title, title_justify="left")
-        for name in self.header:
-            table.add_column(name, justify="right" if name else "left", no_wrap=True)
+        columns = (Column(name, justify="right" if name else "left", no_wrap=True) for name in self.header)
+        table = Table(*columns, title=title, title_justify="left")
         for row in self.rows:
             table.add_row(*row)
         return table

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ... import zoo
-from ..runs.trainees import Trainee, best_member
+from ..runs.saved import Trainee, best_member
 from .episodes import RATES, Estimate, Group, Summary
 
 
@@ -42,11 +42,8 @@ def _names(*summaries: Summary) -> list[str]:
 
 
 def _table(title: str, of: str, names: Sequence[str], *others: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column(of, no_wrap=True)
-    for name in (*others, "episodes", *names):
-        table.add_column(name.replace("_", " "), justify="right")
-    return table
+    columns = (Column(name.replace("_", " "), justify="right") for name in (*others, "episodes", *names))
+    return Table(Column(of, no_wrap=True), *columns, title=title, title_justify="left")
 
 
 def _add_row(table: Table, labels: list[str], group: Group, names: Sequence[str], style: str | None = None) -> None:
@@ -66,15 +63,11 @@ def format_estimate(name: str, estimate: Estimate) -> str:
 
 def zoo_table() -> Table:
     """One row per agent: its environment and core, its evaluation with the 95% interval, its training steps."""
-    table = Table(title="agents that come with engram", title_justify="left")
-    for column in ("name", "environment", "core", "return", "steps"):
-        table.add_column(column, no_wrap=column == "name")
+    columns = Column("name", no_wrap=True), "environment", "core", "return", "steps"
+    table = Table(*columns, title="agents that come with engram", title_justify="left")
     for name in zoo.names():
         facts = zoo.facts(name)
-        mean, low, high = (facts["evaluation"]["return"][key] for key in ("mean", "low", "high"))
-        environment = zoo.environment(facts)
-        interval = f"{mean:.3g} [{low:.3g}, {high:.3g}]"
-        table.add_row(
-            f"zoo:{name}", environment, facts["core"], interval, f"{facts['provenance']['steps'] / 1e6:,.1f} M"
-        )
+        interval = "{mean:.3g} [{low:.3g}, {high:.3g}]".format(**facts["evaluation"]["return"])
+        steps = f"{facts['provenance']['steps'] / 1e6:,.1f} M"
+        table.add_row(f"zoo:{name}", zoo.environment(facts), facts["core"], interval, steps)
     return table

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.table import Table
+from rich.table import Column, Table
 
 from ...agents.process import prepare_process
 from ...agents.values import map_leaves
@@ -15,8 +15,7 @@ from ...base.files import replace_file
 from ...base.settings import setting
 from ..config.command_line import make_console, parse
 from ..runs.trained import AgentChoice, make_actor, open_run
-from .files import onnx_model, torch_archive
-from .graph import EXAMPLES, Step, traced
+from .graph import EXAMPLES, Step, onnx_model, torch_archive, traced
 
 _HELP = """Export a trained agent: one greedy step from named tensors to named tensors, recurrent state included, as an
 ONNX model or an archive of torch.export. Neither needs engram to run."""
@@ -60,9 +59,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def described(step: Step, title: str) -> Table:
     """Inputs and outputs with their dtypes and shapes; B is the number of environments."""
-    table = Table(title=title, title_justify="left")
-    for name in ("", "name", "dtype", "shape"):
-        table.add_column(name, no_wrap=True)
+    columns = (Column(name, no_wrap=True) for name in ("", "name", "dtype", "shape"))
+    table = Table(*columns, title=title, title_justify="left")
     with torch.inference_mode():
         outputs = step(step.example)
     for what, tensors in (("input", step.example), ("output", outputs)):

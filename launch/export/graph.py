@@ -1,17 +1,22 @@
-"""One step of an agent as a function of named tensors, traced by torch.export."""
+"""One step of an agent as a function of named tensors, traced by torch.export, and as the bytes of a file."""
 
+import contextlib
 import copy
+import importlib.util
+import io
+import logging
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as trees
 
 from ...agents.agent import Agent, AgentState
-from ...agents.cores.core import CoreState, state_leaves
+from ...agents.cores.core import state_leaves
 from ...agents.specs import best
-from ...agents.values import EnvOutput, map_leaves
+from ...agents.values import EnvOutput
+from ...base.errors import EngramError
 
 EXAMPLES = 2  # Environments of the traced call: torch.export treats an axis of length 1 as fixed
 Named = dict[str, Tensor]
@@ -50,8 +55,10 @@ class Step(nn.Module):
         self.agent.prediction = None  # prediction is a loss, which acting does not use
         state = agent.initial_state(EXAMPLES)
         # Copies: the leaves of an initial state may be views of one tensor, which torch.export treats as one input.
-        self._core = {f"state.{name}": leaf.clone() for name, leaf in leaves_by_name(state.core)}
-        self.example: Named = {name.rstrip("."): x for name, x in _observation_leaves(observation, "observation.")}
+        self._core = {name: leaf.clone() for name, leaf in leaves_by_name(state.core, "state").items()}
+        self._observation = leaves_by_name(observation, "observation")
+        self._forms = trees.tree_structure(observation), trees.tree_structure(state.core)
+        self.example: Named = dict(self._observation)
         """Inputs by name."""
         if agent.config.previous_action:
             self.example["previous_action"] = state.previous_action
@@ -65,14 +72,17 @@ class Step(nn.Module):
         self.example |= self._core
         self.outputs = ["action", "logits", "value", *(f"next_{name}" for name in self._core)]
         """Names of the outputs, in order."""
-        self._forms = (map_leaves(lambda x: 0, observation), state.core)
 
     def forward(self, inputs: Named) -> Named:
         """Inputs by name -> outputs by name."""
         reset = inputs["reset"]
         reward = inputs.get("previous_reward", reset.float())
+        observation, core = (
+            trees.tree_unflatten([inputs[name] for name in names], form)
+            for names, form in zip((self._observation, self._core), self._forms, strict=True)
+        )
         env = EnvOutput(
-            _observation(self._forms[0], inputs, "observation."),
+            observation,
             torch.where(reset, 0.0, reward),
             torch.zeros_like(reset),
             torch.zeros_like(reset),
@@ -80,7 +90,7 @@ class Step(nn.Module):
         )
         first = self.agent.initial_state(reset.shape[0])
         state = AgentState(
-            core=_with_leaves(self._forms[1], iter([inputs[name] for name in self._core])),
+            core=core,
             previous_action=inputs.get("previous_action", first.previous_action),
             elapsed=inputs.get("elapsed", first.elapsed),
             over=reset,
@@ -108,33 +118,50 @@ def traced(step: Step) -> torch.export.ExportedProgram:
         raise ValueError(f"torch.export cannot trace {names}: {reason}") from problem
 
 
-def leaves_by_name(state: CoreState, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The leaves of a recurrent state [B, ...] and their names, such as `controller.h`."""
-    if isinstance(state, Tensor):
-        yield name, state
-    else:
-        for field, part in zip(state._fields, state, strict=True):
-            yield from leaves_by_name(part, f"{name}.{field}" if name else field)
+def leaves_by_name(tree: Any, name: str) -> Named:
+    """The tensors of an observation or a recurrent state by their names, such as `state.controller.h`."""
+    leaves: Any = trees.tree_flatten_with_path(tree)[0]
+    return {
+        ".".join([name, *(key.name if isinstance(key, trees.GetAttrKey) else str(key.key) for key in path)]): leaf
+        for path, leaf in leaves
+    }
 
 
-def _with_leaves(form: CoreState, leaves: Iterator[Tensor]) -> CoreState:
-    """A state of the structure of `form` with these leaves."""
-    if isinstance(form, Tensor):
-        return next(leaves)
-    return type(form)(*(_with_leaves(part, leaves) for part in form))
+def torch_archive(program: torch.export.ExportedProgram) -> bytes:
+    """A traced step as an archive for `torch.export.load`: one dict of tensors in, one out."""
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    return buffer.getvalue()
 
 
-def _observation_leaves(observation: Any, name: str) -> Iterator[tuple[str, Tensor]]:
-    """The arrays of an observation and their names, each with a dot at its end."""
-    if isinstance(observation, dict):
-        for key, part in observation.items():
-            yield from _observation_leaves(part, f"{name}{key}.")
-    else:
-        yield name, observation
+def onnx_model(step: Step, program: torch.export.ExportedProgram, facts: dict[str, str]) -> bytes:
+    """The step, traced as `program`, as an ONNX model with named inputs and outputs and with `facts` as its metadata.
 
-
-def _observation(form: Any, inputs: Named, name: str) -> Any:
-    """The observation whose arrays have these names."""
-    if isinstance(form, dict):
-        return {key: _observation(part, inputs, f"{name}{key}.") for key, part in form.items()}
-    return inputs[name.rstrip(".")]
+    Raises:
+        EngramError: the packages that write ONNX are missing.
+        ValueError: ONNX lacks one of the operations; one line.
+    """
+    missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise EngramError(f"--onnx: there is no package {missing[0]}; pip install 'engram-rl[export]'")
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
+            made: Any = torch.onnx.export(
+                program,
+                (),
+                input_names=list(step.example),
+                output_names=step.outputs,
+                dynamic_shapes=({name: {0: "batch"} for name in step.example},),
+                dynamo=True,
+                verbose=False,
+            )
+    except Exception as problem:  # the exporter wraps every exception
+        reason = " ".join(str(problem.__cause__ or problem).split())[:300]
+        raise ValueError(f"no ONNX model of {type(step.agent.core).__name__}: {reason}") from problem
+    finally:
+        log.setLevel(level)
+    made.model.metadata_props.update(facts)
+    return made.model_proto.SerializeToString()

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import tyro
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
-from ...base.errors import EngramError, refuse
+from ...base.errors import EngramError, file_errors, refuse
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ...base.units import Minutes
@@ -72,7 +72,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     figure = load(config.figure)
     if config.size not in figure.settings:
-        raise EngramError(f"figure {figure.name} has no quick setting yet; there is one for: {', '.join(_quick())}")
+        quick = ", ".join(name for name in names() if "quick" in load(name).settings)
+        raise EngramError(f"figure {figure.name} has no quick setting yet; there is one for: {quick}")
     runs = chosen_runs(figure, config)
     for run in runs:
         run.check()
@@ -100,14 +101,9 @@ def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:
         if unknown := [each for each in requested if each not in allowed_names[kind]]:
             allowed = ", ".join(map(str, allowed_names[kind]))
             raise EngramError(f"figure {figure.name} ({config.size}) has no {kind} {unknown[0]!r}; it has: {allowed}")
+    folder = config.runs / figure.name / config.size
     return [
-        FigureRun(
-            config.runs / figure.name / config.size / f"{curve.name}-{seed}",
-            f"{curve.name}, seed {seed}",
-            figure,
-            curve,
-            seed,
-        )
+        FigureRun(folder / f"{curve.name}-{seed}", f"{curve.name}, seed {seed}", figure, curve, seed)
         for seed in setting.seeds
         for curve in setting.curves
         if (not config.curves or {curve.name, curve.core} & {*config.curves})
@@ -129,9 +125,10 @@ def forecast(figure: Figure, runs: Sequence[FigureRun], config: ReproduceConfig)
 
 def listing(folder: Path) -> Table:
     """One row per figure: its place in the paper and the paper's result, ours by curve, steps and hours."""
-    table = Table(box=None, pad_edge=False, caption="hours of one core, all curves and seeds", caption_justify="left")
-    for column in ("figure", "the paper", "ours", "steps", "hours", "quick"):
-        table.add_column(column, no_wrap=column != "the paper", overflow="fold")
+    names_of = ("figure", "the paper", "ours", "steps", "hours", "quick")
+    columns = (Column(name, no_wrap=name != "the paper", overflow="fold") for name in names_of)
+    caption = "hours of one core, all curves and seeds"
+    table = Table(*columns, box=None, pad_edge=False, caption=caption, caption_justify="left")
     for name in names():
         figure = load(name)
         full, quick = figure.settings["full"], figure.settings.get("quick")
@@ -163,19 +160,18 @@ def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[Figure
         if shown and 0 < run.steps() < shown["steps"]:
             console.print(f"{run.label}: the recorded run went further, {shown['steps']:,} steps, and stays")
     image = config.results / f"{stem}.png"
-    try:
+    with file_errors(f"cannot write {config.results / stem}.json and .png"):
         config.results.mkdir(parents=True, exist_ok=True)
         replace_file(file, (json.dumps(document, indent=1) + "\n").encode())
         draw(document, figure.title, image)
-    except OSError as problem:
-        raise EngramError(f"cannot write {problem.filename or config.results}: {problem.strerror}") from problem
     console.print(f"wrote {config.results / stem}.json and .png", highlight=False)
 
 
 def _evaluate_unfinished(runs: Sequence[FigureRun], console: Console) -> None:
     failed: list[str] = []
     for run in runs:
-        if not run.started or (run.evaluation_file.exists() and run.evaluation()["step"] == run.checkpoint_step()):
+        step = run.checkpoint_step()
+        if not step or (run.evaluation_file.exists() and run.evaluation()["step"] == step):
             continue
         try:
             run.complete()
@@ -185,10 +181,6 @@ def _evaluate_unfinished(runs: Sequence[FigureRun], console: Console) -> None:
         console.print(run.outcome("evaluated"), highlight=False)
     if failed:
         raise RunFailedError("; ".join(failed))
-
-
-def _quick() -> list[str]:
-    return [name for name in names() if "quick" in load(name).settings]
 
 
 def _ours(file: Path) -> str:

@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ...base.errors import EngramError, refuse, user_errors
+from ...base.errors import EngramError, library_errors, refuse, user_errors
 from ...base.messages import above
 from ...base.settings import Settings, setting
 from ..config.run_config import RunConfig
@@ -110,10 +110,8 @@ def names() -> list[str]:
 def load(name: str) -> Figure:
     """The figure of a name or of a custom data file. Raises EngramError with the existing names."""
     if name.endswith(".toml"):
-        try:
+        with library_errors(f"cannot read the data file {name}", OSError, UnicodeDecodeError):
             return parse(Path(name).stem, Path(name).read_text())
-        except (OSError, UnicodeDecodeError) as problem:
-            raise EngramError(f"cannot read the data file {name}: {problem}") from problem
     refuse(name not in names(), f"there is no figure {name!r}; there are: {', '.join(names())}")
     return parse(name, (_folder() / f"{name}.toml").read_text())
 

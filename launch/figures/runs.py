@@ -52,11 +52,6 @@ class FigureRun(Job):
         """Whether there is a run to resume, possibly without a checkpoint."""
         return (self.folder / CONFIG).exists()
 
-    @property
-    def started(self) -> bool:
-        """Whether there is a checkpoint, which can be evaluated."""
-        return self.checkpoint() is not None
-
     def checkpoint(self) -> Path | None:
         """The newest intact checkpoint."""
         return checkpoints.latest(self.folder / "checkpoints")
@@ -89,12 +84,7 @@ class FigureRun(Job):
 
     def _config(self) -> RunConfig:
         """The configuration with which the run was started. Raises EngramError."""
-        return run_config(RunDirectory.open(str(self.folder), lock=False))
-
-    def _has_best(self) -> bool:
-        """Whether evaluations during training have chosen a best checkpoint."""
-        newest = self.checkpoint()
-        return newest is not None and self._config().eval_every > 0 and saved.read(newest)["best"] is not None
+        return run_config(RunDirectory.open(self.folder, lock=False))
 
     def command(self) -> list[str]:
         """The command that starts the run, or resumes it, with the curve's total steps if they have increased."""
@@ -107,9 +97,11 @@ class FigureRun(Job):
     def complete(self) -> None:
         """Evaluate the newest weights, for a population those of its best member, on new levels, and save the result.
         For a run with `--eval-every`, evaluate the weights that were best in its evaluations, on other levels."""
-        raw, step = self.folder.with_name(f".{self.folder.name}.json"), self.checkpoint_step()
+        raw, newest = self.folder.with_name(f".{self.folder.name}.json"), self.checkpoint()
+        step = checkpoints.step_of(newest) if newest else 0
         arguments = [tool("rl-eval"), str(self.folder), "--episodes", str(self.figure.episodes), "--json", str(raw)]
-        arguments += ["--checkpoint", "best" if self._has_best() else str(step)]
+        has_best = newest and self._config().eval_every > 0 and saved.read(newest)["best"] is not None
+        arguments += ["--checkpoint", "best" if has_best else str(step)]
         if self.figure.evaluation:
             arguments += ["--env-args", *(f"{key}={value}" for key, value in self.figure.evaluation.items())]
         with self.log.open("a") as log:

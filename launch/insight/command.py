@@ -18,8 +18,8 @@ from ...base.files import replace_file
 from ...base.messages import advice
 from ...base.settings import setting
 from ..config.command_line import make_console, parse
+from ..runs.saved import chosen_members, described
 from ..runs.trained import ActingAgent, evaluation_seed, make_actor, open_run
-from ..runs.trainees import chosen_members, described
 from . import page
 from .observations import seen_panels
 from .recording import MOST_STEPS, Recording, marks, record

@@ -13,9 +13,6 @@ from ..config.settings.plain import flat_settings, to_dict
 from ..runs.directory import RunDirectory
 from ..trackers.tracker import Tracker
 from . import events, hparams
-from .accumulator import Accumulator
-
-__all__ = ["Accumulator", "MetricsWriter", "plotted"]
 
 NAMES = ("population/ancestor",)  # Metrics that are indices, which cannot be averaged
 LOG10 = "_log10"  # Suffix of the tag of a learning rate's logarithm: TensorBoard's axes are linear
@@ -23,15 +20,9 @@ LOG10 = "_log10"  # Suffix of the tag of a learning rate's logarithm: TensorBoar
 
 def plotted(values: Mapping[str, float]) -> dict[str, float]:
     """The values of a row that TensorBoard plots: without NAMES, and with the logarithm of every learning rate."""
-    logarithms = {
-        name + LOG10: math.log10(x) for name, x in values.items() if is_learning_rate(name) and 0 < x < math.inf
-    }
+    rates = {name: x for name, x in values.items() if re.split(r"[./]", name)[-1] == "lr" and 0 < x < math.inf}
+    logarithms = {name + LOG10: math.log10(x) for name, x in rates.items()}
     return {name: x for name, x in values.items() if name not in NAMES} | logarithms
-
-
-def is_learning_rate(name: str) -> bool:
-    """Whether a metric or a setting is a learning rate."""
-    return re.split(r"[./]", name)[-1] == "lr"
 
 
 class MetricsWriter:

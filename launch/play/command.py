@@ -16,7 +16,7 @@ from ... import zoo
 from ...base.errors import refuse, user_errors
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
-from ...envs.registration import environment_names, is_environment
+from ...envs.registration import environment_names, is_environment, purpose
 from ..config.command_line import parse
 from .game import Game, Player
 from .terminal import Terminal
@@ -172,7 +172,7 @@ class _Session:
             acting = "the agent waits" if self.paused else f"the agent plays, {self.fps:g} steps/s"
             status += f"   {'you play' if self.by_hand else acting}"
         title = f"{game.name}   seed {game.seed}, game {len(game.scores) + (not game.over)}   {view}"
-        lines = [title, _purpose(game)]
+        lines = [title, purpose(type(game.batch))]
         self.terminal.show(lines, game.batch.paint(0, self.full), game.batch.symbols, status, self._keys())
 
     def _keys(self) -> str:
@@ -190,15 +190,10 @@ class _Session:
         height, width = self.terminal.size
         text = inspect.cleandoc(type(self.game.batch).__doc__ or "").partition("\nArgs:")[0]
         lines: list[str] = []
-        for line in (_purpose(self.game), "", *text.splitlines()):
+        for line in (purpose(type(self.game.batch)), "", *text.splitlines()):
             indent = line[: len(line) - len(line.lstrip())]
             lines += textwrap.wrap(line, width, subsequent_indent=indent) or [""]
         page = max(height - 1, 1)
         for start in range(0, len(lines), page):
             self.terminal.lines(*lines[start : start + page], "any key continues")
             self.terminal.key(-1)
-
-
-def _purpose(game: Game) -> str:
-    """The first line of the environment's module."""
-    return (sys.modules[type(game.batch).__module__].__doc__ or "").partition("\n")[0]

@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -75,8 +75,10 @@ class Lineage:
 
     def ancestry(self, member: int) -> list[Stretch]:
         """The stretches from which a member's current weights descend, newest first, with the current one."""
-        now = self._open[member]._replace(end=self.step)
-        return [now, *self._before(now)]
+        stretches = [self._open[member]._replace(end=self.step)]
+        while (parent := stretches[-1].parent) is not None:
+            stretches.append(self.closed[parent])
+        return stretches
 
     def score(self, member: int) -> float:
         """The last score of a member's current weights; nan before the first."""
@@ -98,11 +100,6 @@ class Lineage:
         # The copies of one evaluation happen at once: each uses its source's weights from before all of them.
         copies = [decision for decision in event["decisions"] if decision["copy"]]
         self._sources = {copy["member"]: self._end(copy["opponent"]) for copy in copies}
-
-    def _before(self, stretch: Stretch) -> Iterator[Stretch]:
-        while stretch.parent is not None:
-            stretch = self.closed[stretch.parent]
-            yield stretch
 
     def _end(self, member: int, score: float | None = None) -> int:
         """Close a member's stretch and open a new one with the same weights; returns the index of the closed one."""

@@ -21,8 +21,8 @@ class Replay:
         self.evaluations = self.decisions = self.copies = 0
         self.values: list[Values] = []  # Every member's explored settings according to the events so far
         self._config, self._seed = PopulationConfig(), 0
-        self._due: dict[int, tuple[int, Decision]] = {}
-        """Copies that were decided and not yet executed: member -> line and decision."""
+        self._due: dict[int, tuple[Entry, Decision]] = {}
+        """Copies that were decided and not yet executed: member -> evaluation and decision."""
         for entry in entries:
             if entry.kind != "copy":
                 self._nothing_is_due(entry.kind)
@@ -32,9 +32,8 @@ class Replay:
                 self._differ(entry, None, f"the {entry.kind} event allows no replay: {problem!r}")
 
     def _follow(self, entry: Entry) -> None:
-        if entry.kind != "resume":  # without a decision
-            own = {"start": self._start, "evaluation": self._evaluation, "copy": self._copy}
-            (own | {"replacement": self._replacement})[entry.kind](entry)
+        own = {"start": self._start, "evaluation": self._evaluation, "copy": self._copy, "resume": lambda _: None}
+        (own | {"replacement": self._replacement})[entry.kind](entry)
 
     def _start(self, entry: Entry) -> None:
         event = entry.event
@@ -53,7 +52,7 @@ class Replay:
         for made in decide(self._config, self._seed, *inputs):
             self.decisions += 1
             if made.copy:
-                self._due[made.member] = (entry.line, made)
+                self._due[made.member] = (entry, made)
             if made.member in logged:
                 self._compare(entry, made.member, logged.pop(made.member), made._asdict())
             else:
@@ -64,7 +63,7 @@ class Replay:
     def _copy(self, entry: Entry) -> None:
         event, member = entry.event, entry.event["member"]
         self.copies += 1
-        _, decision = self._due.pop(member, (0, None))
+        _, decision = self._due.pop(member, (entry, None))
         if decision is None:
             self._differ(entry, member, "a copy in the log that no evaluation decided")
         else:
@@ -81,16 +80,18 @@ class Replay:
             self._compare(entry, member, event, expected)
         self.values[member] = dict(event["new"])
 
-    def _compare(self, entry: Entry, member: int, logged: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+    def _compare(
+        self, entry: Entry, member: int, logged: Mapping[str, Any], made: Mapping[str, Any], what: str = ""
+    ) -> None:
         for name, value in made.items():
             if not same(logged.get(name), value):
-                self._differ(entry, member, f"{name} is {logged.get(name)!r} in the log, {value!r} by replay")
+                self._differ(entry, member, f"{what}{name} is {logged.get(name)!r} in the log, {value!r} by replay")
 
     def _nothing_is_due(self, kind: str) -> None:
         """Check that copies follow their evaluation; at the very end of a log they may still be pending."""
-        for member, (line, decision) in self._due.items():
+        for member, (entry, decision) in self._due.items():
             what = f"the copy from {decision.opponent} that was decided does not follow; a {kind} event does"
-            self._add(line, member, what)
+            self._differ(entry, member, what)
         self._due.clear()
 
     def _take_values(self, entry: Entry, what: str) -> None:
@@ -99,17 +100,12 @@ class Replay:
         if len(logged) != len(self.values):
             self._differ(entry, None, f"values of {len(logged)} members in the log, {len(self.values)} by replay")
         for member, (recorded, expected) in enumerate(zip(logged, self.values, strict=False)):
-            for name in sorted(recorded.keys() | expected.keys()):
-                if not same(recorded.get(name), expected.get(name)):
-                    difference = f"{recorded.get(name)!r} in the log, {expected.get(name)!r} by replay"
-                    self._differ(entry, member, f"{what}: {name} is {difference}")
+            names = sorted(recorded.keys() | expected.keys())
+            self._compare(entry, member, recorded, {name: expected.get(name) for name in names}, f"{what}: ")
         self.values = [dict(values) for values in logged]
 
     def _differ(self, entry: Entry, member: int | None, what: str) -> None:
-        self._add(entry.line, member, what)
-
-    def _add(self, line: int, member: int | None, what: str) -> None:
-        self.differences.append(f"line {line}{'' if member is None else f', member {member}'}: {what}")
+        self.differences.append(f"line {entry.line}{'' if member is None else f', member {member}'}: {what}")
 
 
 def same(logged: Any, made: Any) -> bool:

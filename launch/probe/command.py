@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ...agents.process import prepare_process
 from ...base.errors import refuse, user_errors
@@ -119,9 +119,8 @@ def described(result: dict[str, Any], path: Path) -> list[str]:
 
 def list_tasks(console: Console) -> None:
     """Every task with its question, chance, published results and parameters."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("task", "source", "asks", "chance", "published", "--task-args"):
-        table.add_column(column, overflow="fold")
+    columns = ("task", "source", "asks", "chance", "published", "--task-args")
+    table = Table(*(Column(name, overflow="fold") for name in columns), box=None, pad_edge=False)
     for name, entry in TASKS.items():
         fixed = set(find_task(name)[1]) - {"delay", "pairs"}
         parameters = " ".join(key for key in task_parameters(entry) if key not in fixed)

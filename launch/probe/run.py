@@ -22,7 +22,7 @@ from ...learners.supervised.scores import Score
 from ..config.device import find_device
 from ..metrics.writer import MetricsWriter
 from ..runs.directory import RunDirectory
-from ..runs.trainees import take_weights
+from ..runs.saved import take_weights
 from .config import ProbeConfig
 
 STOPPED = "stopped"  # First word of the last line of `rl-probe` after an early stop

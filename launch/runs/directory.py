@@ -20,10 +20,9 @@ import shlex
 import socket
 import tomllib
 import warnings
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -222,23 +221,19 @@ def _refuse_foreign(path: Path) -> None:
 
 def free_path(name: str) -> Path:
     """`runs/<name>-<date>-<time>`, numbered if that exists; characters not allowed in a file name become '-'."""
-    return next(path for path in _paths(name) if not path.exists())
-
-
-def _paths(name: str) -> Iterator[Path]:
     stem = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
     base = Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
-    yield base
-    yield from (base.with_name(f"{base.name}-{number}") for number in count(2))
+    numbered = (base.with_name(f"{base.name}-{number}") for number in count(2))
+    return next(path for path in chain([base], numbered) if not path.exists())
 
 
 def new_path(name: str) -> Path:
     """Create a `free_path`."""
-    for path in _paths(name):
+    while True:
+        path = free_path(name)
         with _writing(path), suppress(FileExistsError):
             path.mkdir(parents=True)
             return path
-    raise AssertionError("_paths() ends never")
 
 
 def read_toml(file: Path, unreadable: str, wrong: str) -> dict[str, Any]:

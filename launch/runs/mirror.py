@@ -14,18 +14,17 @@ import contextlib
 import shutil
 import threading
 import tomllib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from ...base.errors import EngramError, refuse, user_errors
+from ...base.errors import refuse, user_errors
 from ...learners import checkpoints
 from ..config.imports import refuse_inside
-from ..config.urls import redacted
+from ..config.urls import first_line, open_store, redacted, store_errors
 from . import saved
 from .directory import CONFIG, RunDirectory, new_path, resume_command
 
@@ -82,10 +81,8 @@ class Mirror:
                 self._copy(path)
                 self._prune(path.parent)
             except Exception as problem:  # each store raises different exceptions
-                self._warn(
-                    f"checkpoint {path.name} is not at {self._url}: {_reason(problem, self._secret)}; "
-                    "training continues"
-                )
+                why = first_line(problem, self._secret)
+                self._warn(f"checkpoint {path.name} is not at {self._url}: {why}; training continues")
 
     def _copy(self, path: Path) -> None:
         folder = f"{self._root}/checkpoints/{path.name}"
@@ -116,7 +113,7 @@ class Mirror:
 def holds_run(url: str) -> bool:
     """Whether `url` already contains a run's checkpoints. Raises EngramError if it cannot be read."""
     files, root = _open(url)
-    with _store_errors(f"cannot access {redacted(url)}", url):
+    with store_errors(f"cannot access {redacted(url)}", url):
         return bool(files.exists(f"{root}/{CONFIG}"))
 
 
@@ -131,7 +128,7 @@ def fetch(url: str, target: str | None) -> Path:
         EngramError: `url` contains no run that can be resumed, or `target` is in use.
     """
     files, root = _open(url)
-    with _store_errors(f"{redacted(url)} contains no run", url):
+    with store_errors(f"{redacted(url)} contains no run", url):
         _refuse_link(files, f"{root}/{CONFIG}")
         config = files.cat_file(f"{root}/{CONFIG}")
         names = _steps(files, root)
@@ -153,7 +150,7 @@ def fetch(url: str, target: str | None) -> Path:
             checkpoints.verify(path)
         except Exception as problem:  # each store raises different exceptions
             shutil.rmtree(path, ignore_errors=True)
-            print(f"skipped a checkpoint at {redacted(url)}: {_reason(problem, url)}")
+            print(f"skipped a checkpoint at {redacted(url)}: {first_line(problem, url)}")
             return False
         return True
 
@@ -180,27 +177,13 @@ def _get(files: Any, source: str, target: Path) -> None:
 
 def _refuse_link(files: Any, source: str) -> None:
     """Raise EngramError for a link, which may point to any file of this machine."""
-    refuse(files.info(source).get("islink"), f"{source.rpartition('/')[2]} is a link; expected: a file")
+    refuse(files.info(source).get("islink"), f"{source} is a link; expected: a file")
 
 
 def _open(url: str) -> tuple[Any, str]:
     """The file system of a URL and the path in it. Raises EngramError for an unsupported kind of URL."""
-    with _store_errors(f"cannot use {redacted(url)}", url):  # a chain of URLs is opened here
-        files, root = fsspec.core.url_to_fs(url)
-        return files, root.rstrip("/")
-
-
-@contextlib.contextmanager
-def _store_errors(what: str, url: str) -> Generator[None]:
-    try:
-        yield
-    except Exception as problem:  # each kind of store raises different exceptions
-        raise EngramError(f"{what}: {_reason(problem, url)}") from problem
-
-
-def _reason(problem: Exception, url: str) -> str:
-    """An exception's first line, without the secrets of `url`."""
-    return ((str(problem).splitlines() or [""])[0] or type(problem).__name__).replace(url, redacted(url))
+    with store_errors(f"cannot use {redacted(url)}", url):
+        return open_store(url)
 
 
 def _steps(files: Any, root: str) -> list[str]:

@@ -17,7 +17,6 @@ from ..config.urls import is_redacted
 from . import saved
 from .directory import RunDirectory
 from .trained import fixed_differences, recorded_config, run_config
-from .trainees import difference
 
 NO_EFFECT = ("--preset", "--config", "--run-dir")  # Flags that apply to a new run only
 
@@ -93,7 +92,7 @@ def refuse_unfit(
         "which counts from the beginning of the run: it must be larger",
     )
     for network, member in zip(networks, state["members"], strict=False):
-        if different := difference(network, member["learner"]["agent"]):
+        if different := saved.difference(network, member["learner"]["agent"]):
             raise EngramError(
                 f"{directory.path} cannot be resumed: the observation or action space of the environment, or the code "
                 f"of the core, has changed; {different}"

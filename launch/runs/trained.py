@@ -10,7 +10,6 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 import tyro
-from fsspec.core import url_to_fs
 
 from ... import zoo
 from ...actors.actor import Actor
@@ -22,10 +21,10 @@ from ...base.settings import Settings, setting
 from ...learners import checkpoints
 from ..config.run_config import RESUMABLE, RunConfig
 from ..config.settings.plain import differences, from_dict
-from ..config.urls import first_line, is_url, redacted
+from ..config.urls import is_url, open_store, redacted, store_errors
 from . import saved
 from .directory import CONFIG, RunDirectory
-from .trainees import Trainee, best_member, chosen_members, take_weights, trainees_of
+from .saved import Trainee, best_member, chosen_members, take_weights, trainees_of
 
 _log = logging.getLogger(__name__)
 
@@ -93,18 +92,13 @@ def is_card(path: str) -> bool:
 
 def _open_card(place: str) -> Trained:
     """The agent `zoo:NAME`, or one written by `rl-eval --card`, from its folder or URL."""
-    try:
+    with store_errors(f"{redacted(place)} contains no readable agent", place):
         if place.startswith(zoo.PREFIX):
             card = zoo.load(place.removeprefix(zoo.PREFIX))
         else:
-            files, root = url_to_fs(place)
-            card = zoo.read(Path(Path(root).name), lambda name: files.cat_file(f"{root.rstrip('/')}/{name}"))
+            files, root = open_store(place)
+            card = zoo.read(Path(Path(root).name), lambda name: files.cat_file(f"{root}/{name}"))
         return Trained(from_dict(RunConfig, card.config), card.folder, [Trainee(card.weights, None)])
-    except EngramError:
-        raise
-    except Exception as problem:  # each store raises different exceptions
-        reason = first_line(problem, place)
-        raise EngramError(f"{redacted(place)} contains no readable agent ({reason})") from problem
 
 
 def imitated(path: str) -> str:
@@ -171,9 +165,10 @@ def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]
                 _log.warning("skipped the best checkpoint: %s", problem)
                 unreadable.add(best)
     refuse(path is None, f"{run.path} has no intact checkpoint; there are: {there}")
+    problem = f"{run.path} has no best checkpoint yet, too few episodes have ended; --checkpoint latest works"
     if unreadable:
-        raise EngramError(f"{min(unreadable)}, the best checkpoint, cannot be read; --checkpoint latest works")
-    raise EngramError(f"{run.path} has no best checkpoint yet, too few episodes have ended; --checkpoint latest works")
+        problem = f"{min(unreadable)}, the best checkpoint, cannot be read; --checkpoint latest works"
+    raise EngramError(problem)
 
 
 def evaluation_seed(seed: int) -> int:

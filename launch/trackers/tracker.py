@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...base.errors import EngramError
+from ...base.errors import EngramError, library_errors
 from ...base.registry import Registry
 
 TRACKERS = {"wandb": ".wandb:WandB"}
@@ -57,7 +57,6 @@ def make_tracker(name: str | None, directory: Path, folder: Path, config: dict[s
     run = f"{directory.name}-{folder.name}" if member else directory.name
     folder.mkdir(parents=True, exist_ok=True)
     made = tracker_class(name)
-    try:
+    # Services raise many kinds of exceptions, whose messages name the remedy.
+    with library_errors(f"track is {name!r}, but", Exception):
         return made(folder, name=run, group=directory.name if member else None, config=config)
-    except Exception as problem:  # services raise many kinds of exceptions, whose messages name the remedy
-        raise EngramError(f"track is {name!r}, but: {problem}") from problem

@@ -96,30 +96,28 @@ def farewell(config: "RunConfig", outcome: "Outcome") -> str:
     """Text on the outcome, and the commands to run next."""
     from ...base.processes import shell_command
     from ...envs.registration import can_draw
+    from ..runs.directory import resume_command
 
     path, unsaved = outcome.path, outcome.unsaved
-    run = shlex.quote(str(path))
-    rl_train = shell_command("rl-train")
-    go_on = f"continue with: {rl_train} --resume {run}"
+    run, resume = shlex.quote(str(path)), resume_command(str(path))
+    go_on = f"continue with: {resume}"
     if isinstance(outcome.failure, KeyboardInterrupt):
         return f"interrupted in an update, which is lost; {go_on}"
     if outcome.failure:
         return go_on
     if not outcome.began or path is None:
         return f"stopped ({outcome.reason}) before training began" + (f"; {go_on}" if path else "")
-    storage = (
-        f"everything is in {path}" if not unsaved else f"the last {unsaved:,} of them are in no checkpoint of {path}"
-    )
+    lost = f"the last {unsaved:,} of them are in no checkpoint of {path}"
+    storage = lost if unsaved else f"everything is in {path}"
     ended = "finished" if outcome.reason == "done" else f"stopped ({outcome.reason})"
     lines = [f"{ended} after {outcome.steps:,} steps; {storage}"]
     if outcome.result:
         lines.append(f"  result          {outcome.result}")
     if outcome.reason != "done" or unsaved:
-        lines.append(f"  continue        {rl_train} --resume {run}")
+        lines.append(f"  continue        {resume}")
     gif = f" --gif {shlex.quote(f'{path}/episode.gif')}" if can_draw(config.env) else ""
     lines.append(f"  evaluate        {shell_command('rl-eval')} {run} --episodes 1000{gif}")
-    tensorboard = shell_command("tensorboard")
-    lines.append(f"  curves          {tensorboard} --logdir {shlex.quote(str(path.parent))}")
+    lines.append(f"  curves          {shell_command('tensorboard')} --logdir {shlex.quote(str(path.parent))}")
     if config.population:
         lines.append(f"  population      {shell_command('rl-population')} {run}")
     return "\n".join(lines)

@@ -1,17 +1,16 @@
 """`rl-train --list`: all names that the command line accepts, one line each."""
 
 import inspect
-import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.resources import files
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ... import zoo
 from ...agents.cores.registry import core_class, core_names
-from ...envs.registration import ENVIRONMENTS, batch_class
+from ...envs.registration import ENVIRONMENTS, batch_class, purpose
 from ...learners.algorithms.registry import algorithm_class, algorithm_names
 from ..config.presets.curriculum import CURRICULUM
 from ..config.presets.easy import EASY
@@ -22,27 +21,21 @@ Line = tuple[str, str]  # A name and its description
 
 def listed() -> Iterator[tuple[str, list[Line]]]:
     """Sections, and their names with a line each."""
-    environments = [(name, _module_line(batch_class(environment))) for name, environment in ENVIRONMENTS.items()]
+    environments = [(name, purpose(batch_class(environment))) for name, environment in ENVIRONMENTS.items()]
     yield "environments (--env)", [*environments, ("NAME-twin", "the same environment, which then needs no memory")]
     yield "cores (--core)", [(name, _first_line(core_class(name))) for name in core_names()]
     yield "algorithms (--algorithm)", [(name, _first_line(algorithm_class(name))) for name in algorithm_names()]
-    yield (
-        "presets (--preset)",
-        [
-            ("paper", f"the papers' settings: {', '.join(PAPER)}; with the core of the paper also its size"),
-            ("easy", f"levels that are learned in minutes: {', '.join(EASY)}"),
-            ("curriculum", f"the papers' environments, learned in stages: {', '.join(CURRICULUM)}"),
-        ],
-    )
-    yield (
-        "pairs with a paper's core options",
-        [(f"{environment} {core}", _options(each)) for (environment, core), each in CORES.items()],
-    )
+    presets = [
+        ("paper", f"the papers' settings: {', '.join(PAPER)}; with the core of the paper also its size"),
+        ("easy", f"levels that are learned in minutes: {', '.join(EASY)}"),
+        ("curriculum", f"the papers' environments, learned in stages: {', '.join(CURRICULUM)}"),
+    ]
+    yield "presets (--preset)", presets
+    pairs = [(f"{environment} {core}", _options(each)) for (environment, core), each in CORES.items()]
+    yield "pairs with a paper's core options", pairs
     yield "figures of papers (rl-reproduce NAME)", list(_figures())
-    yield (
-        "trained agents (rl-eval zoo:NAME, --start-from)",
-        [(f"zoo:{name}", zoo.facts(name)["env"]) for name in zoo.names()],
-    )
+    agents = [(f"zoo:{name}", zoo.facts(name)["env"]) for name in zoo.names()]
+    yield "trained agents (rl-eval zoo:NAME, --start-from)", agents
 
 
 def _figures() -> Iterator[Line]:
@@ -56,22 +49,16 @@ def _figures() -> Iterator[Line]:
 def show(console: Console) -> None:
     """Print all sections."""
     for kind, lines in listed():
-        table = Table(title=kind, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=True)
-        table.add_column(no_wrap=True, style="cyan")
-        table.add_column(overflow="fold")
-        for name, line in lines:
-            table.add_row(name, line)
+        columns = Column(no_wrap=True, style="cyan"), Column(overflow="fold")
+        table = Table(*columns, title=kind, title_justify="left", title_style="bold", box=None, show_header=False)
+        for line in lines:
+            table.add_row(*line)
         console.print(table)
         console.print()
 
 
 def _first_line(thing: type) -> str:
     return (inspect.getdoc(thing) or "").partition("\n")[0]
-
-
-def _module_line(thing: type) -> str:
-    """The first docstring line of a class's module."""
-    return (sys.modules[thing.__module__].__doc__ or "").partition("\n")[0]
 
 
 def _options(preset: Preset) -> str:

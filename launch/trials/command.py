@@ -66,7 +66,10 @@ def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
             folder = Path(flags.resume)
             plan, base, changed = _resumed(folder, flags), None, argv
     runs = trial_runs(folder, plan, [*changed, *passed], changed)
-    jobs = min(flags.jobs or usual_jobs(runs[0].config), len(runs))
+    first = runs[0].config
+    actors = 0.0 if first.in_process else (first.fixed_actors or num_cores()) * first.actor_cpus
+    usual = max(1, int(num_cores() // (1 + first.num_learners + actors)))  # the first learner has two cores
+    jobs = min(flags.jobs or usual, len(runs))
     if jobs > 1 and base is not None and base.in_process and base.learner_threads == "auto":
         threads = ["--learner-threads", str(max(1, num_cores() // jobs))]
         runs = [replace(run, flags=(*run.flags, *threads)) for run in runs]
@@ -85,12 +88,6 @@ def trial_runs(folder: Path, plan: Plan, arguments: Sequence[str], changed: Sequ
         config = resumed_by_words(RunDirectory.open(folder / place, lock=False), changed)
         runs.append(TrialRun(folder / place, place, trial, seed, config, tuple(arguments)))
     return runs
-
-
-def usual_jobs(config: RunConfig) -> int:
-    """Number of concurrent runs for the CPU cores, with two cores for the first learner and one for each other one."""
-    actors = 0.0 if config.in_process else (config.fixed_actors or num_cores()) * config.actor_cpus
-    return max(1, int(num_cores() // (1 + config.num_learners + actors)))
 
 
 def _train(folder: Path, plan: Plan, runs: Sequence[TrialRun], jobs: int, stop: StopFlag) -> int:

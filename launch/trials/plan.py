@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import tomli_w
 from rich import box
-from rich.table import Table
+from rich.table import Column, Table
 
 from ...base.errors import EngramError, file_errors, refuse, user_errors
 from ...base.files import replace_file
@@ -65,12 +65,12 @@ class Plan:
     def runs(self) -> list[tuple[int, int, str]]:
         """Trial, seed and place in the directory of every run, in the order in which they start."""
         several = len(self.seeds) > 1 or not self.sweep
-        result: list[tuple[int, int, str]] = []
-        for trial in range(self.trials):
-            for seed in self.seeds:
-                parts = [f"trial-{trial:03}"] * bool(self.sweep) + [f"seed-{seed}"] * several
-                result.append((trial, seed, "/".join(parts)))
-        return result
+        parts = {
+            (trial, seed): [f"trial-{trial:03}"] * bool(self.sweep) + [f"seed-{seed}"] * several
+            for trial in range(self.trials)
+            for seed in self.seeds
+        }
+        return [(*run, "/".join(place)) for run, place in parts.items()]
 
     def config(self, base: RunConfig, trial: int, seed: int) -> RunConfig:
         """Configuration of a run. Raises ValueError if a setting is not one of the algorithm."""
@@ -153,10 +153,10 @@ class TrialRun(Job):
 
 def summary(plan: Plan, runs: Sequence[TrialRun]) -> Table:
     """A row per trial, best first; without a sweep a row per seed and their mean."""
-    table = Table(box=box.SIMPLE_HEAD)
     names = [each.setting for each in plan.space]
-    for name in (*(["trial", *names] if plan.sweep else ["seed"]), "return", "steps", "state"):
-        table.add_column(name, justify="left" if name == "state" else "right", overflow="fold")
+    header = (*(["trial", *names] if plan.sweep else ["seed"]), "return", "steps")
+    columns = (Column(name, justify="right", overflow="fold") for name in header)
+    table = Table(*columns, Column("state", overflow="fold"), box=box.SIMPLE_HEAD)
     groups: list[tuple[list[str], list[TrialRun]]] = []
     if plan.sweep:
         for trial in range(plan.trials):

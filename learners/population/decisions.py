@@ -85,19 +85,10 @@ def replace_failing(
     decisions: list[Decision] = []
     for member in failing:
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_REPLACEMENT, step, member)))
-        decisions.append(
-            Decision(
-                member,
-                best,
-                None,
-                _mean(scores[member]) if scores[member] else None,
-                _mean(scores[best]) if scores[best] else None,
-                True,
-                f"non-finite loss for {config.patience} updates",
-                dict(values[member]),
-                _mutated(config, values[best], rng) if config.scheme == "truncation" else dict(values[member]),
-            )
-        )
+        own, theirs = (_mean(scores[each]) if scores[each] else None for each in (member, best))
+        new = _mutated(config, values[best], rng) if config.scheme == "truncation" else dict(values[member])
+        reason = f"non-finite loss for {config.patience} updates"
+        decisions.append(Decision(member, best, None, own, theirs, True, reason, dict(values[member]), new))
     return decisions
 
 
@@ -118,9 +109,7 @@ def _compare_with_random(
     mean, old = _mean(scores[member]), values[member]
     others = [other for other in _comparable(config, scores) if other != member]
     if not others:
-        return Decision(
-            member, None, None, mean, None, False, "no other member has a full window", dict(old), dict(old)
-        )
+        return _stays(member, mean, old, "no other member has a full window")
     opponent = others[int(rng.integers(len(others)))]
     theirs, p = _mean(scores[opponent]), welch(scores[member], scores[opponent])
     copy = theirs > mean and p is not None and p < config.p_value
@@ -141,30 +130,20 @@ def _truncate(
     ranked = sorted(_comparable(config, scores), key=lambda each: (_mean(scores[each]), each))
     few = max(1, int(config.quantile * len(scores)))
     worst, best = ranked[:few], ranked[-few:]
-
-    def stays(reason: str) -> Decision:
-        return Decision(member, None, None, mean, None, False, reason, dict(old), dict(old))
-
     if len(ranked) < 2 * few:
-        return stays(f"only {len(ranked)} members have a full window")
+        return _stays(member, mean, old, f"only {len(ranked)} members have a full window")
     if member not in worst:
-        return stays(f"not among the worst {few}")
+        return _stays(member, mean, old, f"not among the worst {few}")
     opponent = best[int(rng.integers(len(best)))]
     theirs = _mean(scores[opponent])
     if not theirs > mean:
-        return stays("the best are no better")
-    new = _mutated(config, values[opponent], rng)
-    return Decision(
-        member,
-        opponent,
-        None,
-        mean,
-        theirs,
-        True,
-        f"among the worst {few}, copies one of the best {few}",
-        dict(old),
-        new,
-    )
+        return _stays(member, mean, old, "the best are no better")
+    reason, new = f"among the worst {few}, copies one of the best {few}", _mutated(config, values[opponent], rng)
+    return Decision(member, opponent, None, mean, theirs, True, reason, dict(old), new)
+
+
+def _stays(member: int, mean: float, values: Values, reason: str) -> Decision:
+    return Decision(member, None, None, mean, None, False, reason, dict(values), dict(values))
 
 
 def _mutated(config: PopulationConfig, values: Values, rng: np.random.Generator) -> Values:

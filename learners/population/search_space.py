@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 
+from ...base.errors import refuse, user_errors
+from ...base.units import number
 from ..algorithms.registry import algorithm_class, algorithm_names
 from ..config import LearnerConfig
 
@@ -106,17 +108,17 @@ def _parse(argument: str, flag: str) -> Explored:
     if kind not in KINDS:
         raise ValueError(f"{flag} {setting}: no distribution is called {kind!r}; allowed: {', '.join(KINDS)}")
     values = [_number(f"{flag} {setting}", text, whole) for text in inside.split(",") if text.strip()]
+    what = f"{flag} {setting}: {kind}({inside})"
     if kind == "choice":
         values = sorted(set(values))
-        if len(values) < 2:
-            raise ValueError(f"{flag} {setting}: choice({inside}) is no choice; allowed: two or more different values")
+        refuse(len(values) < 2, f"{what} is no choice; allowed: two or more different values")
     else:
-        _check_range(f"{flag} {setting}", kind, inside, values)
+        refuse(len(values) != 2, f"{what} has {len(values)} numbers; allowed: {kind}(LOW,HIGH)")
+        refuse(not values[0] < values[1], f"{what} is empty; allowed: LOW below HIGH")
+        refuse(kind == "loguniform" and values[0] <= 0, f"{what} begins at {values[0]:g}; allowed: above 0")
     for value in values:
-        try:
+        with user_errors(f"{flag} {setting}={kind}({inside})"):
             applied(LearnerConfig(algorithm=_settings()[setting][1]), {setting: value})
-        except ValueError as problem:
-            raise ValueError(f"{flag} {setting}={kind}({inside}): {problem}") from None
     return Explored(setting, kind, tuple(values), whole)
 
 
@@ -144,24 +146,7 @@ def _settings() -> dict[str, tuple[Any, str]]:
 
 
 def _number(name: str, text: str, whole: bool) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise ValueError(f"{name}: {text.strip()!r} is not a number")
-    if not whole:
-        return value
-    if value != int(value):
-        raise ValueError(f"{name}: {text.strip()} is not a whole number, as it must be")
-    return int(value)
-
-
-def _check_range(name: str, kind: str, inside: str, values: list[float]) -> None:
-    if len(values) != 2:
-        raise ValueError(f"{name}: {kind}({inside}) has {len(values)} numbers; allowed: {kind}(LOW,HIGH)")
-    low, high = values
-    if not low < high:
-        raise ValueError(f"{name}: {kind}({inside}) is empty; allowed: LOW below HIGH")
-    if kind == "loguniform" and not low > 0:
-        raise ValueError(f"{name}: {kind}({inside}) begins at {low:g}; allowed: above 0")
+    with user_errors(name):
+        value = number(text.strip())
+        refuse(whole and value != int(value), f"{text.strip()} is not a whole number, as it must be")
+    return int(value) if whole else value

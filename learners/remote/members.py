@@ -8,9 +8,7 @@ with its members until a replacement has started.
 
 import os
 import pickle
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,18 +17,16 @@ import torch
 from numpy.typing import NDArray
 from ray.exceptions import RayError
 
-from ...actors.remote.stuck import ProcessPlace, StuckProcesses, place_of_this_process
+from ...actors.remote.stuck import StuckProcesses
 from ...actors.remote.wire import cut, pack, pieces_of, share_tensors, unpack
 from ...actors.unroll import Stored, Unroll, join, some_environments
 from ...agents.agent import Agent
-from ...agents.process import prepare_process
-from ...agents.threads import use_threads
 from ...agents.values import flatten, load
 from ..config import LearnerConfig
 from ..group import LOOK_SECONDS, GroupLostError, LearnerLossError
 from ..learner import Learner
-from .answers import MOST_LOSSES, PATIENCE, START_SECONDS, Pulse, answer_of
-from .worker import claims, on_cpu
+from .answers import MOST_LOSSES, PATIENCE, START_SECONDS, answer_of
+from .worker import ProcessHandle, RemoteProcess, claims, on_cpu
 
 FETCH_SECONDS = 10.0  # Seconds within which a process must have an unroll; the machine with it may be unreachable
 
@@ -50,30 +46,19 @@ class Answer(NamedTuple):
     """Packed state of the optimizer."""
 
 
-class MemberProcess:
+class MemberProcess(RemoteProcess):
     """Ray actor with the learners of some members.
 
     Args:
         make_learner: creates a learner, whose state is set later.
-        directory: working directory of the run, for a user's modules.
-        threads: CPU threads.
+        directory: see RemoteProcess.
     """
 
-    def __init__(self, make_learner: Callable[[], Learner], directory: str, threads: int) -> None:
-        if directory not in sys.path:
-            sys.path.append(directory)  # last: a user's module must not shadow one of a library
-        prepare_process(1)
+    def __init__(self, make_learner: Callable[[], Learner], directory: str) -> None:
+        super().__init__(directory)
         share_tensors()
-        self._make_learner, self._threads = make_learner, threads
+        self._make_learner = make_learner
         self._learners: dict[int, Learner] = {}
-
-    def place(self) -> ProcessPlace:
-        """Return the location of this process, once it is ready."""
-        return place_of_this_process(ray.util.get_node_ip_address())
-
-    @ray.method(concurrency_group="control")
-    def ping(self) -> None:
-        """Return, which shows that this process is alive; called alongside others."""
 
     def learn(
         self,
@@ -85,7 +70,6 @@ class MemberProcess:
     ) -> Any:
         """Run one update of a member, first of all from this state if there is one; report the values of these
         settings. Returns a pickled Answer in so many pieces; None without an update if an unroll is lost."""
-        use_threads(self._threads)
         if state is not None:
             self._learners[member] = self._make_learner()
             self._learners[member].load_state_dict(state[0])
@@ -121,18 +105,12 @@ class MemberHome:
         make_learner: creates a learner, whose state is set later.
         device: device of the run's learner; the process uses one of the same type.
         report: displays a message to the user.
-        threads: CPU threads of the process.
     """
 
     def __init__(
-        self,
-        rank: int,
-        make_learner: Callable[[], Learner],
-        device: torch.device,
-        report: Callable[[str], None],
-        threads: int = 1,
+        self, rank: int, make_learner: Callable[[], Learner], device: torch.device, report: Callable[[str], None]
     ) -> None:
-        self._rank, self._arguments, self._claims = rank, (make_learner, os.getcwd(), threads), claims(device)
+        self._rank, self._arguments, self._claims = rank, (make_learner, os.getcwd()), claims(device)
         self.report = report
         self.moved: Callable[[int, str], None] = lambda rank, machine: None
         """Called with the rank and the address of the machine whenever its members' learners move."""
@@ -141,25 +119,22 @@ class MemberHome:
         self._start()
 
     def _start(self) -> None:
-        options: dict[str, Any] = {**self._claims, "concurrency_groups": {"control": 1}}
-        made: Any = ray.remote(**options)(MemberProcess)
-        self.handle = made.remote(*self._arguments)
+        self.process = ProcessHandle(MemberProcess, self._rank, self._claims, *self._arguments)
         self.starts += 1
-        self._starting, self._ready = self.handle.place.remote(), False
-        self._pulse = Pulse(self.handle, f"learner {self._rank}")
+        self._ready = False
 
     def wait(self) -> str:
         """Wait until the process is ready; return the address of its machine."""
-        return answer_of(self._starting, START_SECONDS).machine
+        return answer_of(self.process.starting, START_SECONDS).machine
 
     def ready(self) -> bool:
         """Whether the process is ready. One that ended while it started is replaced."""
         if not self._ready:
             self._stuck.end_overdue()
-            if not ray.wait([self._starting], timeout=0)[0]:
+            if not self.process.started:
                 return False
             try:
-                self.moved(self._rank, answer_of(self._starting, PATIENCE).machine)
+                self.moved(self._rank, answer_of(self.process.starting, PATIENCE).machine)
                 self._ready = True
             except GroupLostError as problem:
                 self.replace(problem)
@@ -168,7 +143,7 @@ class MemberHome:
     def get(self, pieces: list[Any]) -> bytes:
         """Return a response. Raises GroupLostError as soon as the process is dead or has not responded for too long."""
         while not ray.wait(pieces, timeout=LOOK_SECONDS)[0]:
-            self._pulse.check()
+            self.process.pulse.check()
         response, self._losses = b"".join(answer_of(pieces, PATIENCE)), 0
         return response
 
@@ -178,9 +153,7 @@ class MemberHome:
         if self._losses > MOST_LOSSES:
             raise LearnerLossError(f"learner {self._rank} was lost {self._losses} times in a row: {problem}")
         self.report(f"{problem}: learner 0 continues with the members of learner {self._rank}")
-        with suppress(RayError):
-            self._stuck.note(ray.get(self._starting, timeout=PATIENCE))
-        ray.kill(self.handle)
+        self.process.end(self._stuck)
         self.moved(self._rank, ray.util.get_node_ip_address())
         self._start()
 
@@ -224,7 +197,7 @@ class RemoteLearner(Learner):
         if self._home.ready():
             state = None if self._at == self._home.starts else (on_cpu(self.state_dict()), self.config)
             self._at, settings = self._home.starts, list(self._effective)
-            learn = self._home.handle.learn.options(num_returns=self._pieces)
+            learn = self._home.process.handle.learn.options(num_returns=self._pieces)
             pieces = learn.remote(self._member, state, settings, self._batch, self._pieces)
             self._learning = [pieces] if self._pieces == 1 else pieces
 

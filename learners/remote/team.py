@@ -8,13 +8,10 @@ ones continue from the state of rank 0, with the batch of the interrupted update
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import ray
 import torch
-from ray.exceptions import RayError
 
 from ...actors.failures import ActorFailureError
 from ...actors.pool import ActorPool, ActorStateError
@@ -23,30 +20,34 @@ from ...actors.unroll import Unroll
 from ...agents.values import Weights
 from ..group import LOOK_SECONDS, GroupLostError, LearnerLossError, Share
 from ..learner import Learner
-from .answers import MOST_LOSSES, PATIENCE, START_SECONDS, Pulse, answer_of, has_arrived
+from .answers import MOST_LOSSES, PATIENCE, START_SECONDS, answer_of, has_arrived
 from .gpus import reserve
 from .store import RayStore
-from .worker import JOIN_SECONDS, LearnerProcess, MakePool, Status, claims, connect, digest, on_cpu, prefix_of
+from .worker import (
+    JOIN_SECONDS,
+    LearnerProcess,
+    MakePool,
+    ProcessHandle,
+    Status,
+    claims,
+    connect,
+    digest,
+    on_cpu,
+    prefix_of,
+)
 
 CLOSE_SECONDS = 5.0
 """Seconds within which the other learners must have closed their environments."""
 
 
-@dataclass(eq=False)
-class _Worker:
+class _Worker(ProcessHandle):
     """Another learner's process."""
 
-    rank: int
-    handle: Any
-    pulse: Pulse
     collecting: Any = None
     """Ray's reference to its next status; None while none is expected."""
     batch: Unroll | None = None
     """Header data of its complete batch."""
-    failures: int = 0
-    progress: int = 0
-    starting: Any = None
-    """Ray's reference to the location of its process, available once it has started."""
+    failures = progress = 0
 
 
 class Team:
@@ -60,7 +61,6 @@ class Team:
         synchronous: a batch is one unroll of every actor.
         report: displays a message to the user.
         learner_device: device of this process's learner; the others use devices of the same type.
-        threads: threads of each learner.
 
     Raises EngramError if the device is a GPU that Ray has assigned to others.
     """
@@ -74,11 +74,10 @@ class Team:
         synchronous: bool,
         report: Callable[[str], None],
         learner_device: torch.device,
-        threads: int = 1,
     ) -> None:
         self.pool, self.device, self.still = pool, torch.device("cpu"), pool.still
         self._shares, self._synchronous, self._report = shares, synchronous, report
-        self._make_learner, self._make_pool, self._threads = make_learner, make_pool, threads
+        self._make_learner, self._make_pool = make_learner, make_pool
         self._own: list[Unroll] | None = None
         self._header: Weights | None = None
         self._due = self._held = False
@@ -86,7 +85,7 @@ class Team:
         self._learner: Learner | None = None
         self.seconds: list[float] = []
         """Wall time of acting of other learners' unrolls, which the caller removes."""
-        self._learner_device, self._reserved = learner_device, reserve(learner_device)
+        self._reserved = reserve(learner_device)
         self._claims = claims(learner_device)
         """Ray resources of every worker; those of a replacement do not depend on the machines that are left."""
         self._workers = [self._start(rank, 0) for rank in range(1, len(shares))]
@@ -97,18 +96,9 @@ class Team:
             answer_of(worker.starting, START_SECONDS)
 
     def _start(self, rank: int, step: int) -> _Worker:
-        options: dict[str, Any] = {**self._claims, "concurrency_groups": {"control": 1}}
-        made: Any = ray.remote(**options)(LearnerProcess)
         share = self._shares[rank]
-        handle = made.remote(
-            self._make_learner,
-            self._make_pool(share, step),
-            share.environments,
-            self._synchronous,
-            os.getcwd(),
-            self._threads,
-        )
-        return _Worker(rank, handle, Pulse(handle, f"learner {rank}"), starting=handle.process.remote())
+        arguments = self._make_learner, self._make_pool(share, step), share.environments, self._synchronous, os.getcwd()
+        return _Worker(LearnerProcess, rank, self._claims, *arguments)
 
     # -- the interface (see ActorPool) -------------------------------------------------------------------------------
 
@@ -291,9 +281,7 @@ class Team:
                 raise LearnerLossError(f"learners were lost {self._losses} times in a row; the last time: {problem}")
             for worker in self._lost_workers():
                 self._lost += 1
-                ray.kill(worker.handle)
-                with suppress(RayError):
-                    self._stuck.note(ray.get(worker.starting, timeout=PATIENCE))
+                worker.end(self._stuck)
                 self._workers.remove(worker)
                 self._replacements.append(self._start(worker.rank, learner.steps))
             try:
@@ -309,7 +297,7 @@ class Team:
     def _welcome(self) -> None:
         """Add started replacements to the group, between two updates."""
         self._stuck.end_overdue()
-        started = [each for each in self._replacements if ray.wait([each.starting], timeout=0)[0]]
+        started = [each for each in self._replacements if each.started]
         if not started or self._learner is None:
             return
         self._replacements = [each for each in self._replacements if each not in started]

@@ -3,21 +3,23 @@
 import hashlib
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import ray
 import torch
+from ray.exceptions import RayError
 
 from ...actors.pool import ActorPool
-from ...actors.remote.stuck import ProcessPlace, place_of_this_process
-from ...actors.unroll import Unroll, join
+from ...actors.remote.stuck import ProcessPlace, StuckProcesses, place_of_this_process
+from ...actors.unroll import Unroll, header, join
 from ...agents.process import prepare_process
-from ...agents.threads import use_threads
 from ...agents.values import Weights, flatten, map_leaves
 from ..batches import Batcher, Group
 from ..device.nccl import NcclGroup
 from ..group import GlooGroup, GroupLostError
 from ..learner import Learner
+from .answers import PATIENCE, Pulse
 from .store import RayStore
 
 CHECK_EVERY = 100
@@ -37,7 +39,7 @@ class Status(NamedTuple):
     """State of a learner's next batch, and events since the last status."""
 
     batch: Unroll | None
-    """The complete batch without observations and outputs; None while there is none."""
+    """The `header` of the complete batch; None while there is none."""
     failures: int
     """Actors that failed since the process started."""
     progress: int
@@ -85,7 +87,56 @@ def digest(learner: Learner) -> str:
     return hashlib.blake2b(flatten(learner.agent).tobytes(), digest_size=16).hexdigest()
 
 
-class LearnerProcess:
+class RemoteProcess:
+    """Ray actor with learners.
+
+    Args:
+        directory: working directory of the run, for a user's modules.
+    """
+
+    def __init__(self, directory: str) -> None:
+        if directory not in sys.path:
+            sys.path.append(directory)  # last: a user's module must not shadow one of a library
+        prepare_process(1)
+
+    def place(self) -> ProcessPlace:
+        """Return the location of this process, once it is ready."""
+        return place_of_this_process(ray.util.get_node_ip_address())
+
+    @ray.method(concurrency_group="control")
+    def ping(self) -> None:
+        """Return, which shows that this process is alive; called alongside others."""
+
+
+class ProcessHandle:
+    """A starting or running RemoteProcess, for the run's process.
+
+    Args:
+        kind: its class.
+        rank: index of the process among the run's learners.
+        claims: Ray resources of the process, from `claims`; a replacement needs the same as the lost process.
+        arguments: arguments of its class.
+    """
+
+    def __init__(self, kind: type[RemoteProcess], rank: int, claims: dict[str, Any], *arguments: Any) -> None:
+        options: dict[str, Any] = {**claims, "concurrency_groups": {"control": 1}}
+        made: Any = ray.remote(**options)(kind)
+        self.rank, self.handle = rank, made.remote(*arguments)
+        self.starting, self.pulse = self.handle.place.remote(), Pulse(self.handle, f"learner {rank}")
+
+    @property
+    def started(self) -> bool:
+        """Whether the process is ready, or has ended."""
+        return bool(ray.wait([self.starting], timeout=0)[0])
+
+    def end(self, stuck: StuckProcesses) -> None:
+        """End the process."""
+        ray.kill(self.handle)
+        with suppress(RayError):
+            stuck.note(ray.get(self.starting, timeout=PATIENCE))
+
+
+class LearnerProcess(RemoteProcess):
     """Ray actor with a learner of rank 1 or more.
 
     Args:
@@ -93,8 +144,7 @@ class LearnerProcess:
         make_pool: creates its actors.
         num_envs: number of environments in its share of a batch.
         synchronous: a batch is one unroll of each of its actors.
-        directory: working directory of the run, for a user's modules.
-        threads: CPU threads of the learner.
+        directory: see RemoteProcess.
     """
 
     def __init__(
@@ -104,27 +154,20 @@ class LearnerProcess:
         num_envs: int,
         synchronous: bool,
         directory: str,
-        threads: int,
     ) -> None:
-        if directory not in sys.path:
-            sys.path.append(directory)  # last: a user's module must not shadow one of a library
-        prepare_process(1)
+        super().__init__(directory)
         self._messages: list[str] = []
         self._seconds: list[float] = []
         self._pool = make_pool(self._messages.append)
         self._learner = make_learner()
-        self._synchronous, self._threads = synchronous, threads
+        self._synchronous = synchronous
         self._batcher, self._num_envs = Batcher(num_envs), num_envs
         self._batch: Unroll | None = None
-        self._header = Weights(-1, 0, flatten(self._learner.agent)[:0], -1)
+        self._version = Weights(-1, 0, flatten(self._learner.agent)[:0], -1)
         self._own_from = 0
         """First version of the weights whose unrolls are used."""
         self._group = self._left = 0
         """Index of this process's group, and of the newest group that has ended."""
-
-    def process(self) -> ProcessPlace:
-        """Return the location of this process, once it is ready."""
-        return place_of_this_process(ray.util.get_node_ip_address())
 
     def join(self, group: int, rank: int, widths: Sequence[int], state: dict[str, Any]) -> None:
         """Continue from rank 0's state, in the group with this index."""
@@ -139,31 +182,27 @@ class LearnerProcess:
         """End every wait for other learners of this group or an older one; called alongside `join` and `learn`."""
         self._left = group
 
-    @ray.method(concurrency_group="control")
-    def ping(self) -> None:
-        """Return, which shows that this process is alive; called alongside others."""
-
     def _keep_waiting(self) -> None:
         if self._group <= self._left:
             raise GroupLostError("the group was left")
 
-    def collect(self, header: Weights | None, learned: int) -> Status:
-        """Publish this learner's weights under the header's version, if there is one, and collect the next batch.
+    def collect(self, version: Weights | None, learned: int) -> Status:
+        """Publish this learner's weights under this version, if there is one, and collect the next batch.
 
         Returns after a limited time, even without a complete batch. `learned`: environments of the last update.
         """
-        use_threads(self._threads)
-        if header is not None:
-            if header.beginnings != self._header.beginnings:
-                self._own_from, self._batcher = header.version, Batcher(self._num_envs)
-            self._header = header
-            self._pool.publish(header._replace(values=flatten(self._learner.agent)), learned)
+        if version is not None:
+            if version.beginnings != self._version.beginnings:
+                self._own_from, self._batcher = version.version, Batcher(self._num_envs)
+            self._version = version
+            self._pool.publish(version._replace(values=flatten(self._learner.agent)), learned)
         if self._batch is None:
             self._batch = self._gathered() if self._synchronous else self._batcher.next(self._next)
         seconds, self._seconds = self._seconds, []
         messages = self._messages[:]
         del self._messages[: len(messages)]
-        return Status(_facts(self._batch), self._pool.failures, self._pool.progress, messages, seconds)
+        facts = self._batch and header(self._batch)
+        return Status(facts, self._pool.failures, self._pool.progress, messages, seconds)
 
     def _gathered(self) -> Unroll | None:
         unrolls = self._pool.gather()
@@ -198,11 +237,3 @@ class LearnerProcess:
     def close(self) -> None:
         """Stop the actors."""
         self._pool.close()
-
-
-def _facts(batch: Unroll | None) -> Unroll | None:
-    """Only versions and finished episodes of a batch."""
-    if batch is None:
-        return None
-    none = torch.zeros(0)
-    return batch._replace(initial_state=none, env=none, agent=none)  # pyright: ignore[reportArgumentType]

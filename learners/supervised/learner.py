@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...agents.cores.core import CoreState, map_state, reset_state, state_leaves
-from ...envs.tasks.registry import make_task
 from ...envs.tasks.task import Task
 from ..optimizers import clip_global_norm, make_optimizer, set_hyperparameters
 from .config import SupervisedConfig
@@ -112,15 +111,3 @@ def examine(model: SequenceModel, task: Task, batches: int) -> Score:
         logits, state, _ = model(batch.inputs, batch.reset, query, state, None)
         total = total.plus(score(logits, batch.targets))
     return total
-
-
-def learn(
-    name: str, core: str, core_args: dict[str, Any], config: SupervisedConfig, updates: int, seed: int = 0, **args: Any
-) -> Score:
-    """Train a core on a task for some updates and test it, for a certificate."""
-    task = make_task(name, config.batch_size, args, seed=seed)
-    torch.manual_seed(seed)
-    learner = SupervisedLearner(SequenceModel(task, core, core_args, config), config, task.stream)
-    for _ in range(updates):
-        learner.step(to_tensors(task.next(), learner.device))
-    return examine(learner.model, make_task(name, 256, args, seed=seed, part="test"), 2)

@@ -1,7 +1,7 @@
 """Scores of a task: the share of correct answers, with an interval, and the loss."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,13 +20,8 @@ class Score(NamedTuple):
 
     def plus(self, other: "Score") -> "Score":
         """Return the sum of two scores."""
-        return Score(
-            self.right + other.right,
-            self.answers + other.answers,
-            self.perfect + other.perfect,
-            self.sequences + other.sequences,
-            self.nats + other.nats,
-        )
+        sums: Any = (own + theirs for own, theirs in zip(self, other, strict=True))
+        return Score(*sums)
 
     @property
     def accuracy(self) -> float:

@@ -23,7 +23,8 @@ def preset(name: str, env: str, core: str) -> RunConfig:
 def preset_values(name: str, env: str, core: str) -> dict[str, Any]:
     """The settings of `preset` that differ from the defaults, as nested dicts."""
     refuse(name not in PRESETS, f"unknown preset {name!r}; allowed: {', '.join(PRESETS)}")
-    environment = environment_of(env)
+    bare = env.removeprefix("engram:")  # a twin has the settings of its original, an id those of its short name
+    environment = find_environment(bare)[0].name if is_environment(bare) else env
     paper = merge(PAPER.get(environment, OTHERS), CORES.get((environment, core), {}))
     values = merge({"env": env, "agent": {"core": core}}, paper)
     if name in _VARIANTS:
@@ -32,13 +33,6 @@ def preset_values(name: str, env: str, core: str) -> dict[str, Any]:
             raise ValueError(f"no preset {name!r} for {env!r}; there is one for: {', '.join(sorted(environments))}")
         values = merge(merge(values, environments[environment]), cores.get((environment, core), {}))
     return values
-
-
-def environment_of(env: str) -> str:
-    """The environment whose settings apply to a name: a twin has those of its original, an id those of its short
-    name."""
-    name = env.removeprefix("engram:")
-    return find_environment(name)[0].name if is_environment(name) else env
 
 
 def merge(base: Preset, over: Preset) -> Preset:

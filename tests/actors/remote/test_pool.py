@@ -286,7 +286,7 @@ def test_elastic_slots_fill_any_that_is_ready() -> None:
     wait_for(lambda: ray.available_resources().get("CPU", 0) >= 2)  # those of other pools have gone
     failures = Failures(3, lambda _: None)
     slots = ActorSlots(
-        FACTORY.make_actor, None, failures, cpus_per_actor=1.0, gpus_per_actor=0.0, timeout=60.0, options=(1, 0)
+        FACTORY.make_actor, None, failures, cpus_per_actor=1.0, gpus_per_actor=0.0, timeout=60.0, niceness=0
     )
     first, second, *_ = slots
     for slot in slots:

@@ -15,7 +15,7 @@ import pytest
 from gymnasium import spaces
 
 from engram.envs.registration import make_batch
-from engram.launch.runs.trainees import trainees_of
+from engram.launch.runs.saved import trainees_of
 from engram.launch.train import command
 from engram.learners import checkpoints
 

@@ -88,8 +88,8 @@ def test_a_wrong_name_names_the_nearest():
 @pytest.mark.parametrize(
     ("name", "parameters", "message"),
     [
-        ("recall", {"delay": [5, 2]}, r"delay is \[5, 2\]; allowed: at least 0, the smallest first"),
-        ("recall", {"delay": 1.5}, "delay is 1.5; allowed: whole numbers"),
+        ("recall", {"delay": [5, 2]}, r"delay is \[5, 2\]; expected an integer, or two: smallest, largest"),
+        ("recall", {"delay": 1.5}, "delay is 1.5; expected an integer, or two: smallest, largest"),
         ("recall", {"noise": -1}, "noise is -1; allowed: at least 0"),
         ("capacity", {"pairs": 0}, "pairs is 0; allowed: at least 1"),
         ("interference", {"similarity": 2}, r"similarity is 2; allowed: 0\.\.1"),

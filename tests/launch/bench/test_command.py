@@ -130,7 +130,7 @@ def test_a_run_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (["--secnds", "3"], "did you mean: --seconds"),
         (["--seconds", "none"], "--seconds: 'none' is not a duration; allowed: 90s"),
         (["--seconds"], "--seconds needs a value"),
-        (["--json", "/no/such/folder/x.json"], "no directory /no/such/folder"),
+        (["--json", "/no/such/folder/x.json"], "there is no directory '/no/such/folder'"),
         (["--core-args", "hidden=3"], "hidden"),
     ],
 )

@@ -18,8 +18,8 @@ from engram.launch.evaluate.command import show_members
 from engram.launch.evaluate.episodes import Group, Summary, mean_interval, rate_interval, summarize
 from engram.launch.evaluate.gif import encoded, film
 from engram.launch.metrics import accumulator
+from engram.launch.runs.saved import Trainee
 from engram.launch.runs.trained import evaluation_envs, make_actor
-from engram.launch.runs.trainees import Trainee
 from engram.launch.train import command as train
 from engram.learners import checkpoints
 

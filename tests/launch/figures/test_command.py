@@ -278,7 +278,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_goes_on(trained: Path
     shutil.copytree(trained, run.folder)
     shutil.rmtree(run.folder / "checkpoints")
     assert run.begun
-    assert not run.started
+    assert run.checkpoint() is None
     run.check()
     assert train.main(run.command()[1:]) == 0
     assert run.checkpoint_step() >= 2000

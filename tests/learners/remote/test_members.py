@@ -26,7 +26,7 @@ def test_an_update_from_parts_of_stored_unrolls_is_that_of_the_whole_batch() -> 
     initial = Learner(factory.make_actor(0).agent, config, total_steps=1000)
     state = initial.state_dict()
     batch = join([some_environments(unroll, cut) for unroll, cut in zip(unrolls, cuts, strict=True)])
-    process = MemberProcess(lambda: Learner(factory.make_actor(0).agent, config, total_steps=1000), ".", 1)
+    process = MemberProcess(lambda: Learner(factory.make_actor(0).agent, config, total_steps=1000), ".")
     stored = [Stored(pack(unroll), cut.start, cut.stop) for unroll, cut in zip(unrolls, cuts, strict=True)]
     answer = pickle.loads(b"".join(process.learn(0, (state, config), [], stored, 2)))
     assert answer is not None

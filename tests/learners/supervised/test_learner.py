@@ -8,7 +8,7 @@ import torch
 
 from engram.envs.tasks.registry import make_task
 from engram.learners.supervised.config import SupervisedConfig
-from engram.learners.supervised.learner import SupervisedLearner, examine, learn
+from engram.learners.supervised.learner import SupervisedLearner, examine
 from engram.learners.supervised.model import SequenceModel, Sequences, to_tensors
 from engram.learners.supervised.scores import Score, score, wilson
 
@@ -157,7 +157,14 @@ def test_examining_knows_no_training():
 def test_a_twin_is_learned_in_a_few_updates_and_its_task_is_not():
     """The memory-free twin shows what it asks for."""
     config = SupervisedConfig(batch_size=64, lr=3e-2)
-    scores = [learn(name, "feedforward", {}, config, 60, delay=5) for name in ("recall-twin", "recall")]
+    scores = list[Score]()
+    for name in ("recall-twin", "recall"):
+        task = make_task(name, config.batch_size, {"delay": 5})
+        torch.manual_seed(0)
+        learner = SupervisedLearner(SequenceModel(task, "feedforward", {}, config), config, task.stream)
+        for _ in range(60):
+            learner.step(to_tensors(task.next(), CPU))
+        scores.append(examine(learner.model, make_task(name, 256, {"delay": 5}, part="test"), 2))
     assert scores[0].accuracy > 0.95
     assert scores[1].accuracy < 0.25
 
