@@ -40,22 +40,24 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
         return dry_run([argument for argument in arguments if argument != DRY_RUN])
     if trains_several(arguments):
         return train_several(arguments, stop)
-    resume = value_of("--resume", arguments)
-    if value_of("--restarts", arguments) is not None:
-        return supervise(arguments)
+    resume, restarts = value_of("--resume", arguments), value_of("--restarts", arguments)
+    wrong = restarts is not None and not (restarts.isdecimal() and int(restarts))
+    refuse(wrong, f"--restarts is {restarts!r}; allowed: whole numbers, at least 1")
+    if resume is not None and is_url(resume):
+        from ..runs.mirror import fetch  # once: restarts resume from this machine's copy
+
+        resume = str(fetch(resume, value_of("--run-dir", arguments)))
+        arguments = [*without(arguments, ("--resume", "--run-dir")), "--resume", resume]
+    if restarts is not None:
+        return supervise(without(arguments, ("--restarts",)), int(restarts))
     trust, arguments = TRUST in arguments, [argument for argument in arguments if argument != TRUST]
     if resume is None:
         config, changed = parse_new_run(arguments)
         refuse_taken(config.checkpoint_url)
         return run_training(config, None, stop, changed=changed)
-    argv = without(arguments, ("--resume",))
-    if is_url(resume):
-        from ..runs.mirror import fetch
-
-        resume = str(fetch(resume, value_of("--run-dir", argv)))
-        argv = without(argv, ("--run-dir",))
     with RunDirectory.open(Path(resume)) as directory:
-        return run_training(resumed_by_words(directory, argv), directory, stop, trust)
+        config = resumed_by_words(directory, without(arguments, ("--resume",)))
+        return run_training(config, directory, stop, trust)
 
 
 def dry_run(arguments: Sequence[str]) -> int:

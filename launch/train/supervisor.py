@@ -17,34 +17,24 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from ...base.errors import refuse
 from ...base.processes import end_with_parent
+from ...base.stop_flag import StopFlag
 from ...learners import checkpoints
 from ..config.command_line import TRUST, value_of, without
 from ..config.run_flags import parse_run
 from ..config.settings.plain import to_dict
-from ..config.urls import is_url
 from ..runs.directory import CONFIG, RunDirectory, free_path, refuse_unusable
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # Seconds before a restart; doubled for each further one in a row
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
-def supervise(arguments: Sequence[str]) -> int:
+def supervise(arguments: Sequence[str], restarts: int) -> int:
     """Train with --restarts, resuming the run when it dies; returns the last process's exit code."""
-    number = value_of("--restarts", arguments) or ""
-    refuse(not number.isdecimal() or int(number) < 1, f"--restarts is {number!r}; allowed: whole numbers, at least 1")
     trust = [argument for argument in arguments if argument == TRUST]
-    argv = without([argument for argument in arguments if argument != TRUST], ("--restarts",))
-    resumed = value_of("--resume", argv)
-    if resumed is not None:
-        if is_url(resumed):
-            from ..runs.mirror import fetch  # here and once: restarts resume from this machine's copy
-
-            resumed = str(fetch(resumed, value_of("--run-dir", argv)))
-            argv = [*without(argv, ("--resume", "--run-dir")), "--resume", resumed]
+    argv = [argument for argument in arguments if argument != TRUST]
+    if (resumed := value_of("--resume", argv)) is not None:
         # The same arguments again: a run that dies early has not yet saved their changes.
-        return _keep_alive([*argv, *trust], [*argv, *trust], Path(resumed), int(number))
+        return _keep_alive([*argv, *trust], [*argv, *trust], Path(resumed), restarts)
     config = parse_run(argv, env_required=True)
     refuse_unusable(config.run_dir, to_dict(config))
     run = Path(config.run_dir) if config.run_dir else free_path(config.name)
@@ -52,7 +42,7 @@ def supervise(arguments: Sequence[str]) -> int:
     # Neither is saved: the limit belongs to this command, and a URL may contain a secret.
     flags = {flag: value_of(flag, argv) for flag in ("--time-limit", "--checkpoint-url")}
     again = [argument for flag, value in flags.items() if value is not None for argument in (flag, value)]
-    return _keep_alive([*argv, *trust], ["--resume", str(run), *again, *trust], run, int(number))
+    return _keep_alive([*argv, *trust], ["--resume", str(run), *again, *trust], run, restarts)
 
 
 def _keep_alive(arguments: Sequence[str], resume_arguments: Sequence[str], run: Path, restarts: int) -> int:
@@ -96,7 +86,7 @@ class _Child:
     _process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "_Child":
-        self._previous = {number: signal.signal(number, self._pass_on) for number in PASSED_ON}
+        self._previous = {number: signal.signal(number, self._pass_on) for number in StopFlag.SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
