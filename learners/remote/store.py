@@ -11,6 +11,8 @@ from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 PAUSE = 0.01
 """Seconds between two checks for a key."""
+JOIN_SECONDS = 60.0
+"""Seconds for a learner to find the others of a group; one that does not respond is detected earlier."""
 LOOKS = 50
 """Checks for a key between two calls of `keep_waiting`."""
 
@@ -20,13 +22,12 @@ class RayStore(Store):
 
     Args:
         prefix: prefix of its keys, different for every group.
-        seconds: timeout of waiting for a key.
         keep_waiting: called repeatedly while waiting for a key; an exception from it ends the wait.
     """
 
-    def __init__(self, prefix: str, seconds: float, keep_waiting: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, prefix: str, keep_waiting: Callable[[], None] = lambda: None) -> None:
         super().__init__()
-        self._prefix, self._seconds, self._keep_waiting = prefix, seconds, keep_waiting
+        self._prefix, self._keep_waiting = prefix, keep_waiting
 
     def set(self, key: str, value: Any) -> None:
         """Store a value."""
@@ -34,11 +35,11 @@ class RayStore(Store):
 
     def get(self, key: str) -> bytes:
         """Wait for a value and return it. Raises RuntimeError at the timeout."""
-        deadline = time.monotonic() + self._seconds
+        deadline = time.monotonic() + JOIN_SECONDS
         looks, value = 0, None
         while (value := internal_kv._internal_kv_get(f"{self._prefix}-{key}")) is None:  # pyright: ignore
             if time.monotonic() > deadline:
-                raise RuntimeError(f"another learner did not join within {self._seconds:.0f} s")
+                raise RuntimeError(f"another learner did not join within {JOIN_SECONDS:.0f} s")
             looks += 1
             if looks % LOOKS == 0:
                 self._keep_waiting()

@@ -23,18 +23,7 @@ from ..learner import Learner
 from .answers import MOST_LOSSES, PATIENCE, START_SECONDS, answer_of, has_arrived
 from .gpus import reserve
 from .store import RayStore
-from .worker import (
-    JOIN_SECONDS,
-    LearnerProcess,
-    MakePool,
-    ProcessHandle,
-    Status,
-    claims,
-    connect,
-    digest,
-    on_cpu,
-    prefix_of,
-)
+from .worker import LearnerProcess, MakePool, ProcessHandle, Status, claims, connect, digest, on_cpu, prefix_of
 
 CLOSE_SECONDS = 5.0
 """Seconds within which the other learners must have closed their environments."""
@@ -85,8 +74,7 @@ class Team:
         self._learner: Learner | None = None
         self.seconds: list[float] = []
         """Wall time of acting of other learners' unrolls, which the caller removes."""
-        self._reserved = reserve(learner_device)
-        self._claims = claims(learner_device)
+        self._reserved, self._claims = reserve(learner_device), claims(learner_device)
         """Ray resources of every worker; those of a replacement do not depend on the machines that are left."""
         self._workers = [self._start(rank, 0) for rank in range(1, len(shares))]
         self._replacements: list[_Worker] = []
@@ -262,7 +250,7 @@ class Team:
         except RuntimeError as problem:
             raise GroupLostError(str(problem).splitlines()[0]) from problem
         self._answers(joining)
-        RayStore(prefix_of(self._groups), JOIN_SECONDS).remove()
+        RayStore(prefix_of(self._groups)).remove()
 
     def _watch(self) -> None:
         """Raise GroupLostError if another learner is dead or has not responded for too long."""

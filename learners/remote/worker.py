@@ -20,12 +20,10 @@ from ..device.nccl import NcclGroup
 from ..group import GlooGroup, GroupLostError
 from ..learner import Learner
 from .answers import PATIENCE, Pulse
-from .store import RayStore
+from .store import JOIN_SECONDS, RayStore
 
 CHECK_EVERY = 100
 """Updates between two comparisons of the learners' weights."""
-JOIN_SECONDS = 60.0
-"""Seconds for a learner to find the others of a group; one that does not respond is detected earlier."""
 CONNECT_SECONDS = 8.0
 """Seconds for learners to connect after the rendezvous; nothing is computed meanwhile."""
 RESOURCE = "learner"
@@ -74,9 +72,9 @@ def connect(
     """Connect with the other learners of the group with this index: on CPUs with Gloo, on GPUs with NCCL."""
     prefix, address = prefix_of(group), ray.util.get_node_ip_address()
     if device.type == "cuda":  # the rendezvous is part of the connection
-        store, seconds = RayStore(prefix, JOIN_SECONDS), JOIN_SECONDS + CONNECT_SECONDS
+        store, seconds = RayStore(prefix), JOIN_SECONDS + CONNECT_SECONDS
         return NcclGroup(store, rank, widths, device, address, keep_waiting, seconds)
-    store = RayStore(prefix, JOIN_SECONDS, keep_waiting)
+    store = RayStore(prefix, keep_waiting)
     return GlooGroup(store, rank, widths, address, keep_waiting, CONNECT_SECONDS)
 
 
@@ -114,12 +112,12 @@ class ProcessHandle:
     Args:
         kind: its class.
         rank: index of the process among the run's learners.
-        claims: Ray resources of the process, from `claims`; a replacement needs the same as the lost process.
+        claim: Ray resources that the process claims (`claims`); a replacement claims the same.
         arguments: arguments of its class.
     """
 
-    def __init__(self, kind: type[RemoteProcess], rank: int, claims: dict[str, Any], *arguments: Any) -> None:
-        options: dict[str, Any] = {**claims, "concurrency_groups": {"control": 1}}
+    def __init__(self, kind: type[RemoteProcess], rank: int, claim: dict[str, Any], *arguments: Any) -> None:
+        options: dict[str, Any] = {**claim, "concurrency_groups": {"control": 1}}
         made: Any = ray.remote(**options)(kind)
         self.rank, self.handle = rank, made.remote(*arguments)
         self.starting, self.pulse = self.handle.place.remote(), Pulse(self.handle, f"learner {rank}")
