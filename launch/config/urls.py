@@ -47,11 +47,6 @@ def open_store(url: str) -> tuple[Any, str]:
     return files, root.rstrip("/")
 
 
-def is_redacted(url: str) -> bool:
-    """Whether a URL has no part that `redacted` removes."""
-    return SECRET in url
-
-
 def check_url(name: str, url: str) -> None:
     """Raise ValueError unless every URL of a chain has a path and no password."""
     for link in url.split("::"):

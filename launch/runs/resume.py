@@ -13,7 +13,7 @@ from ...learners import checkpoints
 from ..config.command_line import value_of
 from ..config.run_config import RESUMABLE, RunConfig
 from ..config.run_flags import parse_run
-from ..config.urls import is_redacted
+from ..config.urls import SECRET
 from . import saved
 from .directory import RunDirectory
 from .trained import fixed_differences, recorded_config, run_config
@@ -51,7 +51,7 @@ def resumed_config(
             f"{directory.path} was trained with {name} = {before!r}, not {after!r}; "
             f"--resume can change: {', '.join(sorted(RESUMABLE))}"
         )
-    if new.checkpoint_url is not None and is_redacted(new.checkpoint_url):
+    if new.checkpoint_url is not None and SECRET in new.checkpoint_url:
         raise EngramError(
             f"{directory.path} copied its checkpoints to {new.checkpoint_url}, whose secret part is not stored; "
             "give --checkpoint-url again, or --checkpoint-url None to stop copying"

@@ -21,12 +21,15 @@ class WandB(Tracker):
     """A run at W&B."""
 
     def __init__(self, run: Path, *, name: str, group: str | None, config: dict[str, Any]) -> None:
+        file = run / ID
+        if not file.exists():
+            file.write_text(secrets.token_hex(8))
         try:
             self._run: Any = wandb.init(
                 project=PROJECT,
                 name=name,
                 group=group,
-                id=_identity(run),
+                id=file.read_text().strip(),
                 resume="allow",
                 dir=str(run),
                 config=config,
@@ -49,10 +52,3 @@ class WandB(Tracker):
     def close(self) -> None:
         """Wait until all is sent."""
         self._run.finish()
-
-
-def _identity(run: Path) -> str:
-    file = run / ID
-    if not file.exists():
-        file.write_text(secrets.token_hex(8))
-    return file.read_text().strip()
