@@ -14,7 +14,7 @@ from engram.launch.figures import figure, plot, results
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "benchmarks" / "results" / "figures"
-AFTER = "2027-01-01T00:00:00+00:00"
+BEFORE, AFTER = "2026-01-01T00:00:00+00:00", "2027-01-01T00:00:00+00:00"
 
 
 def documents(name: str) -> dict[str, dict[str, Any]]:
@@ -39,11 +39,12 @@ def test_a_figure_without_a_stopping_rule_is_refused(name: str) -> None:
 
 def test_a_run_of_before_the_repair_is_marked_until_it_is_renewed() -> None:
     mini_pacman, recorded = figure.load("mini-pacman"), documents("mini-pacman")
-    assert f"| rmc{layouts.MARK} | 1 |" in figures_page.text("", mini_pacman, recorded)
-    for document in recorded.values():
-        for curve in document["curves"].values():
-            for run in curve["runs"].values():
-                run["begun"] = AFTER
+    for begun, marks in ((BEFORE, True), (AFTER, False)):
+        for document in recorded.values():
+            for curve in document["curves"].values():
+                for run in curve["runs"].values():
+                    run["begun"] = begun
+        assert (f"| rmc{layouts.MARK} | 1 |" in figures_page.text("", mini_pacman, recorded)) == marks
     assert layouts.MARK not in figures_page.text("", mini_pacman, recorded)
 
 
