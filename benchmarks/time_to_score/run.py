@@ -5,10 +5,10 @@
 
 PYTHON is an interpreter that has engram, the libraries of libraries.py, which describes each, and psutil. Time is CPU
 time with the start of the process, which other load changes by up to a half. engram is `rl-train --local` as a user
-starts it. Every library has the same environments, stepped in batches by the same code, and the same convolutions or
-embedding where it allows; all other settings are its own. Its learning rate is tried at three values with the first
-seed for --search-limit minutes of CPU time; the best one runs all seeds for --limit minutes, if it reaches the score
-with the first.
+starts it; with a learning rate of null in the results, it has the default or the preset's. Every library has the same
+environments, stepped in batches by the same code, and the same convolutions or embedding where it allows; all other
+settings are its own. Each of --rates is tried with the first seed for --search-limit minutes of CPU time, or as long
+as the best one before it took; the best one runs all seeds for --limit minutes, if it reaches the score with the first.
 
 Peers take turns. Every run is a file in WORK; a stopped benchmark can be resumed. All results go to
 benchmarks/results/time-to-score.json and .png.
@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 LAST = 5_000_000
 """Environment steps of a learning rate schedule."""
-RATES = (2.5e-4, 5e-4, 1e-3)
+RATES = (1e-3, 5e-4, 2.5e-4)
 
 
 class Task(NamedTuple):
@@ -74,19 +74,19 @@ class Peer(NamedTuple):
 
 PEERS = {
     "engram": Peer("engram", "engram"),
-    "engram-bf16": Peer("engram, bf16", "engram", ("--precision", "auto")),
+    "torchrl": Peer("torchrl", "torchrl", {}),
+    "sample-factory": Peer("sample-factory", "sample_factory", {}),
     "cleanrl-64": Peer("CleanRL's form, 64 environments", "cleanrl", {"num_envs": 64}),
     "cleanrl-8": Peer("CleanRL's form, 8 environments", "cleanrl", {"num_envs": 8}),
     "recurrent-ppo": Peer("RecurrentPPO, 4 epochs", "sb3", {"n_epochs": 4}),
     "recurrent-ppo-1": Peer("RecurrentPPO, 1 epoch", "sb3", {"n_epochs": 1}),
-    "torchrl": Peer("torchrl", "torchrl", {}),
     "rllib": Peer("RLlib", "rllib", {}),
-    "sample-factory": Peer("sample-factory", "sample_factory", {}),
+    "engram-float32": Peer("engram, float32", "engram", ("--precision", "float32")),
     "ppo": Peer("engram, PPO", "engram", ("--algorithm", "ppo")),
     "vtrace": Peer("engram, V-trace", "engram", ("--algorithm", "vtrace")),
     "replay": Peer("engram, V-trace and replay", "engram", ("--algorithm", "vtrace", "--replay-ratio", "1")),
 }
-COMPARED = tuple(PEERS)[:9]
+COMPARED = tuple(PEERS)[:8]
 
 
 class Score:
@@ -203,6 +203,11 @@ def read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {"limit": 0.0, "reached": None}
 
 
+def cost(result: dict[str, Any]) -> float:
+    """CPU seconds to the goal; if it was not reached, more than any of these, the more the lower the best score."""
+    return result["reached"][1] if result["reached"] else 10**6 - (result["best"] or -(10**3))
+
+
 def collect(work: Path) -> None:
     """All results in WORK as one file and one plot."""
     from engram.launch.metrics.provenance import provenance
@@ -237,6 +242,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=COMPARED)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--rates", nargs="+", type=float, default=RATES, help="learning rates of the libraries")
     parser.add_argument("--search-limit", type=float, default=4.0, help="minutes of CPU time, one learning rate")
     parser.add_argument("--limit", type=float, default=9.0, help="minutes of CPU time for other runs")
     parser.add_argument("--one", nargs=4, metavar=("TASK", "PEER", "LR", "SEED"), help="one run, in this process")
@@ -262,8 +268,11 @@ def main() -> None:
             for peer in options.peers:
                 lr = None
                 if PEERS[peer].kind != "engram":
-                    tried = [run(task, peer, lr, first, options.search_limit) for lr in RATES]
-                    lr = min(tried, key=lambda each: (each["reached"] or (0, 10**6))[1] - each["best"] / 1000)["lr"]
+                    tried, limit = [], options.search_limit
+                    for rate in options.rates:
+                        tried.append(run(task, peer, rate, first, limit))
+                        limit = min(limit, (tried[-1]["reached"] or (0, 60 * limit))[1] / 60)
+                    lr = min(tried, key=cost)["lr"]
                 if seed == first or run(task, peer, lr, first, options.limit)["reached"]:
                     run(task, peer, lr, seed, options.limit)
                     collect(work)
