@@ -170,7 +170,7 @@ def sample_factory(envs: Envs, score: Score, lr: float, seed: int) -> None:
 
     runner.obtain_env_info_in_a_separate_process = lambda config: extract_env_info(BatchedVecEnv(Batch()), config)
     # Its wrappers expect Gymnasium below 1.0, whose wrappers have the attributes of what they wrap.
-    gymnasium.Wrapper.__getattr__ = lambda self, name: getattr(self.__dict__["env"], name)
+    gymnasium.Wrapper.__getattr__ = lambda self, name: getattr(self.__dict__.get("env"), name)
     register_env("task", lambda *_, **__: Batch())
     global_model_factory().register_encoder_factory(lambda config, space: Torso(config))
     settings = {"env": "task", "seed": seed, "learning_rate": lr, "device": "cpu", "train_dir": tempfile.mkdtemp()}

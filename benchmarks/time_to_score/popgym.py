@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from run import RESULTS, Score, run_engram
 from run import TASKS as SCORES
 
-ENVS, STEPS = 64, 64
+ENVS, STEPS, UNITS = 64, 64, 128
 SCORE = SCORES["repeat-previous"]
 TASKS = ("repeat-previous", "repeat-first")
 CORES = ("gru", "lstm", "s5")
@@ -55,7 +55,7 @@ def memorax_agent(task: str, core: str, lr: float, example: bool) -> Any:
     from popjym.environments.popgym_repeat_previous import RepeatPrevious
 
     env = RepeatPrevious(num_decks=1, k=3) if task == "repeat-previous" else RepeatFirst(num_decks=1)
-    size = 256 if example else 128
+    size = 256 if example else UNITS
     settings: dict[str, Any] = {"num_steps": STEPS, "gae_lambda": 0.97, "update_epochs": 4, "clip_coef": 0.2}
     settings |= {"ent_coef": 0.02}
     if example:
@@ -121,7 +121,8 @@ def measure(work: Path, peer: str, task: str, core: str, lr: float, seed: int, l
     """One run and its result."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     if peer == "engram":
-        flags = ["--core", core, "--envs-per-actor", str(ENVS), *(["--lr", str(lr)] if lr else [])]
+        size = [] if core == "s5" else ["--core-args", f"hidden_size={UNITS}"]
+        flags = ["--core", core, *size, "--envs-per-actor", str(ENVS), *(["--lr", str(lr)] if lr else [])]
         folder = work / f"run-{task}-{core}-{seed}-{int(time.time())}"
         outcome = run_engram(SCORE._replace(env=f"popgym-{task}"), flags, seed, folder, limit)
     else:
