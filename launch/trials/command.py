@@ -95,7 +95,9 @@ def _train(folder: Path, plan: Plan, runs: Sequence[TrialRun], jobs: int, stop: 
     left = sum(not run.finished for run in runs)
     about = f"{plan.trials} trials with values sampled with seed {plan.seeds[0]}, " if plan.sweep else ""
     seeds = f"seed{'s' * (len(plan.seeds) > 1)} {', '.join(map(str, plan.seeds))}"
-    console.print(f"{folder}: {about}{seeds}; {left} of {len(runs)} runs left, {jobs} at a time", highlight=False)
+    console.print(
+        f"{folder}: {about}{seeds}; {left} of {len(runs)} runs left, {jobs} at a time", highlight=False, soft_wrap=True
+    )
     code, ended = 0, "finished"
     try:
         with signals_as_interrupt():
