@@ -42,9 +42,9 @@ def _part(folder: str, figure: Figure, size: str, document: dict[str, Any]) -> l
         "",
         f"MMER of {extent(document)}; IQM is the interquartile mean over tasks and seeds.",
         "",
-        f"| core | IQM | {' | '.join(tasks)} | steps/s |",
-        "|---|---|" + "---|" * (len(tasks) + 1),
-        *(_row(core, means.get(core), found[core], tasks, document) for core in cores),
+        f"| core | IQM | {' | '.join(tasks)} |",
+        "|---|---|" + "---|" * len(tasks),
+        *(_row(core, means.get(core), found[core], tasks) for core in cores),
         "",
         f"{INTERVALS}{_unfinished(document)}",
         "",
@@ -52,11 +52,9 @@ def _part(folder: str, figure: Figure, size: str, document: dict[str, Any]) -> l
     ]
 
 
-def _row(core: str, mean: Estimate | None, by_task: Any, tasks: list[str], document: dict[str, Any]) -> str:
+def _row(core: str, mean: Estimate | None, by_task: Any, tasks: list[str]) -> str:
     cells = [f"{by_task[task].mean():.3f}" if task in by_task else "-" for task in tasks]
-    runs = [run for curve in document["curves"].values() if curve["core"] == core for run in curve["runs"].values()]
-    speed = np.median([run["steps"] / max(run["seconds"], 1) for run in runs])
-    return f"| {core} | {_estimate(mean)} | {' | '.join(cells)} | {round(speed, -2):,.0f} |"
+    return f"| {core} | {_estimate(mean)} | {' | '.join(cells)} |"
 
 
 def _estimate(mean: Estimate | None) -> str:

@@ -97,7 +97,7 @@ def test_picture_and_page_of_a_part_of_the_runs(tmp_path: Path) -> None:
     assert (tmp_path / "small.png").stat().st_size > 10_000
     text = tasks_page.text("results", figure.parse("small", DATA), {"full": found})
     assert "MMER of 2 tasks, 0.002 M steps, seed 1" in text
-    assert "| gru | 0.350 | 0.300 | 0.400 | 1,000 |" in text
+    assert "| gru | 0.350 | 0.300 | 0.400 |" in text
     assert "Unfinished, shown only in the plots: lru.a-1 (0.0 M)." in text
     assert "Best cores for a: gru 0.300." in text
     assert "is not trained yet" in tasks_page.text("results", figure.parse("small", DATA), {})
