@@ -84,7 +84,8 @@ def measure(arguments: list[str], seconds: float) -> dict[str, float]:
             while run.running and len(read_log(path / "metrics.jsonl")) < 2:
                 time.sleep(0.2)
             parent = psutil.Process(run.process.pid)
-            processes = ",".join(str(each.pid) for each in (parent, *parent.children(recursive=True)))
+            family = parent, *parent.children(recursive=True)
+            processes = ",".join(str(each.pid) for each in family if each.name() != "sleep")  # shells of Ray's agents
             options = ["-q", "-F", "499", "-o", str(file), "-p", processes]
             subprocess.run(["perf", "record", *options, "--", "sleep", str(seconds)], check=True)
             return shares(file)
