@@ -79,7 +79,10 @@ def test_seeds_stop_together_and_are_resumed(tmp_path: Path) -> None:
     assert cell.seeds == [1, 2, 3]
 
 
-def test_a_sweep_is_extended_and_names_the_run_that_failed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_is_extended_and_names_the_run_that_failed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")  # lines with paths are not wrapped
     folder = tmp_path / "sweep"
     words = ["--total-steps", "600", "--sweep", SPACE, "--trials", "1", "--jobs", "2", "--seed", "7"]
     assert command.main([*SMALL, *words, "--run-dir", str(folder)], StopFlag(())) == 0
