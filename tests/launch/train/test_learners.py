@@ -118,9 +118,32 @@ def test_a_population_dealt_to_two_learners(
     assert any(event["event"] == "copy" for event in decisions[0])
 
 
-def test_a_population_dealt_to_two_learners_at_full_speed(tmp_path: Path, shared_ray: None) -> None:
-    """Members learn from batches of several unrolls, with bounded lag; every step is counted; they compare."""
-    words = ("--algorithm", "vtrace", "--no-sync", "--envs-per-update", 6, "--num-learners", 2, "--total-steps", 3000)
+def test_a_population_dealt_to_two_learners_at_full_speed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_ray: None
+) -> None:
+    """Members learn from batches of several unrolls, with bounded lag and the environments of both actors; every step
+    is counted; they compare. An actor whose process starts late contributes late, so the run continues until then."""
+    update = Trainer.update
+
+    def stop_when_complete(self: Trainer) -> None:
+        update(self)
+        if all(member.steps >= 3000 and len(member.accumulator.state_dict()["ended"]) == 8 for member in self.members):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Trainer, "update", stop_when_complete)
+    words = (
+        "--algorithm",
+        "vtrace",
+        "--no-sync",
+        "--envs-per-update",
+        6,
+        "--num-learners",
+        2,
+        "--total-steps",
+        30_000,
+        "--log-every",
+        1000,
+    )
     assert run_train(*POPULATION, *words, "--run-dir", tmp_path / "run") == 0
     for member in range(3):
         found = [row["metrics"] for row in rows(tmp_path / "run" / "members" / str(member))]

@@ -97,6 +97,7 @@ print("ready", home.ready())
 """
 
 
+@pytest.mark.integration
 def test_a_replacement_claims_the_resource_that_the_lost_process_claimed() -> None:
     done = subprocess.run([sys.executable, "-c", REPLACED], capture_output=True, text=True, check=False, timeout=280)
     assert done.stdout.split("\n")[-3:-1] == ["elsewhere 0", "ready True"], done.stderr
