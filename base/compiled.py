@@ -5,9 +5,11 @@ the arithmetic of cores. They differ only in numba's options. No other module ca
 """
 
 import contextlib
+import fcntl
 import logging
 import os
 import pickle
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +17,7 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 from numba.core import event
+from numba.core.compiler_lock import global_compiler_lock
 
 from .places import cache_folder
 from .sources import stamp
@@ -25,6 +28,8 @@ except ImportError:  # moved in this numba; only the documented options are used
     DefaultOptions = None
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+WAIT_SECONDS = 300.0  # Seconds to wait for another process that compiles the same function
 
 JIT = not numba.config.DISABLE_JIT  # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]
 """Whether functions are compiled. NUMBA_DISABLE_JIT=1 runs them as Python, to step through them."""
@@ -119,7 +124,46 @@ def _compile(function: Function, **options: Any) -> Function:
     for access in ("load_overload", "save_overload"):
         flush: Callable[[], None] = getattr(file, "flush", lambda: None)
         setattr(made._cache, access, _forgiving(getattr(made._cache, access), flush))
+    made.compile = _once(
+        made.compile, Path(made._cache.cache_path) / f"{function.__module__}.{function.__qualname__}.lock"
+    )
     return made
+
+
+def _once(compile_for: Callable[..., Any], path: Path) -> Callable[..., Any]:
+    """Compile in one process at a time: processes that start together load what the first one has compiled."""
+    inside = False  # A function that is compiled may call itself with other types
+
+    def wait_and_compile(signature: Any) -> Any:
+        nonlocal inside
+        with global_compiler_lock:  # before the file's lock, as numba's other threads may wait for it
+            if inside:
+                return compile_for(signature)
+            with _locked(path):
+                inside = True
+                try:
+                    return compile_for(signature)
+                finally:
+                    inside = False
+
+    return wait_and_compile
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Generator[None]:
+    """Lock a file, if its folder can be written, unless another process keeps it locked for WAIT_SECONDS."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(path.open("w"))
+            end = time.monotonic() + WAIT_SECONDS
+            while time.monotonic() < end:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.05)
+        yield
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,19 @@ def test_a_change_of_any_source_renews_what_is_on_disk(tmp_path):
         return run(program, NUMBA_CACHE_DIR=str(tmp_path / "cache"), PYTHONDONTWRITEBYTECODE="1")
 
     assert [played(10), played(10), played(20), played(20)] == ["11 0", "11 1", "21 0", "21 1"]
+
+
+@pytest.mark.integration
+def test_of_processes_that_start_together_one_compiles(tmp_path):
+    """The others load its result."""
+    program, count = write_game(tmp_path), 3
+    (tmp_path / "far.py").write_text("FACTOR = 10\n")
+    together = "import pathlib, os, time\npathlib.Path(f'{os.getpid()}.ready').touch()\n"
+    together += f"while len(list(pathlib.Path('.').glob('*.ready'))) < {count}:\n    time.sleep(0.001)\nprint(play(1)"
+    program.write_text(program.read_text().replace("print(play(1)", together))
+    with ThreadPoolExecutor(count) as threads:
+        played = threads.map(lambda _: run(program, NUMBA_CACHE_DIR=str(tmp_path / "cache")), range(count))
+    assert sorted(played) == ["11 0", "11 1", "11 1"]
 
 
 @pytest.mark.integration
