@@ -182,8 +182,9 @@ def test_a_failed_actor_is_replaced(how: str) -> None:
     seen = Counter(take(pool).actor for _ in range(16))
     while seen[1] < 3:
         seen[take(pool).actor] += 1
-    assert len(reports) == 1
-    assert how != "raise" or "the floor gave way" in reports[0]
+    failures = [report for report in reports if "slower than the others" not in report]  # the new process starts late
+    assert len(failures) == 1
+    assert how != "raise" or "the floor gave way" in failures[0]
     pool.close()
 
 
