@@ -1,6 +1,6 @@
 """Curricula: the papers' environments, learned in stages, on top of the settings of the papers."""
 
-from .easy import EASY_CORES, READ_BY_REWARDS
+from .easy import READ_BY_REWARDS, SMALLER_CORES
 from .paper import Preset
 from .ppo import CENTERED_LP_RNN_PPO, LP_RNN_PPO, RMC_PPO
 
@@ -100,7 +100,7 @@ CURRICULUM: dict[str, Preset] = {
 # Layers above fixed features tolerate larger steps.
 _READ_BY_REWARDS: Preset = READ_BY_REWARDS | {"learner": {"lr": 8e-4}}
 
-CURRICULUM_CORES: dict[tuple[str, str], Preset] = EASY_CORES | {
+CURRICULUM_CORES: dict[tuple[str, str], Preset] = SMALLER_CORES | {
     ("cued-catch", "concrete"): _READ_BY_REWARDS,
     ("cued-catch", "parallel"): _READ_BY_REWARDS,
     ("sequence-recall", "concrete"): _READ_BY_REWARDS,

@@ -74,6 +74,12 @@ def test_concretes_preset_learns_from_predicted_rewards_and_the_lstms_does_not(e
     assert concrete.agent.torso.normalize_features, "the environment's are kept"
 
 
+@pytest.mark.parametrize("core", ["lstm", "conv-lstm", "feedforward"])
+def test_controls_of_the_boxworld_figure_learn_with_the_settings_of_the_rmc(core: str) -> None:
+    ours, theirs = (preset("curriculum", "boxworld", each) for each in ("rmc", core))
+    assert replace(theirs, agent=replace(theirs.agent, core="rmc", core_args=ours.agent.core_args)) == ours
+
+
 def test_settings_of_older_runs_are_found_where_they_belong_now() -> None:
     old = {"algorithm": "a2c", "gae_lambda": 0.9, "clip_rho": 2.0, "clip_pg_rho": 1.0, "lr": 1e-3}
     learner = from_dict(RunConfig, {"learner": old}).learner
