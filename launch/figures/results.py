@@ -23,7 +23,7 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
     A recorded run whose settings are no longer the curve's, or that a later run replaces, moves without its curve to
     `replaced`. Runs that are only in `recorded`, an earlier document of the figure ({} if there is none), remain
     unchanged if their settings are still the curve's: their directories may be on another machine, or deleted. So do
-    those with more steps than the current runs.
+    those with more steps than a current run that is not finished.
     """
     setting = figure.settings[size]
     curves: dict[str, Any] = {}
@@ -39,7 +39,7 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
         by_seed: dict[str, Any] = dict(entry["runs"])
         for run in (run for run in runs if run.curve == curve and run.rows()):
             now, before = _run(run), by_seed.get(str(run.seed))
-            if not before or now["steps"] >= before["steps"]:
+            if not before or now["steps"] >= min(before["steps"], now["planned_steps"]):
                 if before and before.get("begun") != now["begun"]:
                     replaced.append(_replaced(curve.name, str(run.seed), before, entry["command"]))
                 by_seed[str(run.seed)] = now

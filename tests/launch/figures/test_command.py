@@ -298,6 +298,12 @@ def test_a_recorded_run_that_went_further_than_the_one_here_stays(tmp_path: Path
         found = results.collect(small, "full", [run], {"curves": {"lstm": earlier}})["curves"]["lstm"]["runs"]["3"]
         assert found == ({"steps": steps} if stays else here)
 
+    row["step"] = curve.steps + 1  # a finished run replaces the recorded one, whose last batch was larger
+    (run.folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    earlier = {"command": " ".join(("rl-train", *curve.arguments)), "runs": {"3": {"steps": curve.steps + 2}}}
+    found = results.collect(small, "full", [run], {"curves": {"lstm": earlier}})["curves"]["lstm"]["runs"]["3"]
+    assert found["steps"] == curve.steps + 1
+
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
