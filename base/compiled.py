@@ -132,19 +132,10 @@ def _compile(function: Function, **options: Any) -> Function:
 
 def _once(compile_for: Callable[..., Any], path: Path) -> Callable[..., Any]:
     """Compile in one process at a time: processes that start together load what the first one has compiled."""
-    inside = False  # A function that is compiled may call itself with other types
 
     def wait_and_compile(signature: Any) -> Any:
-        nonlocal inside
-        with global_compiler_lock:  # before the file's lock, as numba's other threads may wait for it
-            if inside:
-                return compile_for(signature)
-            with _locked(path):
-                inside = True
-                try:
-                    return compile_for(signature)
-                finally:
-                    inside = False
+        with global_compiler_lock, _locked(path):  # in this order: the process's other threads wait for the first
+            return compile_for(signature)
 
     return wait_and_compile
 

@@ -122,35 +122,26 @@ def test_a_population_dealt_to_two_learners_at_full_speed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_ray: None
 ) -> None:
     """Members learn from batches of several unrolls, with bounded lag and the environments of both actors; every step
-    is counted; they compare. An actor whose process starts late contributes late, so the run continues until then."""
-    update = Trainer.update
+    is counted; they compare. An actor's process may start late, so the 3000 steps begin when both actors have acted."""
+    update, begun, ended = Trainer.update, list[int](), [set[int]() for _ in range(3)]
 
-    def stop_when_complete(self: Trainer) -> None:
+    def stop_in_time(self: Trainer) -> None:
         update(self)
-        if all(member.steps >= 3000 and len(member.accumulator.state_dict()["ended"]) == 8 for member in self.members):
+        for member, own in zip(self.members, ended, strict=True):
+            own.update(member.accumulator.state_dict()["ended"])  # a copy between members begins a new count
+        begun[:] = begun or [member.steps for member in self.members if len(set[int]().union(*ended)) == 8]
+        if begun and all(member.steps >= steps + 3000 for member, steps in zip(self.members, begun, strict=True)):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Trainer, "update", stop_when_complete)
-    words = (
-        "--algorithm",
-        "vtrace",
-        "--no-sync",
-        "--envs-per-update",
-        6,
-        "--num-learners",
-        2,
-        "--total-steps",
-        30_000,
-        "--log-every",
-        1000,
-    )
-    assert run_train(*POPULATION, *words, "--run-dir", tmp_path / "run") == 0
+    monkeypatch.setattr(Trainer, "update", stop_in_time)
+    words = "--algorithm vtrace --no-sync --envs-per-update 6 --num-learners 2 --total-steps 30000 --log-every 1000"
+    assert run_train(*POPULATION, *words.split(), "--run-dir", tmp_path / "run") == 0
     for member in range(3):
         found = [row["metrics"] for row in rows(tmp_path / "run" / "members" / str(member))]
         assert max(row["perf/policy_lag_max"] for row in found) <= 1
         learner = newest(tmp_path / "run", member)["learner"]
         assert 3000 <= learner["steps"] <= learner["updates"] * 6 * 8
-        assert set(newest(tmp_path / "run", member)["accumulator"]["ended"]) == set(range(8))
+        assert ended[member] == set(range(8))
     assert any(event["event"] == "copy" for event in events(tmp_path / "run"))
 
 
