@@ -99,8 +99,8 @@ class Actor:
 
     def load(self, weights: Weights) -> None:
         """Act with these weights from now on (nothing to do if this version is loaded). Weights copied from another
-        member begin with new episodes: they cannot read the recurrent state of episodes of other weights, and should
-        not get their score. A new stage of the curriculum begins with other environments."""
+        member begin new episodes: they cannot use recurrent states of other weights, and running episodes must not
+        count for their score. A new stage of the curriculum uses other environments."""
         if weights.version != self.version:
             if isinstance(weights.values, torch.Tensor):
                 take_over([weights.values], weights.ready, self.device)
@@ -215,7 +215,7 @@ class Actor:
         )
 
     def _mask(self, env: Any) -> None:
-        """Copy the mask of valid actions; where an episode ended, all are valid, since that action is ignored."""
+        """Copy the mask of valid actions; where an episode ended, all are valid, since the action is ignored."""
         if env.action_mask is not None:
             mask = self.batch.action_mask
             assert mask is not None, "an environment with masks has one at every step"

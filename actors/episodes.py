@@ -52,13 +52,13 @@ def play(
 
 
 def known(facts: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-    """Mask of the fields [K, 2 + F] to use, without the index: all except nan among the environment's own fields."""
+    """Mask [K, 2 + F] of the fields to average, without the index: all but nan values of the environment's own fields."""
     mask = ~np.isnan(facts)
     mask[:, : len(EPISODE_COLUMNS) - 1] = True  # a nan return is an error and must stay visible
     return mask
 
 
 def known_means(names: Sequence[str], facts: NDArray[np.floating[Any]]) -> dict[str, float]:
-    """Mean of each field of episodes [K, len(names)] over its known values; fields without any are left out."""
+    """Mean of each field of episodes [K, len(names)] over its non-nan values; fields without any are omitted."""
     columns = zip(names, facts.T, known(facts).T, strict=True)
     return {name: float(values[mask].mean()) for name, values, mask in columns if mask.any()}

@@ -1,10 +1,10 @@
 """Failures of actors: training survives occasional ones, and a crash loop ends it.
 
-In a run of days, actors are killed, nodes are lost and environments raise exceptions. These differ from a bug if
-replacements work: the failures of an actor are forgotten after FORGIVEN_AFTER unrolls. So
-transient faults never add up, and a lost node counts once for each of its actors. An actor that fails immediately
+In a run of days, actors are killed, nodes are lost and environments raise exceptions. Unlike a bug, such failures
+do not recur in a replacement: an actor's failures are forgotten after FORGIVEN_AFTER unrolls. So transient faults
+never add up, and a lost node counts once for each of its actors. An actor that fails immediately
 and repeatedly ends the run with the first traceback of the series. So does one whose total failures are IN_ALL times
-the allowed number: an environment that fails again and again is not replaced forever.
+the allowed number: an environment that fails repeatedly is not replaced forever.
 """
 
 import re
@@ -55,7 +55,7 @@ class Failures:
 
     def add(self, number: int, trace: str, cause: object = None) -> None:
         """Record a failure of actor `number`. Raises ActorFailureError if there are too many, or for a ContractError,
-        with which every replacement would fail."""
+        since every replacement would fail too."""
         if isinstance(cause, ContractError):
             raise ActorFailureError(str(cause))
         self.total += 1

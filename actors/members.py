@@ -17,7 +17,7 @@ MakeActor = Callable[[int, int, int], Actor]  # (number, member, life) -> Actor
 
 
 class WeightsVersion(NamedTuple):
-    """Reference to weights that were sent before; fetching them takes longer than the rest of a request."""
+    """Reference to weights sent earlier; fetching them takes longer than the rest of a request."""
 
     member: int
     version: int
@@ -100,8 +100,8 @@ class MemberSchedule:
 
     def next(self, may: Callable[[int], bool] = lambda _: True, served: Mapping[int, int] | None = None) -> int | None:
         """Return the member of the next request: the one with the fewest so far among those that `may` get one, then
-        the one with the fewest in `served`, those of one actor, whose environments would else serve the same members
-        again and again."""
+        the one with the fewest in `served`, the counts of one actor, whose environments would otherwise always serve
+        the same members."""
         among = [member for member in self._dealt if may(member)]
         if not among:
             return None
@@ -114,7 +114,7 @@ class MemberSchedule:
     ) -> int | None:
         """Return the member of an actor's next request: one with a learner on its machine, if there are any.
 
-        An idle actor also acts for other members, and one on a machine without learners for all.
+        An idle actor also acts for other members, and an actor on a machine without learners acts for all.
         """
         if machine in self.homes.values():
             member = self.next(lambda each: self.homes.get(each) == machine and may(each), served)
@@ -139,6 +139,6 @@ class MemberSchedule:
         return [] if member is None else [member]
 
     def give_back(self, member: int) -> None:
-        """Schedule a request of `member` again that was lost with its actor."""
+        """Reschedule a request of `member` that was lost with its actor."""
         if member in self._dealt:
             self._dealt[member] -= 1

@@ -78,8 +78,8 @@ def record_event(device: torch.device) -> Any:
 
 
 def weights_for(agent: nn.Module, device: torch.device | None) -> tuple[NDArray[np.float32] | Tensor, Any]:
-    """Return all weights of an agent (`Weights.values`), and the event after which another stream may read them. For
-    actors on the agent's device they stay on it."""
+    """Return all weights of an agent (`Weights.values`), and the event after which another stream may read them.
+    They stay on the device for actors that use it."""
     values = flat(agent)
     if values.device.type == "cpu" or values.device != device:
         return values.cpu().numpy(), None

@@ -73,8 +73,8 @@ class ActorPool(Protocol):
         ...
 
     def publish(self, weights: Weights, learned: int = 0) -> None:
-        """Set the newest weights of their member, for which unrolls are made from now on. They result from an update
-        that has learned from `learned` environments."""
+        """Set the newest weights of a member, which all later requests contain. They result from an update on
+        `learned` environments."""
         ...
 
     def retire(self, member: int) -> None:
@@ -87,7 +87,7 @@ class ActorPool(Protocol):
         ...
 
     def arrived(self) -> Unroll | None:
-        """Return the next unroll of any member if it has already arrived, else None; `next` comes first."""
+        """Return the next unroll of any member if it has already arrived, else None; call `next` first."""
         ...
 
     def gather(self, member: int = 0) -> list[Unroll] | None:
@@ -165,7 +165,7 @@ class LocalPool(InProcess):
         self._make_actor = make_actor
         self._actors = [MemberActors(make_actor, number, 0) for number in range(num_actors)]
         for actors in self._actors:
-            actors.actor(0)  # importing and compiling its environment adds to no unroll's time
+            actors.actor(0)  # no unroll's time includes importing and compiling its environment
         self._failures = Failures(max_failures, report)
         self._turn = 0
         self._made: list[Unroll] = []  # Unrolls made together with a requested one

@@ -1,7 +1,7 @@
 """Pool whose actors run in a thread of the learner's process while the learner learns.
 
 Environments and networks release the interpreter's lock while they compute, so a thread suffices. Unrolls are passed
-without a copy through another process, and on a GPU they stay on it.
+without a copy, and stay on a GPU.
 """
 
 import queue
@@ -45,7 +45,7 @@ class ThreadPool(InProcess):
         report: displays a failure to the user.
         num_envs: environments per actor.
         ahead: environments of a member that may be requested and not yet learned from, which bounds policy lag as
-            in actors/remote/window.py: at least those of one actor.
+            in actors/remote/slot.py: at least those of one actor.
         together: unrolls of several members are requested at once, and their networks evaluated in one call.
     """
 

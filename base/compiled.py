@@ -35,8 +35,8 @@ JIT = not numba.config.DISABLE_JIT  # pyright: ignore[reportPrivateImportUsage, 
 """Whether functions are compiled. NUMBA_DISABLE_JIT=1 runs them as Python, to step through them."""
 
 enabled = JIT and os.environ.get("ENGRAM_COMPILED", "1") != "0"
-"""Whether compiled routes and faster multiplications replace the equations of the network where they are equivalent.
-With `ENGRAM_COMPILED=0` torch computes them as they are written."""
+"""Whether compiled routes and faster multiplications replace equivalent equations of the network.
+With `ENGRAM_COMPILED=0` torch computes the equations as written."""
 
 
 def kernel(function: Function) -> Function:
@@ -61,7 +61,7 @@ def compiled(*fastmath: str, inline: bool = False, allocates: bool = True) -> Ca
     Rules for such functions:
 
     * The interpreter's lock is released. Other threads run concurrently, so no two calls may write the same memory.
-    * a * b + c may be rounded once instead of twice. `fastmath` names further freedoms of the compiler: "reassoc"
+    * a * b + c may be rounded once instead of twice. `fastmath` names further optimizations: "reassoc"
       and "nsz" change the order of a sum, so that the CPU adds several values at once.
     * A function that other functions call must be `inline`. Otherwise the process that compiles it optimizes it
       differently from the processes that load it from disk, and results round differently.
@@ -104,7 +104,7 @@ def is_kept(function: Callable[..., Any]) -> bool:
 
 
 def _compile(function: Function, **options: Any) -> Function:
-    """`function` compiled with those of the options that this version of numba supports."""
+    """`function`, compiled with the options that this version of numba supports."""
     if not JIT:
         return np.errstate(over="ignore")(function)
     supported = {name: value for name, value in options.items() if name[0] != "_" or hasattr(DefaultOptions, name)}
@@ -118,7 +118,7 @@ def _compile(function: Function, **options: Any) -> Function:
             return numba.njit(**supported)(function)  # pyright: ignore[reportReturnType]
     file = getattr(getattr(made, "_cache", None), "_cache_file", None)
     if not hasattr(file, "_source_stamp"):
-        # Numba's own stamp covers only the file of the outermost function, so old parts would run.
+        # Numba's own stamp covers only the file of the outermost function, so outdated inlined code would run.
         return numba.njit(**supported)(function)  # pyright: ignore[reportReturnType]
     file._source_stamp = stamp(function)  # pyright: ignore[reportOptionalMemberAccess]
     for access in ("load_overload", "save_overload"):

@@ -32,12 +32,12 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 class AppendedFile:
-    """Append-only file; each record is written as a whole or not at all.
+    """Append-only file; each record is written completely or not at all.
 
     If the file or its directory is removed, the next record recreates both.
 
     Args:
-        name: returns the file's path; called again when the file is gone.
+        name: returns the file's path; called again when the file has been removed.
         first: returns the first bytes of an empty file.
     """
 
@@ -77,8 +77,8 @@ class AppendedFile:
 def abandon_after(file: Path, step: int) -> dict[str, Any] | None:
     """Move rows after `step` and partial rows left by crashes from `x.jsonl` to `x.abandoned.jsonl`.
 
-    They are synced to the other file before this one is replaced. Returns the last remaining row, None if there is
-    none. Raises OSError.
+    The moved rows are synced before this file is replaced. Returns the last remaining row, or None. Raises
+    OSError.
     """
     if not file.exists():
         return None
@@ -104,7 +104,7 @@ def abandon_after(file: Path, step: int) -> dict[str, Any] | None:
 
 
 def parsed_row(line: bytes) -> dict[str, Any] | None:
-    """A row, or None if the line is no complete row; a crash may leave half a row, or two halves on one line."""
+    """A row, or None if the line is not a complete row; a crash may leave half a row, or two halves on one line."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

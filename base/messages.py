@@ -20,7 +20,7 @@ LARGEST = 2**31 - 1  # Largest integer setting without another bound: compiled c
 
 
 class Span(NamedTuple):
-    """Range of allowed values; None is no bound. nan and infinite values are never allowed."""
+    """Range of allowed values; None means no bound. nan and infinite values are never allowed."""
 
     low: float | None
     high: float | None = None
@@ -150,7 +150,7 @@ def check_range(name: str, value: object, low: float | None, high: float | None 
 
 
 def check_span(name: str, value: object, span: Span, words: Sequence[str] = ()) -> None:
-    """`check_range` for a Span, or one of some words."""
+    """`check_range` for a Span or one of several words."""
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not (span.holds(value) if number else value in words):  # pyright: ignore[reportArgumentType]
         raise EngramError(f"{name} is {value!r}; allowed: {', '.join([*words, str(span)])}")

@@ -65,7 +65,7 @@ class Batcher:
 
 
 class Group:
-    """Group of a single learner, whose share is the whole batch, without exchange."""
+    """Group of a single learner: its share is the full batch, and nothing is exchanged."""
 
     rank, size, first = 0, 1, 0  # `first`: number of environments of the learners before this one
 
@@ -77,7 +77,7 @@ class Group:
         return own
 
     def share(self, chosen: Tensor, own: int) -> Tensor:
-        """Select this learner's part of environments of the whole batch (int64 [K]), counted from its first."""
+        """Select this learner's part of environments of the full batch (int64 [K]), counted from its first."""
         return chosen[(self.first <= chosen) & (chosen < self.first + own)] - self.first
 
     def total(self, *parts: Any) -> Sequence[Any]:
@@ -158,7 +158,7 @@ def valid_steps(batch: Unroll) -> int:
 
 
 def means(updates: Sequence[Sequence[float]]) -> list[float]:
-    """Mean of each metric over the updates of a batch; with several updates, non-finite values are left out."""
+    """Mean of each metric over the updates of a batch; with several updates, non-finite values are omitted."""
     if len(updates) == 1:
         return list(updates[0])
     means: list[float] = []

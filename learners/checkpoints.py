@@ -152,7 +152,7 @@ def latest(directory: Path) -> Path | None:
 
 
 def intact(directory: Path) -> Iterator[Path]:
-    """Intact checkpoints, newest first; damaged ones before them are reported in a warning and not modified."""
+    """Intact checkpoints, newest first; newer damaged ones are reported in a warning and not modified."""
     for path in _named(directory):
         if (problem := _problem_of(path)) is None:
             yield path
@@ -244,7 +244,7 @@ def _problem_of(path: Path) -> CheckpointError | None:
 
 
 def _stamp(path: Path) -> Stamp:
-    """Size, inode and times of each file: which change with the content."""
+    """Size, inode and times of each file, which change with the content."""
     stamps: dict[str, tuple[int, ...]] = dict.fromkeys(FILES, ())
     for name in FILES:
         with contextlib.suppress(OSError):

@@ -42,8 +42,8 @@ class LearnerConfig(Settings):
     reward_clip: float = setting(0.0, (0, None))
     """Rewards are clipped to plus or minus this before learning; 0 does not clip."""
     novelty_bonus: float = setting(0.0, (0, None))
-    """Added to the learned rewards, unclipped, where the agent enters a cell, or gets an observation in environments
-    without a map, that is new in its episode; falls linearly to 0 over the run's total steps. Reported returns and
+    """Added to the training reward, unclipped, when the agent enters a cell (without a map: receives an observation)
+    that is new in its episode; falls linearly to 0 over the run's total steps. Reported returns and
     evaluations exclude it."""
     replay_ratio: float = setting(0.0, (0, None))
     """Replayed unrolls per fresh one in each batch, at least 0; V-trace corrects them. Metrics of losses include them;
@@ -51,7 +51,7 @@ class LearnerConfig(Settings):
     replay_size: int = setting(512, (1, None))
     """Capacity of the replay buffer in unrolls of single environments, at least 1; the oldest are removed first."""
     replay_burn_in: int = setting(0, (0, None))
-    """Initial steps of replayed unrolls that recompute the recurrent state and are left out of the loss, at least 0."""
+    """Initial steps of replayed unrolls that recompute the recurrent state and are excluded from the loss, at least 0."""
     reduction: Reduction = "mean"
     """Losses are means over valid steps, or sums (scalable_agent); optimizer epsilons depend on this choice."""
     bptt_length: int = setting(0, (0, None))
@@ -80,8 +80,8 @@ class LearnerConfig(Settings):
     cuda_graph: bool = False
     """Record the whole update as one CUDA graph and replay it; a failure only prints its reason."""
     precision: Precision = "auto"
-    """Factors of matrix multiplications: float32; tf32, 10 bits, on a GPU; bf16, bfloat16, on a GPU in torso and heads,
-    on a CPU with AVX512-BF16 or AMX with all large weights, also when acting; auto, bf16 on a CPU where it is faster,
+    """Factors of matrix multiplications: float32; tf32 (10 bits), on a GPU; bf16 (bfloat16), on a GPU in torso and
+    heads, on a CPU with AVX512-BF16 or AMX for all large weights, also in actors; auto: bf16 on a CPU if it is faster,
     else float32. Weights, states, sums and losses stay float32."""
 
     def __post_init__(self) -> None:

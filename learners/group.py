@@ -20,7 +20,7 @@ from .batches import Group
 
 NO_LIMIT = timedelta(hours=1)
 """Timeout, longer than any exchange, after which its threads end if another learner is unreachable."""
-SHORT = 4096  # Largest number of values sent by one learner with which every learner combines all of a tensor
+SHORT = 4096  # Largest number of values per learner for which every learner sums the complete tensor
 LOOK_SECONDS = 1.0  # Interval in seconds at which a waiting learner checks whether to continue waiting
 
 

@@ -1,8 +1,8 @@
 """Replay for off-policy algorithms: older unrolls with their recorded recurrent states, in every batch.
 
 The behavior policy's logits are stored with each unroll, so V-trace corrects replayed steps as it corrects lag
-(Espeholt et al. 2018, section 5.2.2). Stored recurrent states are those of older weights; `replay_burn_in` leaves the
-first steps of replayed unrolls out of the loss while the state is recomputed
+(Espeholt et al. 2018, section 5.2.2). Stored recurrent states are those of older weights; `replay_burn_in` excludes
+the first steps of replayed unrolls from the loss while the state is recomputed
 (Kapturowski et al. 2019, R2D2, section 3).
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from ..actors.unroll import Unroll, join, map_tensors, some_environments, tensors, with_tensors
 from .config import LearnerConfig
 
-BURN_IN = "burn_in"  # Name of the steps that are left out of the loss, among the extras: bool [T + 1, B]
+BURN_IN = "burn_in"  # Name of the steps that are excluded from the loss, among the extras: bool [T + 1, B]
 
 
 class Replay:

@@ -23,7 +23,7 @@ class LevelsConfig(Settings):
     curriculum_episodes: int = setting(500, (1, LARGEST))
     """Number of latest episodes of a stage over which the mean is computed, at least 1."""
     curriculum_steps: int = setting(0, (0, LARGEST))
-    """Steps after which a stage ends at any mean, so that the configured environment is reached; 0: never."""
+    """Steps after which a stage ends whatever its mean, so that the configured environment is reached; 0: never."""
 
     curriculum_mixture: float = setting(0.0, (0, 1))
     """Above 0, all stages are trained at once: this share of environments is split evenly among the stages, the rest
@@ -37,8 +37,8 @@ class LevelsConfig(Settings):
     level_replay_score: Literal["error", "learnability"] = "error"
     """Score of a level's learning potential: mean absolute value error, or p (1 - p) of its solved rate."""
     stagger: int = setting(0, (0, LARGEST))
-    """Steps over which environments that begin together (at first and in every stage) are staggered, to avoid that they
-    share one phase of their episodes: one early episode of each environment is truncated.
+    """Steps over which to stagger environments that begin together (at the start and in every stage), so that they are
+    in different phases of their episodes: one early episode of each environment is truncated.
     Use about the length of an episode, the longest one of a curriculum; 0 turns it off."""
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ from .slot import ActorSlot, ActorSlots, Request, RequestWindow
 from .wire import ObjectStores, dead_part, fetch, message_of, share_tensors, unpack
 
 PATIENCE = 2.0  # Seconds without any unroll after which the pool returns None to the learner
-# An actor is passed over if others' responses have waited so long for it, and SLOWER times one of their unrolls
+# An actor is skipped if others' responses have waited this long for it, and SLOWER times one of their unrolls
 PASS_OVER_SECONDS, SLOWER = 2.0, 4.0
 
 T = TypeVar("T")
@@ -268,7 +268,7 @@ class RayPool:
         return None
 
     def _pass_over_the_slowest(self) -> None:
-        """Pass over an actor that delays the learner although others have responded since."""
+        """Skip an actor that delays the learner although others have responded since."""
         slot, now = self._window.blocking(), time.monotonic()
         if slot is None or not self._streaming:
             self._blocked = None

@@ -222,7 +222,7 @@ class RequestWindow:
 
     With max_lag = 1 this is double buffering: one batch is made while another is learned from. The bound is independent
     of the number and speed of actors: a response that overtakes an older request waits for it. An actor that
-    is far slower than the others is passed over eventually, and its unroll is not learned from (`pass_over`).
+    is far slower than the others is eventually skipped, and its unroll is not used (`pass_over`).
 
     Args:
         batch_size: environments that one update learns from.
@@ -297,7 +297,7 @@ class ActorProcess(MemberActors):
         self._heart = Heart(key_of(number, life), lambda: self.progress, beat_seconds)
 
     def ready(self) -> ProcessPlace:
-        """Create the first actor, so that importing and compiling its environment adds to no unroll's time. Returns the
+        """Create the first actor, so that no unroll's time includes importing and compiling its environment. Returns the
         location of this process."""
         self.actor(0)
         return place_of_this_process(ray.util.get_node_ip_address())
@@ -305,7 +305,7 @@ class ActorProcess(MemberActors):
     def answer(self, weights: Weights | WeightsVersion, count: int, apart: bool = False) -> Any:
         """Make `count` unrolls with these weights and pack them for transfer (MemberActors.unrolls).
 
-        With `apart`, returns two parcels: without state and steps, and whole.
+        With `apart`, returns two parcels: one without state and steps, and the complete one.
         """
         self._heart.busy_since = time.monotonic()
         try:

@@ -25,7 +25,7 @@ from ...agents.values import map_leaves
 
 SMALL_BYTES = 1 << 16
 """Size in bytes below which an unroll is one string: copying takes microseconds, a dozen separate buffers a hundred."""
-STORE_PAUSE_SECONDS = 60.0  # Pause after Ray did not answer for the size of the stores: it asks every machine
+STORE_PAUSE_SECONDS = 60.0  # Pause after Ray did not return the size of the stores: it queries every machine
 
 INLINE_BYTES = 90_000
 """Size of a result that Ray sends with the response to a call; a larger one takes several messages of its stores."""

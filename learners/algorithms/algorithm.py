@@ -69,7 +69,7 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NoSettings:
-    """Settings of an algorithm without any."""
+    """Settings of an algorithm that has none."""
 
 
 class Algorithm:

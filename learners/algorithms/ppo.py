@@ -1,7 +1,7 @@
 """PPO: several epochs over each batch, with a clipped ratio of new to behavior policy.
 
 Schulman et al. 2017, "Proximal Policy Optimization Algorithms", equation 7, with generalized advantage estimation. A
-minibatch is made of whole environments: every pass begins at the unroll's initial state and resets where episodes
+minibatch consists of complete unrolls: every pass begins at the unroll's initial state and resets where episodes
 end, so recurrent states are those of the weights being learned.
 """
 

@@ -21,7 +21,7 @@ from ...base.processes import environment, interface
 from ..group import LOOK_SECONDS, GroupLostError, LearnerLossError, SharedGroup
 
 POLL_SECONDS = 2e-4
-"""Interval between two looks at an exchange, which also waits for the gradient."""
+"""Interval between two checks of an exchange, which also waits for the gradient."""
 ABORT_SECONDS = 10.0
 """Seconds within which an abandoned exchange must have left the GPU."""
 

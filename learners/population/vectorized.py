@@ -1,8 +1,8 @@
 """Members of a population learn from one batch each in one batched call, if the operations are the same.
 
 Weights and batches of M members are stacked, and one pass computes M losses; none depends on another member's weights,
-so the gradient of their sum contains every member's own. Everything else of an update, its clipping, optimizer and
-settings, is done by each learner (learners/learner.py). Results differ from those of `Learner.learn` by the rounding of
+so the gradient of their sum contains every member's own. Each learner applies its own clipping, optimizer and settings
+(learners/learner.py). Results differ from those of `Learner.learn` by the rounding of
 matrix multiplications. Launching an operation for nine members takes no longer on a GPU than for one; a CPU,
 limited by arithmetic, gains nothing.
 """

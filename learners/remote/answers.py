@@ -1,4 +1,4 @@
-"""Responses of learners in other processes, which may be lost meanwhile."""
+"""Responses of learners in other processes, which may be lost while this one waits."""
 
 import time
 from contextlib import suppress

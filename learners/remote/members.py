@@ -1,9 +1,9 @@
-"""Learners of a population's members in other processes: each learns from whole batches, without sums of gradients.
+"""Learners of a population's members in other processes: each learns from complete batches, without exchanging gradients.
 
 The run's process has a copy of every member's weights and optimizer, and decides about updates. Unrolls go from the
 actors straight to the assigned process, or, in synchronous mode, batches from the run's process. Results equal those of
-a learner in the run's process, bit for bit. If a process is lost, the run's process repeats its updates and continues
-with its members until a replacement has started.
+a learner in the run's process, bit for bit. If a process is lost, the run's process repeats its updates and trains
+its members until a replacement has started.
 """
 
 import os
@@ -68,8 +68,8 @@ class MemberProcess(RemoteProcess):
         stored: Sequence[Stored],
         pieces: int,
     ) -> Any:
-        """Run one update of a member, first of all from this state if there is one; report the values of these
-        settings. Returns a pickled Answer in so many pieces; None without an update if an unroll is lost."""
+        """Run one update of a member, starting from this state if given; report the values of these settings.
+        Returns a pickled Answer in this many pieces; None without an update if an unroll is lost."""
         if state is not None:
             self._learners[member] = self._make_learner()
             self._learners[member].load_state_dict(state[0])
@@ -128,7 +128,7 @@ class MemberHome:
         return answer_of(self.process.starting, START_SECONDS).machine
 
     def ready(self) -> bool:
-        """Whether the process is ready. One that ended while it started is replaced."""
+        """Whether the process is ready. A process that ended during start-up is replaced."""
         if not self._ready:
             self._stuck.end_overdue()
             if not self.process.started:

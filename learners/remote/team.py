@@ -75,7 +75,7 @@ class Team:
         self.seconds: list[float] = []
         """Wall time of acting of other learners' unrolls, which the caller removes."""
         self._reserved, self._claims = reserve(learner_device), claims(learner_device)
-        """Ray resources of every worker; those of a replacement do not depend on the machines that are left."""
+        """Ray resources of every worker; those of a replacement do not depend on the remaining machines."""
         self._workers = [self._start(rank, 0) for rank in range(1, len(shares))]
         self._replacements: list[_Worker] = []
         """Starting replacements of lost workers."""
