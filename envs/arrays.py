@@ -15,7 +15,7 @@ Observation: TypeAlias = Array | dict[str, "Observation"]
 
 
 class ContractError(ValueError):
-    """An environment returned what it does not declare. A new environment would do the same."""
+    """An environment returned a value that contradicts its declarations. A new environment would do the same."""
 
 
 def zeroed(kind: Callable[..., T], num_envs: int, **fields: Any) -> T:
@@ -28,7 +28,7 @@ def zeroed(kind: Callable[..., T], num_envs: int, **fields: Any) -> T:
 
 
 def check_cell(name: str, cell: Any) -> tuple[int, int]:
-    """The (row, col) that a level gives as a cell; ValueError unless it is two whole numbers."""
+    """The cell (row, col) of a level. Raises ValueError unless it is two integers."""
     numbers = np.asarray(cell)
     if numbers.shape != (2,) or not np.issubdtype(numbers.dtype, np.integer):
         raise ValueError(f"{name} is {cell!r}; expected two integers, (row, col)")

@@ -20,7 +20,7 @@ _FLOOR, _DOT = 0.7, 0.45
 
 
 def rgb(values: Any) -> Color:
-    """The color of three numbers, e.g. a row of a palette."""
+    """A color from three numbers, e.g. a row of a palette."""
     red, green, blue = (int(value) for value in values)
     return red, green, blue
 
@@ -29,12 +29,12 @@ class Cell(NamedTuple):
     """A cell as a terminal shows it: two characters."""
 
     floor: Color  # Color behind the characters
-    sign: str = "  "  # The thing that lies there
+    sign: str = "  "  # The object in the cell
     ink: Color = BLACK  # Color of the characters
 
 
 class Words(NamedTuple):
-    """Words that start in the cell (row, col)."""
+    """Text that starts in the cell (row, col)."""
 
     row: float
     col: float
@@ -51,7 +51,7 @@ class Canvas:
         cell: pixels per cell.
         background: color of everything not painted.
         caption_rows: rows of text below the grid.
-        freehand: lines are drawn across cells, so that single cells mean nothing.
+        freehand: lines cross cells, so that single cells have no meaning.
         smooth: everything is painted this many times larger and then averaged down.
     """
 
@@ -116,22 +116,22 @@ class Canvas:
         self._draw.polygon(corners, fill=color)
 
     def sign(self, row: float, col: float, sign: str, color: Color) -> None:
-        """Two characters that stand for what lies in the cell (row, col) where images cannot be shown."""
+        """Two characters for the cell (row, col), used where images cannot be shown."""
         at = (round(row), round(col))
         floor = self.cells[at].floor if at in self.cells else self.background
         self.cells[at] = Cell(floor, sign, color)
 
     def text(self, row: float, col: float, words: str, color: Color = WHITE, height: float = 0.7) -> None:
-        """Words that start in the cell (row, col), above all else."""
+        """Text that starts in the cell (row, col), above everything else."""
         self.words.append(Words(row, col, words, color, height))
 
     def pixels(self, height: int, width: int) -> Array:
-        """The grid without words and captions, uint8 [height, width, 3]."""
+        """The grid without text and captions, uint8 [height, width, 3]."""
         grid = self._image.crop((0, 0, self.cols * self._scale, self.rows * self._scale))
         return np.array(grid.resize((width, height), Image.Resampling.BOX), np.uint8)
 
     def image(self) -> Array:
-        """All of it: uint8 [H, W, 3]."""
+        """The complete image: uint8 [H, W, 3]."""
         image = self._image.copy() if self.words else self._image
         draw = ImageDraw.Draw(image)
         for row, col, label, color, height in self.words:

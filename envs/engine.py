@@ -15,11 +15,11 @@ from .drawing import Canvas, Color
 from .loops import ArrayForm, Copies
 from .masks import KEY
 
-HIDDEN = ("num_envs", "first_index", "render_mode")  # Parameters of every batch, which say nothing of the environment
+HIDDEN = ("num_envs", "first_index", "render_mode")  # Parameters of every batch, independent of the environment
 
 
 class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
-    """N copies of a compiled game behind Gymnasium's vector interface.
+    """N instances of a compiled environment with Gymnasium's vector interface.
 
     Args:
         num_envs: number of environments, at least 1.
@@ -35,25 +35,26 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         "render_modes": ["rgb_array"],
         "render_fps": 8,
     }
-    symbols: ClassVar[tuple[tuple[Color, str], ...]] = ()  # Colors of the board and what they stand for, for a player
+    symbols: ClassVar[tuple[tuple[Color, str], ...]] = ()  # Colors of the board and their meaning, for a player
     level_fields: ClassVar[tuple[str, ...]] = ()
-    """Those that say how hard the level was and were settled before it was played; results are split by them."""
+    """Episode fields that describe the level's difficulty and are fixed before the episode; results are split by
+    them."""
     fact_values: Mapping[str, tuple[str, ...]] = {}
-    """Facts that a study of a memory may ask for: by name, what the values 0, 1, .. mean; nothing where they count."""
+    """Facts for studies of a memory: by name, the meanings of the values 0, 1, ..; empty where they count."""
     level_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of a level, in the form that `level` returns and `set_level` takes."""
     sampled_keys: ClassVar[tuple[str, ...]] = ()
-    """Those of them that may be missing; the environment then draws what they would say."""
+    """Optional keys of a level; the environment samples missing values."""
     map_shape: tuple[int, int] | None = None
     """Rows and columns of the map that `mark_seen` fills; None in an environment without one."""
     map_classes: tuple[int, ...] = ()  # Number of classes of each layer of the map
-    replayable: bool = True  # Whether a level depends on `streams` alone, whichever copy plays it
+    replayable: bool = True  # Whether a level depends only on `streams`, whichever environment plays it
     fixed_levels: int = 0
-    """Number of levels if environment i always plays level i modulo this number; 0: every episode has a level of its
-    own."""
+    """Number of levels if environment i always plays level i modulo this number; 0: every episode has its own
+    level."""
     evaluation_args: ClassVar[Mapping[str, Any]] = {}
-    """Constructor arguments of an evaluation where it is not told otherwise, such as the split of the levels."""
-    trusted: bool = False  # Whether `restore` may run code from a saved state; it has none of this engine's.
+    """Default constructor arguments of an evaluation, such as the split of the levels."""
+    trusted: bool = False  # Whether `restore` may run code from a saved state; states of this engine contain none
 
     def __new__(cls, *arguments: Any, **parameters: Any) -> Any:
         """Names and the number of environments are checked before a constructor allocates anything."""
@@ -92,9 +93,8 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
 
         Args:
             seed: one for all environments, or one for each.
-            options: `{"reset_mask": bool [N]}` resets some environments only; `{"level": [...]}` starts copies with
-                given
-                levels: N of them in the form of `level`, None to sample one.
+            options: `{"reset_mask": bool [N]}` resets some environments only; `{"level": [...]}` sets the levels of
+                the next episodes: N of them in the form of `level`, None to sample one.
         """
         mask, levels = self._read(options)
         observation = self.new_observation()
@@ -105,7 +105,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         return (self.observe_all() if levels else observation), self._masks()
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        """Gymnasium's step; `info` holds the episode fields of environments whose episode ended in this step."""
+        """Gymnasium's step; `info` contains the episode fields of environments whose episode ended in this step."""
         observation = self.new_observation()
         reward = np.zeros(self.num_envs, np.float32)
         terminated, truncated = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
@@ -118,7 +118,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         return observation, reward, terminated, truncated, info
 
     def observe(self, index: int) -> Array:
-        """The current observation of copy `index`, e.g. after `set_level`."""
+        """The current observation of environment `index`, e.g. after `set_level`."""
         return self.observe_all()[index]
 
     def observe_all(self) -> Array:
@@ -133,16 +133,16 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         return None if self.render_mode is None else tuple(self.draw(i) for i in range(self.num_envs))
 
     def draw(self, index: int, full: bool = True) -> Array:
-        """An image of copy `index`, uint8 [H, W, 3]: the whole board, or only what the agent observes."""
+        """An image of environment `index`, uint8 [H, W, 3]: the full board, or only what the agent observes."""
         return self.paint(index, full).image()
 
     def level_set(self) -> set[bytes]:
-        """A key for each level that episodes choose from, where these are few enough to occur again; else empty."""
+        """A key for each level of the set that episodes sample from, if it is small enough for repeats; else empty."""
         return set()
 
     def set_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Start an episode of a given level, in the form of `level`, in copy `index`; reset() comes first. Raises
-        ValueError naming what is wrong with a level; then copy `index` is as it was."""
+        """Start an episode of this level, in the form of `level`, in environment `index`; call reset() first. Raises
+        ValueError naming the error in a level, and leaves environment `index` unchanged."""
         self._check_started("set_level()")
         check_integer("index", index, 0, self.num_envs - 1)
         self.check_level("level", level)
@@ -162,8 +162,8 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     # -------------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Array]:
-        """Facts of level and moment in all environments, shown to the agent or not: int64 [N] for each
-        `fact_values`."""
+        """Facts of the level and the current step in all environments, observed or not: int64 [N] for
+        each `fact_values`."""
         return {}
 
     @property
@@ -176,7 +176,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         return np.stack(list(self.facts().values()), 1).astype(np.float32)
 
     def mark_seen(self, seen: Array) -> Array:
-        """Write what the agents see now into maps of their episodes; returns their cells, int64 [N, 2].
+        """Write the current observations into maps of the episodes; returns the agents' cells, int64 [N, 2].
 
         Args:
             seen: uint8 [N, *map_shape, layers]: 0 for a cell not seen yet, else 1 + a class of the layer.
@@ -184,21 +184,21 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         raise NotImplementedError
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Environment `index` for human viewers: the whole board, or only what the agent observes."""
+        """Environment `index` for human viewers: the full board, or only what the agent observes."""
         raise NotImplementedError
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level that copy `index` is playing, in the form that `set_level` takes."""
+        """The level that environment `index` is playing, in the form that `set_level` takes."""
         raise NotImplementedError
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Check the values of a level and put copy `index` at its start; the keys are known to be `level_keys`."""
+        """Check the values of a level, whose keys are `level_keys`, and start it in environment `index`."""
         raise NotImplementedError
 
     # ----------------------------------------------------------------------------------------------------------------
 
     def _masks(self) -> dict[str, Any]:
-        """The action masks, as a vector environment's `info` has them."""
+        """The action masks in the form of a vector environment's `info`."""
         mask = self.action_mask
         return {} if mask is None else {KEY: mask, f"_{KEY}": np.ones(self.num_envs, np.bool_)}
 
@@ -221,5 +221,5 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
 
 
 def parameter_names(batch_class: type[BatchedEnv]) -> list[str]:
-    """The parameters of an environment, without those that every batch has."""
+    """The parameters of an environment, without those of every batch."""
     return [name for name in inspect.signature(batch_class).parameters if name not in (*HIDDEN, "batch")]

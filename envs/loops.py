@@ -33,7 +33,7 @@ def advance(state: Any, params: Any, i: int, action: int) -> tuple[float, bool, 
 
 
 def observe(state: Any, params: Any, i: int, observation: Array) -> None:
-    """Write what the agent of environment i sees, every number of it."""
+    """Write the complete observation of environment i."""
 
 
 class Loops(NamedTuple):
@@ -54,7 +54,7 @@ def batch_loops(
 
 def _with_rules(loop: Any, rules: dict[str, Any]) -> Any:
     """`loop` compiled with an environment's rules as globals, and cached on disk under their name. Globals, since numba
-    never finds compiled closures over functions again on disk."""
+    does not cache closures over functions on disk."""
     made, advance = FunctionType(loop.__code__, globals() | rules, loop.__name__), rules["advance"]
     name = f"{advance.__module__}.{advance.__name__}{loop.__name__}"
     made.__module__, made.__qualname__ = advance.__module__, name.replace(".", "_")
@@ -107,7 +107,7 @@ def first_outside(values: Array, n: int) -> int:
     return -1
 
 
-MOST_NAMES = 10  # Actions that an error names; more are a range.
+MOST_NAMES = 10  # Maximum actions that an error names; more are shown as a range.
 
 
 class ArrayForm(NamedTuple):
@@ -118,12 +118,12 @@ class ArrayForm(NamedTuple):
 
 
 class Copies:
-    """N environments of one kind: their state, and what is done with all of them at once, in the caller's arrays.
+    """N environments of one kind: their state, and batched operations on the caller's arrays.
 
     Args:
         num_envs: N, at least 1.
         observation: form of one environment's observation.
-        num_actions: how many one environment has.
+        num_actions: number of actions of one environment.
         state: NamedTuple of arrays [num_envs, ...] with fields `random` and `over`.
         params: NamedTuple of scalars that the compiled functions read.
         first_index: index of the first environment in a larger batch that is split over several engines.
@@ -182,19 +182,18 @@ class Copies:
 
     @property
     def allowed_actions(self) -> str:
-        """The actions in words, for errors."""
+        """The allowed actions as text, for errors."""
         names = f" {self.action_names}" if len(self.action_names) <= MOST_NAMES else ""
         return f"0..{self._num_actions - 1}{names}"
 
     @property
     def streams(self) -> Array:
-        """The state of each environment's stream of randomness, uint64 [N], to be written to: levels are sampled from
-        it."""
+        """The state of each environment's random stream, uint64 [N], writable: levels are sampled from it."""
         return self.state.random
 
     @property
     def action_mask(self) -> Array | None:
-        """bool [N, num_actions]: the valid actions of the present step; None in an environment where all are valid."""
+        """bool [N, num_actions]: the valid actions of the current step; None in an environment where all are valid."""
         return None
 
     def cut(self, where: Array) -> None:
@@ -236,7 +235,7 @@ class Copies:
             raise error.ResetNeeded(f"{call} before reset(): call reset() first")
 
     def _fingerprint(self) -> Array:
-        """A hash of the parameters, uint8 [16]. The first index only says which of the graphs a copy plays."""
+        """A hash of the parameters, uint8 [16]. The first index only determines which graph an environment plays."""
         summary = hashlib.sha256(type(self).__name__.encode())
         for value in _leaves(self.params):
             summary.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())

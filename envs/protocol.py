@@ -25,17 +25,17 @@ class BatchedEnvironment(Protocol):
 
     @property
     def episode_fields(self) -> tuple[str, ...]:
-        """Names of what `episode_facts` returns."""
+        """Names of the values of `episode_facts`."""
         ...
 
     @property
     def action_mask(self) -> Array | None:
-        """bool [N, A]: the valid actions of the present step; None for an environment without masks."""
+        """bool [N, A]: the valid actions of the current step; None for an environment without masks."""
         ...
 
     @property
     def replayable(self) -> bool:
-        """Whether a level depends on `streams` alone: see ReplayableEnvironment."""
+        """Whether a level depends only on `streams`: see ReplayableEnvironment."""
         ...
 
     def new_observation(self) -> Any:

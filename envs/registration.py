@@ -26,7 +26,7 @@ class Environment:
     module: str
     """Module in engram.envs that defines both classes."""
     twin: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters of `<name>-twin`, the same environment with the information that otherwise must be remembered."""
+    """Parameters of `<name>-twin`, the same environment with the information that must otherwise be remembered."""
     readable: bool = False
     """Whether `engine="pycolab"` plays a readable reference of the rules (pycolab_games)."""
 
@@ -172,7 +172,7 @@ def make_batch(
     check_keys(name, "parameter", parameters, parameters if allowed is None else allowed)
     values = dict(parameters)
     if render_mode is not None or draws(make):
-        parameters["render_mode"] = render_mode or "rgb_array"  # free until an image is requested
+        parameters["render_mode"] = render_mode or "rgb_array"  # no cost until an image is requested
     if is_vector(make):
         made = JaxBatch if name.startswith("jax:") else VectorBatch
         return made(lambda n: make(num_envs=n, **parameters), num_envs, first_index=first_index, name=name)

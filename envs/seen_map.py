@@ -26,7 +26,7 @@ def around(seen: Array, places: Array) -> Array:
 
 
 def mark_window(seen: Array, shown: Array, places: Array, reach: int) -> None:
-    """Copy into `seen` what `shown` (both [N, rows, columns, L]) has at most `reach` cells from each place [N, 2]."""
+    """Copy from `shown` to `seen` (both [N, rows, columns, L]) the cells at most `reach` from each place [N, 2]."""
     count, rows, columns, _ = seen.shape
     row, column = (places[:, axis, None] + np.arange(-reach, reach + 1) for axis in (0, 1))
     row, column = row.clip(0, rows - 1), column.clip(0, columns - 1)

@@ -1,4 +1,4 @@
-"""One game as an ordinary Gymnasium environment: the batched engine with a batch of one."""
+"""One instance as an ordinary Gymnasium environment: the batched engine with a batch of one."""
 
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from .masks import KEY
 class SingleEnv(gymnasium.Env[Array, int]):
     """The same compiled rules as the batched engine, for one environment and without autoreset.
 
-    `reset(options={"level": {...}})` plays a given level; `env.unwrapped.level` is the current one in the same form.
+    `reset(options={"level": {...}})` plays a custom level; `env.unwrapped.level` is the current one in the same form.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 8}  # noqa: RUF012
@@ -54,7 +54,7 @@ class SingleEnv(gymnasium.Env[Array, int]):
         return observation[0], float(self._reward[0]), bool(self._terminated[0]), bool(self._truncated[0]), self._info()
 
     def render(self) -> Array | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """An image of the whole board, uint8 [H, W, 3], in render_mode "rgb_array"."""
+        """An image of the full board, uint8 [H, W, 3], in render_mode "rgb_array"."""
         return None if self.render_mode is None else self.batch.draw(0)
 
     @property

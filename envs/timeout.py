@@ -2,11 +2,11 @@
 
 from ..base.messages import check_integer
 
-NEVER = 2**62  # A frame that does not come
+NEVER = 2**62  # A frame that is never reached
 
 
 def last_frame(timeout_frames: int) -> int:
-    """The frame in which an episode ends at the latest, NEVER for -1. Raises ValueError for another number below 1."""
+    """The last frame of an episode, NEVER for -1. Raises ValueError for any other number below 1."""
     check_integer("timeout_frames", timeout_frames, -1, None)
     if timeout_frames == 0:
         raise ValueError("timeout_frames is 0; allowed: -1 (no time-out), or at least 1")

@@ -15,7 +15,7 @@ from engram.learners.returns import n_step_returns, policy_terms, value_terms
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings that this algorithm alone reads."""
+    """Settings specific to this algorithm."""
 
     bound: float = 1.0
     """Advantages are clipped to plus or minus this, above 0."""

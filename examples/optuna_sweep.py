@@ -80,7 +80,7 @@ def sweep(
 
 
 def main() -> None:
-    """Sweep as the command line says and print the trials, best first."""
+    """Run the sweep of the command line and print the trials, best first."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--env", default="t-maze")
     parser.add_argument("--core", default="gru")

@@ -42,21 +42,22 @@ class BoxWorldBatch(BatchedEnv):
     """N games of BoxWorld.
 
     Description:
-        A room holds boxes, a loose key and a player. A box is two cells: what it contains, and right of it a lock of
-        the color that opens it. The loose key opens a box with a key, which opens the next box, and so on to the gem.
-        Other boxes can be opened with keys of that path too, but lead nowhere: opening one ends the game.
-        A player holds one key at a time, and a lock uses it up.
+        A room contains boxes, a loose key and a player. A box has two cells: its content and, to the right of it, a
+        lock that a key of the same color opens. The loose key opens a box with a key, which opens the next box, and
+        so on to the gem.
+        Keys of this path also open boxes of distractor branches, which do not lead to the gem: opening
+        one ends the game. The player carries one key at a time, and a lock consumes it.
 
     Actions: 0 up, 1 down, 2 left, 3 right. Border, locks without their key and contents of locked boxes block.
 
     Observations:
         `view="viewport"`: uint8 [5, 5, 6]: RGB of the cells around the player (black outside the room), and RGB of the
-        key in hand in every pixel (black: none).
-        `view="full"`: uint8 [14, 14, 3], the memory-free twin: RGB of the board, the key in hand at (0, 0).
+        carried key in every pixel (black: none).
+        `view="full"`: uint8 [14, 14, 3], the memory-free twin: RGB of the board, the carried key at (0, 0).
         Player gray, gem white, floor light gray, border black; key and lock of a pair share one of 20 hues.
 
     Start: a path of L locks, L uniform in `path_lengths`; D distractor branches, D uniform in `num_distractors`, which
-        start at any lock color of the path; all in places chosen at random such that boxes never touch.
+        start at any lock color of the path; all at random positions such that boxes never touch.
 
     Rewards: +1 for every lock of the path, -1 for a lock of a distractor, +10 for the gem; at best L + 10.
 
@@ -65,16 +66,16 @@ class BoxWorldBatch(BatchedEnv):
     Info: `solved` (the gem was collected), `path_length`, `num_distractors`.
 
     Args:
-        num_envs: how many games.
-        path_lengths: L, or the smallest and the largest L.
-        num_distractors: D, or the smallest and the largest D.
+        num_envs: number of environments.
+        path_lengths: L, or its minimum and maximum.
+        num_distractors: D, or its minimum and maximum.
         branch_length: boxes in a distractor branch.
         grid_size: rows and columns of the room inside the border.
         view: "viewport" or "full".
-        max_steps: the game is truncated at the action after this many.
+        max_steps: the next action after this many truncates the game.
         batch: `first_index` and `render_mode`, see BatchedEnv.
 
-    Differences from the original: no action does nothing; the key in hand never shows inside the window.
+    Differences from the original: no action does nothing; the window never shows the carried key.
 
     References: Zambaldi et al. 2018, "Relational deep reinforcement learning" (the task); Santoro et al. 2018,
         "Relational recurrent neural networks", A.3 (the window and the defaults).
@@ -132,9 +133,9 @@ class BoxWorldBatch(BatchedEnv):
         )
 
     def level(self, index: int) -> dict[str, Any]:
-        """The position of copy `index`: `{"board", "solution_locks", "distractor_locks"}`. The board is a list of
-        strings: ' ' floor, '#' border, '.' player, '*' gem, 'a'-'t' keys, 'A'-'T' locks; a key in hand is drawn at (0,
-        0). Read right after a reset, it is the level from its start. Locks are (row, col)."""
+        """The position of environment `index`: `{"board", "solution_locks", "distractor_locks"}`. The board is a list
+        of strings: ' ' floor, '#' border, '.' player, '*' gem, 'a'-'t' keys, 'A'-'T' locks; a carried key is at (0, 0).
+        Right after a reset it is the initial level. Locks are (row, col)."""
         board = self.state.board[index, 1:-1, 1:-1].copy()
         board[0, 0] = self.state.held[index]
         board[self.state.row[index] - 1, self.state.col[index] - 1] = PLAYER
@@ -159,7 +160,7 @@ class BoxWorldBatch(BatchedEnv):
         state.steps[index], state.solved[index] = 0, False
 
     def facts(self) -> dict[str, Array]:
-        """The key in hand, the locks that are left on the way to the gem, and whether the gem was collected."""
+        """The carried key, the remaining locks on the path to the gem, and whether the gem was collected."""
         held, board = self.state.held.astype(np.int64), self.state.board
         return {
             "key": np.where(held == NOTHING, 0, held - KEY + 1),
@@ -172,8 +173,8 @@ class BoxWorldBatch(BatchedEnv):
         return 6
 
     def privileged(self) -> Array:
-        """float32 [N, 6]: locks left on the path; rows and columns from the player to the next of them (0 without one);
-        whether the key in hand opens it, whether it opens any of the path, and how many distractors it opens."""
+        """float32 [N, 6]: remaining locks of the path; rows and columns from the player to the next of them (0 without
+        one); whether the carried key opens it, whether it opens any of the path, and how many distractors it opens."""
         state, board = self.state, self.state.board
         key, rows = state.held.astype(np.int64), np.arange(self.num_envs)
         codes = board.reshape(self.num_envs, -1)
@@ -232,7 +233,7 @@ BoxWorld = single(BoxWorldBatch)
 
 
 def _parse(level: Mapping[str, Any], grid_size: int) -> tuple[Array, tuple[int, int]]:
-    """Cell codes [grid_size + 2, grid_size + 2] of a level, its floor under the player, and where the player is."""
+    """Cell codes [grid_size + 2, grid_size + 2] of a level, its floor under the player, and the player's position."""
     lines, side = level["board"], grid_size + 2
     if not isinstance(lines, list | tuple) or [len(str(line)) for line in lines] != [side] * side:
         raise ValueError(f"level['board'] is {lines}; expected {side} strings of {side} characters")
@@ -242,7 +243,7 @@ def _parse(level: Mapping[str, Any], grid_size: int) -> tuple[Array, tuple[int, 
     border = np.ones_like(board, np.bool_)
     border[1:-1, 1:-1] = border[0, 0] = False
     if board[border].any() or board[0, 0] not in (NOTHING, *range(KEY, LOCK)):
-        raise ValueError(f"the border of level['board'] must be '#', with a key in hand at (0, 0) or none; got {lines}")
+        raise ValueError(f"the border of level['board'] must be '#', with a carried key at (0, 0) or none; got {lines}")
     players = np.argwhere(board == PLAYER)
     for number, things in ((len(players), "players '.'"), (int((board == GEM).sum()), "gems '*'")):
         if number != 1:

@@ -21,10 +21,10 @@ NOTHING, FLOOR, GEM, PLAYER = 0, 1, 2, 3
 KEY, LOCK, BAIT = 4, 4 + NUM_COLORS, 4 + 2 * NUM_COLORS
 """First codes of 20 keys, of the 20 locks on the way to the gem, and of the 20 locks of distractor branches.
 
-NOTHING is the border, the environment outside it, and the empty hand: all are black.
+NOTHING is the border, the cells outside it, and no carried key: all are black.
 """
 MAX_FAILURES = 200
-"""Failed placements after which a level is given up and another problem is sampled (as in the original)."""
+"""Failed placements after which another level is sampled (as in the original)."""
 
 
 class State(NamedTuple):
@@ -36,15 +36,15 @@ class State(NamedTuple):
     row: Array  # int64 [N]: position of the player in `board`
     col: Array  # int64 [N]: position of the player in `board`
     colors: Array  # int8 [N, 20]: the level's order of colors; the path takes them from the first on.
-    held: Array  # int8 [N]: cell code of the key in hand, or NOTHING
+    held: Array  # int8 [N]: cell code of the carried key, or NOTHING
     steps: Array  # int64 [N]: actions taken in this episode
     solved: Array  # bool [N]: the gem has been collected
     path_length: Array  # int64 [N]: locks on the way to the gem
-    num_distractors: Array  # int64 [N]: branches that lead nowhere
+    num_distractors: Array  # int64 [N]: distractor branches
 
 
 class Params(NamedTuple):
-    """The constructor's arguments as compiled functions take them."""
+    """The constructor's arguments, in the form of compiled functions."""
 
     shortest_path: int
     longest_path: int
@@ -63,7 +63,7 @@ def new_state(num_envs: int, grid_size: int) -> State:
 
 def check_fits(path_length: int, num_distractors: int, branch_length: int, grid_size: int) -> None:
     """Raise ValueError where the largest level that may be sampled has too few colors or too little room. The limits on
-    room were measured: within them at least one problem in 200 finds its places."""
+    room were measured: within them at least one level in 200 fits."""
     if num_distractors and NUM_COLORS - 1 - path_length < min(branch_length, 2):
         most = NUM_COLORS - 1 - min(branch_length, 2)
         raise ValueError(f"path_lengths up to {path_length} leave no colors for distractors; allowed: up to {most}")
@@ -79,14 +79,14 @@ def check_fits(path_length: int, num_distractors: int, branch_length: int, grid_
 
 @kernel
 def new_level(state: State, params: Params, i: int) -> None:
-    """Sample problems until one fits on the board of environment i."""
+    """Sample levels until one fits on the board of environment i."""
     while not try_level(state, params, i):
         pass
 
 
 @kernel
 def try_level(state: State, params: Params, i: int) -> bool:
-    """Sample one problem and lay it out: whether it fitted on the board."""
+    """Sample one level and place it; returns whether it fits on the board."""
     random = state.random
     length = params.shortest_path + integer(random, i, params.longest_path - params.shortest_path + 1)
     branches = params.fewest_distractors + integer(random, i, params.most_distractors - params.fewest_distractors + 1)
@@ -138,7 +138,7 @@ def draw_bait_key(random: Array, i: int, length: int, lock: int) -> int:
 @kernel
 def place(state: State, i: int, content: int, lock: int, failures: int) -> int:
     """Put a box (or a loose key, lock = NOTHING) where it touches nothing; return the failures counted so far. Content
-    rows are drawn from 2..grid_size - 1 and columns from 1..grid_size - 3 (the original's bounds)."""
+    rows are sampled from 2..grid_size - 1 and columns from 1..grid_size - 3 (the original's bounds)."""
     board, room = state.board[i], state.board.shape[1] - 4
     while failures <= MAX_FAILURES:
         row, col = 3 + integer(state.random, i, room - 2), 2 + integer(state.random, i, room - 3)

@@ -30,7 +30,7 @@ PALETTE = _palette()
 
 @kernel
 def enters(cell: int, right: int, held: int) -> bool:
-    """Whether a player holding `held` may step on `cell`, whose right neighbor is `right`."""
+    """Whether a player with the key `held` may step on `cell`, whose right neighbor is `right`."""
     if cell >= LOCK:
         return held != NOTHING and (cell - LOCK) % NUM_COLORS == held - KEY
     if cell >= KEY or cell == GEM:
@@ -40,7 +40,7 @@ def enters(cell: int, right: int, held: int) -> bool:
 
 @kernel
 def move(state: State, i: int, action: int) -> tuple[float, bool]:
-    """Move the player of environment i and settle what it steps on: (reward, whether the game is decided)."""
+    """Move the player of environment i and process its new cell: (reward, whether the game has ended)."""
     row, col = state.row[i] + _ROWS[action], state.col[i] + _COLS[action]
     cell = state.board[i, row, col]
     if not enters(cell, state.board[i, row, col + 1], state.held[i]):
@@ -53,7 +53,7 @@ def move(state: State, i: int, action: int) -> tuple[float, bool]:
         state.solved[i] = True
         return GEM_REWARD, True
     if cell < LOCK:
-        state.held[i] = cell  # a key that was in hand is lost
+        state.held[i] = cell  # a key carried before is lost
         return 0.0, False
     state.held[i] = NOTHING
     return (LOCK_REWARD, False) if cell < BAIT else (BAIT_REWARD, True)
@@ -74,7 +74,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def observe(state: State, params: Params, i: int, image: Array) -> None:
-    """Write what the agent of environment i sees: [5, 5, 6], or the whole board [grid_size + 2, grid_size + 2, 3]."""
+    """Write the observation of environment i: [5, 5, 6], or the full board [grid_size + 2, grid_size + 2, 3]."""
     if params.full_view:
         observe_board(state, i, image)
     else:
@@ -83,7 +83,7 @@ def observe(state: State, params: Params, i: int, image: Array) -> None:
 
 @kernel
 def observe_window(state: State, i: int, image: Array) -> None:
-    """RGB of the cells around the player, then RGB of the key in hand in every pixel (black: none)."""
+    """RGB of the cells around the player, then RGB of the carried key in every pixel (black: none)."""
     top, left = state.row[i] - WINDOW // 2, state.col[i] - WINDOW // 2
     held = state.held[i]
     red, green, blue = PALETTE[held, 0], PALETTE[held, 1], PALETTE[held, 2]
@@ -102,7 +102,7 @@ def observe_window(state: State, i: int, image: Array) -> None:
 
 @kernel
 def observe_board(state: State, i: int, image: Array) -> None:
-    """RGB of all cells; the key in hand lies in the corner (0, 0) of the border."""
+    """RGB of all cells; the carried key is in the corner (0, 0) of the border."""
     side = image.shape[0]
     for r in range(side):
         for c in range(side):

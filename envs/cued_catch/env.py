@@ -23,11 +23,11 @@ class CuedCatchBatch(BatchedEnv):
     """N games of Cued Catch.
 
     Description:
-        Two balls fly towards the player, one in the top row and one in the bottom row, and a cue names the one to
-        catch. Two of the four cues mean the top ball and two for the bottom ball, resampled for every episode.
+        Two balls fly towards the player, one in the top row and one in the bottom row, and a cue indicates the
+        one to catch. Two of the four cues mean the top ball and two the bottom ball, resampled in every episode.
         The teaching phase shows cue 3, 2, 1 and 0, each with the symbol of its ball, for `initial_cue_duration` frames;
-        then follow `num_trials` trials of 7 frames with a random cue each. The player must be in the row of the right
-        ball one frame after the balls were in its column; the move made in that frame still counts.
+        then follow `num_trials` trials of 7 frames with a random cue each. The player must be in the row of the
+        correct ball one frame after the balls were in its column; the move made in that frame still counts.
 
     Actions: 0 up, 1 down, 2 left, 3 right, 4 stay; left and right do nothing.
 
@@ -39,23 +39,23 @@ class CuedCatchBatch(BatchedEnv):
 
     Start: the player in the top row, the teaching phase begins.
 
-    Rewards: 1 for catching the right ball after the first `reward_free_trials` trials, plus noise of `reward_sigma` in
-        every rewarded trial; else 0. At best num_trials - reward_free_trials: 60. Random play gets about 30.
+    Rewards: 1 for catching the correct ball after the first `reward_free_trials` trials, plus noise of `reward_sigma`
+        in every rewarded trial; else 0. At best num_trials - reward_free_trials: 60. Random play earns about 30.
 
     Episode end: terminated one frame after the last trial: num_cues initial_cue_duration + 7 num_trials - 1 = 739
         actions.
 
-    Info: `solved` (every rewarded ball was caught), `caught` (right balls caught, rewarded or not).
+    Info: `solved` (every rewarded ball was caught), `caught` (correct balls caught, rewarded or not).
 
     Args:
-        num_envs: how many games.
+        num_envs: number of environments.
         num_trials: trials in an episode.
-        num_cues: cues that are taught and asked for, 1 to 4: the first ones, whose balls are drawn as if there were
-            four. With one, its meaning is all there is to remember.
+        num_cues: number of cues, 1 to 4: the first ones, whose balls are sampled as if there were four. With one,
+            only its meaning must be remembered.
         initial_cue_duration: frames for which each cue is taught.
         cue_duration: frames for which a trial shows its cue (a trial has 7).
-        reward_free_trials: trials at the start without any reward: the longer, the longer must the meanings of the cues
-            be remembered before remembering pays.
+        reward_free_trials: initial trials without reward: the more, the longer the agent must remember the cues before
+            it is rewarded.
         always_show_ball_symbol: show the ball symbol with every cue: the memory-free twin.
         reward_sigma: standard deviation of normal noise on the reward of every rewarded trial.
         engine: "compiled", or "pycolab": the same rules as readable games, a hundred times slower (`--env-args`).
@@ -122,8 +122,9 @@ class CuedCatchBatch(BatchedEnv):
         )
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of copy `index`: `{"balls", "cues"}`. balls: for each of the 4 cues 0 (top ball) or 1 (bottom
-        ball). cues: num_trials + 1 cues, one for each trial and one that shows only in the final observation."""
+        """The level of environment `index`: `{"balls", "cues"}`. balls: for each of the 4 cues 0 (top ball) or 1
+        (bottom ball). cues: num_trials + 1 cues, one for each trial and one that appears only in the final
+        observation."""
         return {"balls": self.state.balls[index].tolist(), "cues": self.state.cues[index].tolist()}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
@@ -133,7 +134,7 @@ class CuedCatchBatch(BatchedEnv):
         rules.begin(self.state, index)
 
     def facts(self) -> dict[str, Array]:
-        """The balls that the cues mean, the cue of the moment and its ball, and the trial (0: teaching)."""
+        """The balls that the cues mean, the current cue and its ball, and the trial (0: teaching)."""
         state, everywhere = self.state, np.arange(self.num_envs)
         trial = np.array([rules.clock(self.params, int(frame))[0] for frame in state.frame])
         taught = self.params.num_cues - 1 - state.frame // self.params.initial_cue_duration

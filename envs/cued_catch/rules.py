@@ -27,7 +27,7 @@ NUM_CUES = 4
 TOP_ROW, PLAYER_COL, FAR_COL = 1, 3, 8
 TRIAL_FRAMES = 7
 CATCH = TRIAL_FRAMES - 1
-"""Frame of a trial in which the catch is judged: one after the balls stood in the player's column."""
+"""Frame of a trial in which the catch is evaluated: one after the balls stood in the player's column."""
 
 
 class State(NamedTuple):
@@ -38,14 +38,14 @@ class State(NamedTuple):
     frame: Array  # int64 [N]: 0 at the first observation
     row: Array  # int64 [N]: the player's row, 0 top or 1 bottom
     balls: Array  # int8 [N, 4]: the ball that each cue means, 0 top or 1 bottom
-    cues: Array  # int8 [N, K + 1]: the cue of each trial; the last one shows in the final observation.
-    caught: Array  # int64 [N]: right balls caught in this episode, rewarded or not
-    missed: Array  # int64 [N]: right balls missed in rewarded trials
+    cues: Array  # int8 [N, K + 1]: the cue of each trial; the last one appears in the final observation.
+    caught: Array  # int64 [N]: correct balls caught in this episode, rewarded or not
+    missed: Array  # int64 [N]: correct balls missed in rewarded trials
     solved: Array  # bool [N]: the episode has ended and every rewarded ball was caught
 
 
 class Params(NamedTuple):
-    """The constructor's arguments as compiled functions take them."""
+    """The constructor's arguments, in the form of compiled functions."""
 
     num_trials: int
     num_cues: int
@@ -120,8 +120,8 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def scene(state: State, params: Params, i: int) -> tuple[int, int, int, int]:
-    """Things shown by environment i: (player's row, column of the balls or 0, cue or -1, ball whose symbol is shown
-    or -1)."""
+    """Contents of environment i: (player's row, column of the balls or 0, cue or -1, ball whose symbol is shown or
+    -1)."""
     row = state.row[i]
     trial, moment = clock(params, state.frame[i])
     if trial < 0:
@@ -135,14 +135,14 @@ def scene(state: State, params: Params, i: int) -> tuple[int, int, int, int]:
 
 @kernel
 def observe(state: State, params: Params, i: int, planes: Array) -> None:
-    """Write what the agent of environment i sees: binary planes [7, 12, 5]."""
+    """Write the observation of environment i: binary planes [7, 12, 5]."""
     row, column, cue, symbol = scene(state, params, i)
     for r in range(ROWS):
         for c in range(COLS):
             planes[r, c, NOTHING] = 1
             for plane in range(1, 5):
                 planes[r, c, plane] = 0
-    if column != PLAYER_COL:  # else the balls hide the player
+    if column != PLAYER_COL:  # otherwise the balls hide the player
         put(planes, TOP_ROW + row, PLAYER_COL, NOTHING, PLAYER)
     if column == 0:  # the marks of the teaching phase
         paint(planes, 1, 0, 2, 2, NOTHING, CUE)

@@ -19,25 +19,25 @@ from .check import OUTSIDE, check_behavior, check_observation, check_spaces, che
 from .masks import Masks
 from .spaces import action_form, empty, observation_form
 
-MOST_SAVED = 4 * 2**20  # The most bytes that the pickled environments of one actor may take in a checkpoint
+MOST_SAVED = 4 * 2**20  # Maximum bytes of one actor's pickled environments in a checkpoint
 
 
 class ForeignBatch:
-    """N copies of a Gymnasium environment, stepped one after the other through gymnasium.vector.SyncVectorEnv.
+    """N instances of a Gymnasium environment, stepped in turn by gymnasium.vector.SyncVectorEnv.
 
-    Autoreset is NEXT_STEP, as in our own engine. Every environment has a seed of its own that depends on the seed of
-    the run and on its index alone; a vector entry point of the environment is not used, since its copies would share
-    one stream.
+    Autoreset is NEXT_STEP, as in engram's engine. The seed of every environment depends only on the seed of the run
+    and on its index; a vector entry point of the environment is not used, since its environments would share one
+    stream.
 
     Args:
         make_env: makes one environment.
         num_envs: number of environments, at least 1.
         first_index: index of the first environment in a larger batch that is split over several.
-        name: what errors call this environment.
+        name: name in error messages.
     """
 
-    draws_views: bool = False  # `draw` returns the whole board, whatever the agent sees of it
-    replayable: bool = False  # No copy can be told its next level
+    draws_views: bool = False  # `draw` returns the full board, whatever the agent observes
+    replayable: bool = False  # The next level cannot be set
     trusted: bool = False  # Whether `restore` may unpickle
 
     def __init__(self, make_env: Callable[[], Any], num_envs: int, *, first_index: int = 0, name: str) -> None:
@@ -50,14 +50,14 @@ class ForeignBatch:
         self.episode_fields = facts.episode_fields(self.vector.envs[0], name)
 
     def _describe(self) -> None:
-        """Set the spaces that agents see, from those of `vector`."""
+        """Set the agents' spaces from those of `vector`."""
         self._observations = observation_form(self.vector.single_observation_space, self.name)
         self._actions = action_form(self.vector.single_action_space, self.name)
         self.single_observation_space = self._observations.space
         self.single_action_space = self._actions.space
         self._masks = Masks(self.name, self.vector.single_observation_space, self._actions.choices)
         self.action_mask: Array | None = None
-        """bool [N, A]: the valid actions of the present step; None for an environment without masks."""
+        """bool [N, A]: the valid actions of the current step; None for an environment without masks."""
         self.started = False
 
     @property
@@ -79,7 +79,7 @@ class ForeignBatch:
         return empty(self.single_observation_space, self.num_envs)
 
     def reset_into(self, observation: Observation, seed: int | None = None) -> None:
-        """Start an episode in every copy and write all observations."""
+        """Start an episode in every environment and write all observations."""
         seeds = self._seeds(seed)
         values, _ = self._staying(lambda: self.vector.reset(seed=seeds))
         self._observations.write(values, observation)
@@ -87,11 +87,11 @@ class ForeignBatch:
         self.started = True
 
     def _seeds(self, seed: int | None) -> Any:
-        """A seed for each environment, which depends on that of the run and the environment's index alone."""
+        """A seed for each environment, which depends only on the seed of the run and the environment's index."""
         if seed is None:
             return None
         indices = range(self.first_index, self.first_index + self.num_envs)
-        return [int(state >> np.uint64(32)) for state in streams(seed, indices)]  # some environments take 32 bits only
+        return [int(state >> np.uint64(32)) for state in streams(seed, indices)]  # some accept only 32 bits
 
     def step_into(
         self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
@@ -119,7 +119,7 @@ class ForeignBatch:
         return arrays
 
     def as_the_environment_takes(self, actions: Array) -> Array:
-        """An agent's actions [N, ...] as the environment's own."""
+        """An agent's actions [N, ...] in the environment's form."""
         return self._actions.read(actions if self._actions.choices is None else actions.reshape(len(actions), -1))
 
     def episode_facts(self, indices: Array) -> Array:
@@ -128,7 +128,7 @@ class ForeignBatch:
         return facts.read([self.vector.infos[i] for i in indices], self.episode_fields)
 
     def info_scalars(self, key: str) -> Array:
-        """float32 [N]: the number that each environment's last `info` has for `key`; nan for none."""
+        """float32 [N]: the number under `key` in each environment's last `info`; nan if missing."""
         return facts.read(self.vector.infos, (key,))[:, 0]
 
     def check(self) -> None:
@@ -137,7 +137,7 @@ class ForeignBatch:
         check_behavior(env, self.name, lambda *made: env.action_space.sample(sampling_mask(env, self.name, *made)))
 
     def draw(self, index: int, full: bool = True) -> Array:
-        """An image of copy `index`, uint8 [H, W, 3]; ValueError if the environment draws none."""
+        """An image of environment `index`, uint8 [H, W, 3]; ValueError if the environment renders none."""
         image, why = None, ""
         try:
             image = self._render(index)
@@ -151,7 +151,7 @@ class ForeignBatch:
 
     def save(self) -> dict[str, Array]:
         """The exact state of all environments as pickled bytes, uint8. Raises ValueError if the environment cannot be
-        copied. Randomness that it draws from a global generator is not in it."""
+        copied. Global random generators are not included."""
         states = list[bytes]()
         for env in self.vector.envs:
             states.append(pickled(env, self.name))
@@ -169,8 +169,8 @@ class ForeignBatch:
         }
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Return to a state made by `save`. It is unpickled, which runs whatever code is in it: ValueError unless
-        `trusted` is set."""
+        """Return to a state made by `save`. Unpickling runs any code in it: ValueError unless `trusted` is
+        set."""
         self._check_saved(saved)
         states = np.split(saved["pickled"], np.cumsum(saved["sizes"])[:-1])
         self.vector.envs = [pickle.loads(state.tobytes()) for state in states]
@@ -179,14 +179,14 @@ class ForeignBatch:
     def _check_saved(self, saved: dict[str, Array]) -> None:
         refuse(not self.trusted, f"saved state of {self.name} is code, and not trusted")
         count = len(saved.get("sizes", ()))
-        require(count == self.num_envs, f"saved state of {self.name} holds {count} environments", str(self.num_envs))
+        require(count == self.num_envs, f"saved state of {self.name} contains {count} environments", str(self.num_envs))
 
     def close(self) -> None:
         """Close all environments."""
         self.vector.close()
 
     def _staying(self, call: Callable[[], Any]) -> Any:
-        """The result of a call of the environment; RuntimeError where it asks for the end of the process."""
+        """The result of a call of the environment; RuntimeError if it calls sys.exit."""
         try:
             return call()
         except SystemExit as problem:
@@ -225,7 +225,7 @@ def pickled(env: Any, name: str) -> bytes:
 
 
 def _environments(make_env: Callable[[], Any], num_envs: int, name: str) -> list[Any]:
-    """`num_envs` environments, each an object of its own and all with the same spaces; ValueError otherwise."""
+    """`num_envs` distinct environments with the same spaces; ValueError otherwise."""
     envs: list[Any] = []
     objects: set[int] = set()
     for i in range(num_envs):

@@ -15,11 +15,11 @@ from ..arrays import ContractError
 from ..masks import KEY, flat_mask
 
 OUTSIDE = (Path(__file__).parents[1], Path(gymnasium.__file__).parent, Path(np.__file__).parent)
-"""Frames in these places are not the user's own."""
+"""Frames in these folders do not belong to the user."""
 
 
 def require(fits: object, returned: str, expected: str) -> None:
-    """Raise ContractError unless `fits`: what an environment is or returned, and what was expected."""
+    """Raise ContractError unless `fits`; it names the actual and the expected value."""
     if not fits:
         raise ContractError(f"{returned}; expected {expected}")
 
@@ -34,14 +34,14 @@ def check_spaces(env: Any, name: str, prefix: str = "") -> None:
 
 
 STATISTICS = {"NormalizeObservation": "--normalize-observations", "NormalizeReward": "--normalize-returns"}
-"""Wrappers of Gymnasium with statistics of their own, and the flags that replace them."""
+"""Gymnasium wrappers with their own statistics, and the flags that replace them."""
 _ATTRIBUTES = {"obs_rms": "NormalizeObservation", "return_rms": "NormalizeReward"}
-"""What these wrappers keep their statistics in."""
+"""Attributes that contain these wrappers' statistics."""
 
 
 def check_wrappers(env: Any, name: str) -> None:
     """Raise ContractError for a wrapper whose statistics differ between environments and are in no checkpoint. Also for
-    a vector environment with such a wrapper, or whose environments have one, in whichever process."""
+    a vector environment with such a wrapper, or whose environments have one, in any process."""
     names = list[str]()
     while isinstance(env, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
         names += [each.__name__ for each in type(env).__mro__]

@@ -14,16 +14,16 @@ from ..arrays import Array
 from .check import require
 
 SOLVED = ("solved", "success", "is_success")
-"""Keys under which environments say whether the goal was reached; all of them become the field `solved`."""
+"""Keys under which environments report whether the goal was reached; all of them become the field `solved`."""
 TAKEN = ("return", "length")  # Fields of every episode, which an environment cannot declare
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 class InfoVectorEnv(SyncVectorEnv):
-    """A SyncVectorEnv that keeps every environment's `info` as it is.
+    """A SyncVectorEnv that keeps every environment's `info` unchanged.
 
-    Gymnasium merges them into arrays of the type of whichever value came first: 0.5 after an integer becomes 0.
-    An `info` that is no dict is a ContractError with the environment's name.
+    Gymnasium merges them into arrays of the first value's type: 0.5 after an integer becomes 0. An `info` that
+    is not a dict is a ContractError with the environment's name.
     """
 
     def __init__(self, *args: Any, name: str, **options: Any) -> None:
@@ -43,7 +43,8 @@ class InfoVectorEnv(SyncVectorEnv):
 
 
 def episode_fields(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], name: str) -> tuple[str, ...]:
-    """`solved`, and what the environment or a wrapper of it declares; ValueError for what is no list of names."""
+    """`solved`, and the fields that the environment or a wrapper declares. Raises ValueError for an invalid
+    declaration."""
     inner: Any = env.unwrapped
     of: Any = inner.envs[0] if type(inner) is SyncVectorEnv else inner if isinstance(env, VectorEnv) else env
     try:

@@ -3,7 +3,7 @@
 Interface, as in gymnax: `reset(key, params)` returns (observation, state); `step(key, state, action, params)` returns
 (observation, state, reward, done, info), or 6 values with terminated and truncated in place of done; spaces are
 attributes or functions of params; `default_params` is optional. `step` does not reset; a class with `step_env` and
-`reset_env`, as gymnax has them, is stepped with these. Of a single `done`, `info["truncated"]` or gymnax's
+`reset_env`, as in gymnax, is stepped with these. Of a single `done`, `info["truncated"]` or gymnax's
 `is_truncated(state, params)` marks the truncated part.
 """
 
@@ -36,7 +36,7 @@ def start_jax(name: str) -> Any:
 
 
 class JaxVectorEnv(VectorEnv[Any, Any, Any]):
-    """N copies of a JAX environment in NEXT_STEP autoreset mode, each with its own chain of random keys.
+    """N instances of a JAX environment in NEXT_STEP autoreset mode, each with its own chain of random keys.
 
     Args:
         made: the environment, or (environment, params).
@@ -81,7 +81,7 @@ class JaxVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 class JaxBatch(VectorBatch):
-    """A VectorBatch of a JaxVectorEnv. Its exact state is saved as arrays, and to restore them runs no code."""
+    """A VectorBatch of a JaxVectorEnv. Its exact state is saved as arrays; restoring them runs no code."""
 
     def cut(self, where: Array) -> None:
         """End the episodes of environments `where` (bool [N]) here: their next step begins new ones."""

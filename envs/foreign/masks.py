@@ -24,7 +24,7 @@ class Masks:
         self._name, self._size = name, None if choices is None else int(choices.sum())
         self._observed = isinstance(observation_space, spaces.Dict) and KEY in observation_space.spaces
         self._used = self._observed
-        """Whether the environment has masks; those of `info` are there from the first reset on."""
+        """Whether the environment has masks; those of `info` exist from the first reset on."""
 
     def reset(self, observation: Any, infos: Sequence[Mapping[str, Any]]) -> Array | None:
         """bool [N, A] after a reset of all environments; None for an environment without masks."""
@@ -32,7 +32,7 @@ class Masks:
         return self.read(observation, infos, np.zeros(len(infos), np.bool_))
 
     def read(self, observation: Any, infos: Sequence[Mapping[str, Any]], ended: Array) -> Array | None:
-        """bool [N, A] of the present step; None for an environment without masks. Where an episode `ended` (bool [N])
+        """bool [N, A] of the current step; None for an environment without masks. Where an episode `ended` (bool [N])
         its action is ignored, and `info` needs no mask. Raises ContractError for a mask that is missing elsewhere, is
         not of this action space, or first occurs after a step."""
         if not self._used:

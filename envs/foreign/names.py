@@ -15,14 +15,14 @@ from ...base.messages import nearest
 from .jax_vector import JaxVectorEnv, start_jax
 
 REGISTERED_BY = {"ALE": "ale_py", "BabyAI": "minigrid", "MiniGrid": "minigrid", "popgym": "popgym"}
-"""Packages that register their ids when imported, by what their ids begin with."""
+"""Packages that register their ids when imported, by the prefix of the ids."""
 
 EnvMaker = Callable[..., Any]
 """Makes one environment (or, if it is a subclass of BatchedEnv, a batch) from keyword parameters."""
 
 
 def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | None] | None:
-    """The maker of `name`, and the parameters that it takes (None if any); None if the name is unknown.
+    """The maker of `name`, and its parameters (None if any are allowed); None if the name is unknown.
     `jax:module:make` names a JAX environment. Raises ValueError if the name is a `module:Class`, or belongs to a
     package, that cannot be loaded."""
     if name in gymnasium.registry or _registers(name):
@@ -59,8 +59,8 @@ def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
 
 def environment_maker(function: EnvMaker) -> EnvMaker:
     """Mark a function that makes a `gymnasium.Env`, so that `--env module:function` may call it. A function with the
-    parameter `num_envs` makes a `gymnasium.vector.VectorEnv` of so many environments. Other functions are never called:
-    a configuration may come from elsewhere and name any function there is."""
+    parameter `num_envs` makes a `gymnasium.vector.VectorEnv` of this many environments. Other functions are never
+    called: an untrusted configuration could name any function."""
     setattr(function, _MARK, True)
     return function
 
@@ -82,7 +82,7 @@ def _described(value: Any) -> str:
 
 
 def _registers(name: str) -> bool:
-    """Import the package that is known for ids like `name`: whether `name` is registered now."""
+    """Import the known package of ids like `name`; returns whether `name` is then registered."""
     package = REGISTERED_BY.get(name.partition("/")[0].partition("-")[0])
     if package is None:
         return False
@@ -91,7 +91,7 @@ def _registers(name: str) -> bool:
 
 
 def _refuse_old(name: str) -> None:
-    """Raise ValueError for an id of which a newer version is registered, such as CartPole-v0."""
+    """Raise ValueError for an id with a newer registered version, such as CartPole-v0."""
     namespace, stem, version = parse_env_id(name)
     newest = find_highest_version(namespace, stem)
     new, old = get_env_id(namespace, stem, newest), (version or 0) < (newest or 0) and version is not None
@@ -141,7 +141,7 @@ def is_vector(maker: EnvMaker) -> bool:
 
 
 def draws(maker: EnvMaker) -> bool:
-    """Whether a class, or the environments of an id, state that they draw images and can be asked for them."""
+    """Whether a class, or the environments of an id, declare images and accept `render_mode`."""
     creator = getattr(maker, "creator", maker)
     metadata = getattr(creator, "metadata", None)
     drawing = isinstance(metadata, dict) and "rgb_array" in metadata.get("render_modes", ())

@@ -11,8 +11,8 @@ Tuple                            a dict of these under "0", "1", ...
 environment's action                   the agent's
 Discrete                         Discrete from 0
 MultiDiscrete                    one-dimensional MultiDiscrete from 0 (Discrete, if it is a single choice)
-Box                              one-dimensional Box of float32: -1..1 where the environment's has bounds (what is
-                                 beyond is clipped), the same numbers where it has none
+Box                              one-dimensional Box of float32: -1..1 where the environment's has bounds (with
+                                 clipping), the same values where it has none
 """
 
 import logging
@@ -27,7 +27,7 @@ from ..arrays import Array, ContractError, Observation
 
 OBSERVATIONS = "Box, Discrete, MultiBinary, MultiDiscrete and (nested) Dict or Tuple of these"
 ACTIONS = "Discrete, MultiDiscrete and Box of numbers"
-MOST_ONE_HOT = 1_000_000  # Numbers that the one-hots of an observation may have together
+MOST_ONE_HOT = 1_000_000  # Maximum total size of an observation's one-hot vectors
 
 
 class ObservationForm(NamedTuple):

@@ -2,8 +2,8 @@
 
 All modes are converted to NEXT_STEP autoreset: the final observation of an episode with its flag, then, after a step
 whose action is ignored, the first observation of the next episode. A vector environment steps all of its environments
-together. In the other modes an environment whose episode has ended is therefore stepped once more, which is discarded,
-and then reset with `reset(options={"reset_mask": ...})` (Gymnasium 1.1 and later).
+together. In the other modes an environment whose episode has ended is therefore stepped once more (the result is
+discarded) and then reset with `reset(options={"reset_mask": ...})` (Gymnasium 1.1 and later).
 """
 
 import pickle
@@ -27,8 +27,8 @@ from .spaces import map_parts
 class VectorBatch(ForeignBatch):
     """A gymnasium.vector.VectorEnv of N environments, with the methods of a ForeignBatch.
 
-    Environments of a SyncVectorEnv or AsyncVectorEnv have seeds that depend on the seed of the run and their index
-    alone. Any other vector environment is reset with one seed, which depends on the first index.
+    Environments of a SyncVectorEnv or AsyncVectorEnv have seeds that depend only on the seed of the run and their
+    index. Any other vector environment is reset with one seed, which depends on the first index.
 
     Args:
         make_vector: make_vector(num_envs) makes the vector environment.
@@ -138,7 +138,7 @@ class VectorBatch(ForeignBatch):
         return {"pickled": np.frombuffer(state, np.uint8).copy()}
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Return to a state made by `save`. It is unpickled, which runs code: ValueError unless `trusted` is set."""
+        """Return to a state made by `save`. Unpickling runs code: ValueError unless `trusted` is set."""
         refuse(not self.trusted, f"saved state of {self.name} is code, and not trusted")
         self.vector.close()
         self.vector, self._waiting, self.started, self._valid = pickle.loads(saved["pickled"].tobytes())
@@ -171,7 +171,7 @@ class VectorBatch(ForeignBatch):
         map_parts(lambda part, new: part.__setitem__(where, new[where]), observation, first)
 
     def _mask_infos(self, info: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """For each environment its action mask in `info`, if it has one there."""
+        """The action mask of each environment in `info`, if any."""
         masks, valid = info.get(KEY), info.get(f"_{KEY}")
         has = [masks is not None and (valid is None or bool(valid[i])) for i in range(self.num_envs)]
         return [{KEY: masks[i]} if has[i] else {} for i in range(self.num_envs)]  # pyright: ignore
@@ -194,7 +194,7 @@ class VectorBatch(ForeignBatch):
 
 
 def _info_of(info: Any, index: int) -> Mapping[str, Any]:
-    """The info of one environment out of the merged ones; keys that it did not set are left out."""
+    """The info of one environment from the merged ones, without keys that it did not set."""
     if not isinstance(info, Mapping):  # an array of dicts
         return info[index] or {}
     own: dict[str, Any] = {}

@@ -142,7 +142,8 @@ class Workers:
             self.pipes.append(ours)
 
     def end(self, seconds: float = 0.0) -> None:
-        """Let the environments close for so long, then kill processes that still run, also those in a step."""
+        """Wait this long for the environments to close, then kill processes that still run, including those in a
+        step."""
         for pipe in self.pipes:
             pipe.close()
         for process in self.processes:
@@ -152,7 +153,7 @@ class Workers:
 
 
 class _Group:
-    """The environments of one process, made at the first call, and where their observations are written."""
+    """The environments of one process, made at the first call, and the arrays for their observations."""
 
     def __init__(self, make: Callable[[], ForeignBatch], observation: Observation) -> None:
         self._batch, self._observation = make(), observation
@@ -161,7 +162,7 @@ class _Group:
         return getattr(self._batch, name)
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Return to a state that the owner trusts."""
+        """Restore a state that the owner trusts."""
         self._batch.trusted = True
         self._batch.restore(saved)
 
@@ -183,7 +184,7 @@ class _Group:
 
 
 def _work(pipe: Any, make: Callable[[], ForeignBatch], shared: tuple[Any, Any, int], part: slice) -> None:
-    """Answer calls (method, arguments) of one group of environments until the pipe is closed."""
+    """Execute calls (method, arguments) for one group of environments until the pipe is closed."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the owner saves on these and ends its workers itself
         signal.signal(number, signal.SIG_IGN)
     group: Any = None

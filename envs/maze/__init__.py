@@ -1,4 +1,4 @@
-"""Maze exploration: find an invisible goal, then return to it again and again."""
+"""Maze exploration: find an invisible goal, then return to it repeatedly."""
 
 from .env import Maze, MazeBatch
 

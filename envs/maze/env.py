@@ -1,4 +1,4 @@
-"""Maze exploration: find an invisible goal, then return to it again and again."""
+"""Maze exploration: find an invisible goal, then return to it repeatedly."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,12 +18,12 @@ WALL, FLOOR, AGENT, GOAL, INK = (62, 68, 80), (236, 238, 240), (88, 190, 110), (
 
 
 class MazeBatch(BatchedEnv):
-    """N agents, each in a maze with a goal that it cannot see.
+    """N agents, each in a maze with an invisible goal.
 
     Description:
         The maze is a square with a wall around it and a pillar wherever row and column are even, except in the center.
-        The agent starts in the center and sees the 3x3 cells around it. The goal is one cell, the same for the whole
-        episode, and looks like any other: reaching it earns 10 and takes the agent to a random cell.
+        The agent starts in the center and observes the 3x3 cells around it. The goal is one cell, the same for the
+        whole episode, and looks like any other: reaching it earns 10 and teleports the agent to a random cell.
 
     Actions: 0 up, 1 down, 2 left, 3 right. A wall blocks.
 
@@ -47,12 +47,12 @@ class MazeBatch(BatchedEnv):
     Info: `successes`, `first_success` (the step of the first one, `num_steps` without any), `bumps`.
 
     Args:
-        num_envs: how many agents.
+        num_envs: number of environments.
         size: rows and columns with the wall around, odd, 5..99; 11 has 9x9 cells inside and 16 pillars.
         num_steps: length of an episode.
-        wall_penalty: price of a step into a wall.
+        wall_penalty: cost of a step into a wall.
         previous_action: observe the previous action.
-        show_goal: observe where the goal is.
+        show_goal: observe the direction to the goal.
         batch: `first_index` and `render_mode`, see BatchedEnv.
 
     Differences from the original: the step count is observed as a fraction; no constant inputs.
@@ -117,8 +117,8 @@ class MazeBatch(BatchedEnv):
         )
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of copy `index` from its start: `{"goal": (row, col), "teleports": [(row, col), ...]}`. The
-        teleports are the cells to which the goal takes the agent, in order."""
+        """The level of environment `index` from its start: `{"goal": (row, col), "teleports": [(row, col), ...]}`. The
+        teleports are the destinations after successive successes."""
         row, col = self.state.goal[index].tolist()
         return {"goal": (row, col), "teleports": [(r, c) for r, c in self.state.teleports[index].tolist()]}
 
@@ -131,7 +131,7 @@ class MazeBatch(BatchedEnv):
         rules.begin(self.state, self.params, index)
 
     def facts(self) -> dict[str, Array]:
-        """The cell of the goal, that of the agent, and whether it has found the goal yet."""
+        """The cells of goal and agent, and whether the agent has found the goal."""
         state = self.state
         return {
             "goal_row": state.goal[:, 0].astype(np.int64),

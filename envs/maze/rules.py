@@ -15,7 +15,7 @@ from ..randomness import integer
 GOAL_REWARD = 10.0
 ACTION_NAMES = ("up", "down", "left", "right")
 ACTION_NONE = -1
-VIEW = 3  # Rows and columns of cells that the agent sees, itself in the middle
+VIEW = 3  # Rows and columns of the observed cells, with the agent in the middle
 _ROWS, _COLS = np.array([-1, 1, 0, 0]), np.array([0, 0, -1, 1])
 
 
@@ -26,8 +26,8 @@ class State(NamedTuple):
     over: Array  # bool [N]: the episode has ended
     row: Array  # int64 [N]: where the agent is
     col: Array  # int64 [N]: where the agent is
-    goal: Array  # uint8 [N, 2]: where the reward is
-    teleports: Array  # uint8 [N, T, 2]: cells to which the agent is taken from the goal, in order
+    goal: Array  # uint8 [N, 2]: cell of the goal
+    teleports: Array  # uint8 [N, T, 2]: destinations of successive teleports
     last_action: Array  # int64 [N]: the previous action, or ACTION_NONE
     last_reward: Array  # float64 [N]: the previous reward
     steps: Array  # int64 [N]: steps taken in this episode
@@ -37,7 +37,7 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    """The constructor's arguments as compiled functions take them."""
+    """The constructor's arguments, in the form of compiled functions."""
 
     walls: Array  # uint8 [size, size]: 1 where a wall is
     free: Array  # uint8 [F, 2]: the cells that are no wall
@@ -67,7 +67,7 @@ def observation_size(previous_action: bool, show_goal: bool) -> int:
 
 @kernel
 def draw_teleports(state: State, params: Params, i: int, first: int) -> None:
-    """Sample the cells `first` and after to which the agent of environment i will be taken."""
+    """Sample the destinations of environment i from index `first` on."""
     random, teleports, free = state.random, state.teleports, params.free
     for k in range(first, teleports.shape[1]):
         cell = integer(random, i, len(free))
@@ -110,7 +110,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def observe(state: State, params: Params, i: int, vector: Array) -> None:
-    """Write what the agent of environment i sees, float32 [D]; the layout is in env.py."""
+    """Write the observation of environment i, float32 [D]; the layout is in env.py."""
     row, col, walls = state.row[i], state.col[i], params.walls
     for r in range(VIEW):
         for c in range(VIEW):

@@ -38,11 +38,12 @@ class MiniPacmanBatch(BatchedEnv):
 
     Description:
         Pacman walks in a maze of 138 corridor cells full of food, with two power pills and ghosts. A pill lets it eat
-        ghosts for 20 steps, one in a step; otherwise meeting a ghost is the end. Ghosts move at random times, keep
+        ghosts for 20 steps, one per step; otherwise a ghost ends the episode. Ghosts move at random times, keep
         their direction in corridors and turn towards Pacman at crossings (away from a powered one).
-        Every level has all food and new places; ghosts get faster from level to level, and more every second level.
+        Every level starts with all food and new positions; ghosts become faster from level to level, and every second
+        level adds one.
 
-    Actions: 0 stay, 1 right, 2 up, 3 left, 4 down; a move into a wall is a stay.
+    Actions: 0 stay, 1 right, 2 up, 3 left, 4 down; a move into a wall has no effect.
 
     Observations:
         `view="viewport"`: uint8 [5, 5, 3]: RGB of the cells around Pacman (walls beyond the map).
@@ -59,26 +60,25 @@ class MiniPacmanBatch(BatchedEnv):
         hunt          0      0      1     10    -20   all ghosts
         ambush        0   -0.1      0     10    -20   all ghosts
         rush          0   -0.1     10      0      0   all pills
-        Level 1 of "regular" is worth at most 138 + 4 + 5 = 147; there is no bound but the frame cap.
+        Level 1 of "regular" is worth at most 138 + 4 + 5 = 147; only `frame_cap` limits an episode.
 
     Episode end: terminated when Pacman dies; truncated after `frame_cap` steps.
 
     Info: `levels_done`, the levels completed.
 
     Args:
-        num_envs: how many games.
+        num_envs: number of environments.
         task: "regular", "avoid", "hunt", "ambush" or "rush".
         view: "viewport" or "full".
         center: middle of the full view, "map" or "player".
-        reflect: whether each episode is mirrored, or not, left to right and top to bottom at random, in observations,
-            actions and images; the maze is symmetric. Levels are given as on the map that is not mirrored. Off in
-            evaluation.
+        reflect: mirror each episode at random, horizontally and vertically, in observations, actions and images; the
+            maze is symmetric. Levels refer to the map without mirroring. Off in evaluation.
         num_ghosts: ghosts in level 1.
         num_pills: power pills in a level.
         power_steps: steps that a pill's power lasts, the step of eating it included.
         ghost_speed: probability that a ghost moves in a step of level 1; half of it while Pacman has power.
-        ghost_acceleration: what every further level adds to the speed.
-        ghost_randomness: probability that a ghost turns anywhere at a crossing.
+        ghost_acceleration: added to the speed in every further level.
+        ghost_randomness: probability that a ghost takes a random direction at a crossing.
         frame_cap: steps after which the game is truncated.
         batch: `first_index` and `render_mode`, see BatchedEnv.
 
@@ -172,9 +172,9 @@ class MiniPacmanBatch(BatchedEnv):
         return {"reflect": False} if self._reflect else {}
 
     def level(self, index: int) -> dict[str, Any]:
-        """Where everybody is in copy `index`: `{"pacman", "ghosts", "directions", "pills"}`, cells as (row, col).
-        Directions are 2 right, 3 up, 4 left, 5 down, and at the start of a level 0..3. Food is not told; read right
-        after a reset, this is the level from its start."""
+        """Positions in environment `index`: `{"pacman", "ghosts", "directions", "pills"}`, cells as (row,
+        col). Directions are 2 right, 3 up, 4 left, 5 down, and at the start of a level 0..3. Food is not included;
+        right after a reset this is the initial level."""
         state, ghosts, pills = self.state, int(self.state.num_ghosts[index]), int(self.state.num_pills[index])
         return {
             "pacman": _cell(state.pacman[index]),
@@ -205,7 +205,7 @@ class MiniPacmanBatch(BatchedEnv):
             field[index] = 0
 
     def facts(self) -> dict[str, Array]:
-        """Pacman's cell, what is left in this level, whether ghosts can be eaten, and the levels completed."""
+        """Pacman's cell, remaining food, pills and ghosts, whether these can be eaten, and the levels completed."""
         state = self.state
         row, column = np.array(
             [_cell(self._shown(i, place)) for i, place in enumerate(state.pacman)], np.int64
@@ -221,7 +221,7 @@ class MiniPacmanBatch(BatchedEnv):
         }
 
     def mark_seen(self, seen: Array) -> Array:
-        """Wall, empty, food, pill, as when seen last; ghosts move and are left out."""
+        """Wall, empty, food, pill, as last observed; ghosts move and are omitted."""
         state = self.state
         board = np.array([2, 3, 1], np.uint8)[state.board]
         pills = np.arange(state.pills.shape[1]) < state.num_pills[:, None]
@@ -239,7 +239,7 @@ class MiniPacmanBatch(BatchedEnv):
         return places
 
     def _shown(self, index: int, place: int) -> int:
-        """Where copy `index` shows a place: elsewhere if its episode is reflected."""
+        """The displayed position of a place, mirrored if the episode of environment `index` is."""
         (row, col), flips = divmod(int(place), WIDTH), self.state.reflection[index]
         return (HEIGHT - 1 - row if flips & 2 else row) * WIDTH + (WIDTH - 1 - col if flips & 1 else col)
 
@@ -291,7 +291,7 @@ def _place(name: str, cell: Any) -> int:
     """The place of (row, col), which must be in a corridor."""
     row, col = check_cell(f"level[{name!r}]", cell)
     if not (0 <= row < ROWS and 0 <= col < COLS) or FULL_BOARD[(row + 1) * WIDTH + col + 1] == WALL:
-        raise ValueError(f"level[{name!r}] holds {(row, col)}; expected a cell of a corridor inside {ROWS} x {COLS}")
+        raise ValueError(f"level[{name!r}] contains {(row, col)}; expected a cell of a corridor inside {ROWS} x {COLS}")
     return (row + 1) * WIDTH + col + 1
 
 

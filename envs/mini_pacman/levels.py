@@ -80,7 +80,7 @@ class State(NamedTuple):
     food_left: Array  # int64 [N]: food on the board
     pacman: Array  # int64 [N]: Pacman's place
     ghosts: Array  # int64 [N, MAX_GHOSTS]: places of the ghosts; the first `num_ghosts` count.
-    headings: Array  # int64 [N, MAX_GHOSTS]: where the ghosts are going, as codes of minipacman_rules.STEP
+    headings: Array  # int64 [N, MAX_GHOSTS]: headings of the ghosts, as codes of rules.STEP
     num_ghosts: Array  # int64 [N]: ghosts alive
     pills: Array  # int64 [N, P]: places of the power pills; the first `num_pills` count.
     num_pills: Array  # int64 [N]: power pills left
@@ -89,11 +89,11 @@ class State(NamedTuple):
     level_steps: Array  # int64 [N]: steps of this level
     levels_done: Array  # int64 [N]: levels completed in this episode
     reflection: Array
-    """int64 [N]: 1: the episode is shown and played mirrored left to right; 2: top to bottom; 3: both; 0: neither."""
+    """int64 [N]: mirroring of the episode: 0 none, 1 left to right, 2 top to bottom, 3 both."""
 
 
 class Params(NamedTuple):
-    """The constructor's arguments as compiled functions take them."""
+    """The constructor's arguments, in the form of compiled functions."""
 
     step_reward: float
     food_reward: float
@@ -129,7 +129,8 @@ def new_state(num_envs: int, num_pills: int) -> State:
 
 @kernel
 def start_level(state: State, params: Params, i: int) -> None:
-    """Fill environment i's board and place everybody at random, as hard as `levels_done` asks for."""
+    """Fill environment i's board and place Pacman, ghosts and pills at random, as difficult as `levels_done`
+    requires."""
     for place in range(HEIGHT * WIDTH):
         state.board[i, place] = FULL_BOARD[place]
     state.food_left[i] = NUM_FOOD
@@ -146,7 +147,7 @@ def start_level(state: State, params: Params, i: int) -> None:
 
 @kernel
 def corridor(random: Array, i: int) -> int:
-    """A random place that is no wall."""
+    """A random place that is not a wall."""
     while True:
         place = (1 + integer(random, i, ROWS)) * WIDTH + 1 + integer(random, i, COLS)
         if FULL_BOARD[place] != WALL:
@@ -155,7 +156,7 @@ def corridor(random: Array, i: int) -> int:
 
 @kernel
 def distant_corridor(random: Array, i: int, pacman: int) -> int:
-    """A random place that is no wall and not near Pacman."""
+    """A random place that is neither a wall nor near Pacman."""
     while True:
         place = corridor(random, i)
         down, right = place // WIDTH - pacman // WIDTH, place % WIDTH - pacman % WIDTH

@@ -16,7 +16,7 @@ REFLECTED = np.array([[0, 1, 2, 3, 4], [0, 3, 2, 1, 4], [0, 1, 4, 3, 2], [0, 3, 
 _SALT = np.uint64(0xD1B54A32D192ED03)
 
 # Headings of ghosts: 2 right, 3 up, 4 left, 5 down. A level starts with headings 0..3, as in the original, where 0 and
-# 1 count right and up as back; should they ever be followed, 0 goes down and 1 stays.
+# 1 count right and up as back; if they are ever followed, 0 goes down and 1 stays.
 STEP = np.array([WIDTH, 0, 1, -WIDTH, -1, WIDTH])
 REVERSE = np.array([2, 3, 4, 5, 2, 3])
 DOWN, RIGHT = np.array([0, 0, 0, -1, 0, 1]), np.array([0, 0, 1, 0, -1, 0])
@@ -41,8 +41,8 @@ EXITS, NUM_EXITS = _exits()
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in environment i. Its reflection depends on its level's stream, from which it takes
-    nothing."""
+    """Begin a new episode in environment i. Its reflection depends on its level's stream, but does not
+    advance it."""
     state.reflection[i] = int(mixed(state.random[i] ^ _SALT) >> np.uint64(62)) if params.reflect else 0
     state.frame[i], state.levels_done[i] = 0, 0
     start_level(state, params, i)
@@ -70,7 +70,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def move_pacman(state: State, params: Params, i: int, action: int) -> float:
-    """Move Pacman; eat food and at most one pill. A pill is looked for in the new level if the food ended the old."""
+    """Move Pacman; eat food and at most one pill. If the food ended the level, a pill is eaten in the new one."""
     place = state.pacman[i] + MOVES[REFLECTED[state.reflection[i], action]]
     if FULL_BOARD[place] == WALL:
         place = state.pacman[i]
@@ -138,7 +138,7 @@ def move_ghost(state: State, params: Params, i: int, g: int) -> None:
 
 @kernel
 def follow_corridor(place: int, heading: int) -> int:
-    """Between two exits: straight on if that is open, else not back."""
+    """Between two exits: straight ahead if possible, otherwise the exit that does not lead back."""
     first, second = EXITS[place, 0], EXITS[place, 1]
     if heading == first or heading == second:
         return heading
@@ -148,8 +148,8 @@ def follow_corridor(place: int, heading: int) -> int:
 @kernel
 def pursue(state: State, params: Params, i: int, g: int) -> int:
     """At a crossing: the exit that points most towards Pacman (away from a powered one), never back. An exit's score is
-    direction . (Pacman - ghost); the first of the best is taken. Without power a ghost errs, with probability
-    `ghost_randomness`, to any exit with equal chance."""
+    direction . (Pacman - ghost); the first of the best is taken. Without power a ghost instead takes, with
+    probability `ghost_randomness`, a uniformly random exit."""
     place, heading, pacman = state.ghosts[i, g], state.headings[i, g], state.pacman[i]
     if place == pacman:
         return heading
@@ -169,7 +169,7 @@ def pursue(state: State, params: Params, i: int, g: int) -> int:
 
 @kernel
 def observe(state: State, params: Params, i: int, image: Array) -> None:
-    """Write what the agent of environment i sees: RGB of its window [5, 5, 3] or [29, 37, 3], or of the map [15, 19,
+    """Write the observation of environment i: RGB of its window [5, 5, 3] or [29, 37, 3], or of the map [15, 19,
     3]."""
     rows, cols = image.shape[0], image.shape[1]
     top, left, reflection = 1, 1, state.reflection[i]

@@ -23,15 +23,15 @@ _SIDE, _RADIUS, _NODE = 14.0, 5.3, 1.9  # Cells of the square, of the circle's r
 
 
 class PomdpGraphBatch(BatchedEnv):
-    """N agents, each on a directed graph of its own.
+    """N agents, each on its own directed graph.
 
     Description:
         Each of 3 actions leads from each of 5 states to another state, or is invalid there: 10 of the 15 pairs are
-        valid, every state can be reached from every other, and two actions may lead to the same one. The agent sees
-        where it is and where the goal is, but not the edges. When it reaches the goal, and after `patience` steps
+        valid, every state can be reached from every other, and two actions may lead to the same one. The agent observes
+        its own state and the goal's, but not the edges. When it reaches the goal, and after `patience` steps
         without success, goal and agent are placed again on the same graph, the agent never on the goal.
 
-    Actions: 0, 1, 2 (names of the edges, nothing else).
+    Actions: 0, 1, 2: labels of the edges.
 
     Observations:
         float32 [17] for S = 5 states and A = 3 actions:
@@ -52,15 +52,15 @@ class PomdpGraphBatch(BatchedEnv):
 
     Episode end: terminated after `num_steps` steps.
 
-    Info: `successes`, `timeouts` (new places without success), `invalid_actions`.
+    Info: `successes`, `timeouts` (new placements without success), `invalid_actions`.
 
     Args:
-        num_envs: how many agents.
+        num_envs: number of environments.
         variant: "paper" follows the text: success resets the timer, and the reward so far is observed. "released"
-            follows the authors' code, which made the published curves: neither happens.
+            follows the authors' code, which produced the published curves, and does neither.
         split: "train" or "test", disjoint sets of graphs.
         assignment: "random": every episode samples a graph of the set. "fixed": environment i plays graph i mod
-            `num_graphs` forever, so 600 copies play every graph once per episode (the paper's batch and its
+            `num_graphs` forever, so 600 environments play every graph once per episode (the paper's batch and its
             evaluation).
         num_graphs: graphs in each of the two sets.
         graph_seed: seed of the sets; 666 gives the graphs of the published experiments.
@@ -70,8 +70,8 @@ class PomdpGraphBatch(BatchedEnv):
         show_graph: observe the adjacency.
         batch: `first_index` and `render_mode`, see BatchedEnv.
 
-    Differences from the original: none known in "released". The text leaves open what "paper" settles as the code does:
-        the previous action is kept after a success.
+    Differences from the original: none known in "released". In "paper" the previous action is kept after a success, as
+        in the code; the text leaves this open.
 
     References: Schlag, Munkhdalai, Schmidhuber 2021, "Learning associative inference using fast weight memory",
         section 4.2 and appendix I.
@@ -148,8 +148,8 @@ class PomdpGraphBatch(BatchedEnv):
         return {graph.tobytes() for graph in self.params.graphs}
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of copy `index` from its start: `{"adjacency", "goal", "agent", "redraws"}`. The adjacency is
-        `[action][from][to]`, 0 or 1; the redraws are the (goal, agent) that follow one another at successes and
+        """The level of environment `index` from its start: `{"adjacency", "goal", "agent", "redraws"}`. The adjacency
+        is `[action][from][to]`, 0 or 1; the redraws are the (goal, agent) after successive successes and
         time-outs."""
         (goal, agent), *redraws = self.state.places[index].tolist()
         graph = adjacency(self.state.successors[index]).tolist()
@@ -169,7 +169,7 @@ class PomdpGraphBatch(BatchedEnv):
         rules.begin(self.state, index)
 
     def facts(self) -> dict[str, Array]:
-        """Goal and agent, how often the goal was reached, and every edge: the state that an action leads to."""
+        """Goal and agent, number of successes, and every edge: the successor of a state under an action."""
         state, nowhere = self.state, len(self.fact_values["goal"])
         ends = np.where(state.successors < 0, nowhere, state.successors).astype(np.int64)
         moment = {"goal": state.goal.copy(), "agent": state.agent.copy(), "successes": state.successes.copy()}
@@ -216,7 +216,7 @@ class Point(NamedTuple):
 
 
 def paint_graph(state: State, params: Params, index: int, full: bool) -> Canvas:
-    """Environment `index`; the edges are drawn if `full`, or if the agent sees them too."""
+    """Environment `index`; the edges are drawn if `full`, or if the agent observes them."""
     side = int(_SIDE)
     canvas = Canvas(side, side, 26, PAPER, caption_rows=3, freehand=True)
     successors = state.successors[index]
@@ -245,13 +245,13 @@ def _circle(count: int) -> list[Point]:
 
 
 def _draw_edges(canvas: Canvas, places: list[Point], successors: Array, agent: int) -> None:
-    """Arrows that keep to the right, so that the two ways of a pair stay apart; one arrow for equal actions."""
+    """Arrows that keep to the right, so that opposite edges stay apart; one arrow for equal actions."""
     actions: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
     for (start, action), end in np.ndenumerate(successors):
         if end >= 0:
             actions[start, int(end)].append(str(action))
     labels: list[tuple[Point, str, Color]] = []
-    # the agent's own ways out last, on top of the others
+    # edges from the agent's state last, on top of the others
     for (start, end), names in sorted(actions.items(), key=lambda edge: edge[0][0] == agent):
         color = INK if start == agent else LINE
         tail = places[start].towards(places[end], _NODE / 2 + 0.1, 0.35)

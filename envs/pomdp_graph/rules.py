@@ -1,7 +1,7 @@
 """The rules of the graph POMDP for one environment.
 
-All random values are sampled at the start of an episode: the graph, and the places (goal, agent) in the order in which
-they will be used. A level contains all of them, so steps are deterministic.
+All random values are sampled at the start of an episode: the graph, and the placements (goal, agent) in order. A level
+contains all of them, so steps are deterministic.
 """
 
 from typing import NamedTuple
@@ -22,25 +22,25 @@ class State(NamedTuple):
     random: Array  # uint64 [N]: streams of randomness
     over: Array  # bool [N]: the episode has ended
     graph: Array  # int64 [N]: index of the graph in the set, -1 for a given one
-    successors: Array  # int8 [N, S, A]: where an action leads, -1 where it is invalid
-    places: Array  # int8 [N, T + 1, 2]: goal and agent at the start, and after each time that both are placed again
-    place: Array  # int64 [N]: the places in use
-    goal: Array  # int64 [N]: where the reward is
-    agent: Array  # int64 [N]: where the agent is
+    successors: Array  # int8 [N, S, A]: successor under an action, -1 if it is invalid
+    places: Array  # int8 [N, T + 1, 2]: goal and agent at the start and after each new placement
+    place: Array  # int64 [N]: index of the current placement
+    goal: Array  # int64 [N]: state of the goal
+    agent: Array  # int64 [N]: state of the agent
     last_action: Array  # int64 [N]: the previous action, or ACTION_NONE
-    timer: Array  # int64 [N]: steps that earn nothing, towards a new placement
+    timer: Array  # int64 [N]: steps without success since the last placement
     steps: Array  # int64 [N]: steps taken in this episode
     total: Array  # float64 [N]: rewards of this episode
     successes: Array  # int64 [N]: times that the goal was reached
     timeouts: Array  # int64 [N]: times that agent and goal were placed again without success
-    invalid_actions: Array  # int64 [N]: actions that led nowhere
+    invalid_actions: Array  # int64 [N]: invalid actions
 
 
 class Params(NamedTuple):
-    """The constructor's arguments as compiled functions take them."""
+    """The constructor's arguments, in the form of compiled functions."""
 
     graphs: Array  # int8 [G, S, A]: successors of the graphs of the set
-    first_index: int  # Index of copy 0, for one graph per copy
+    first_index: int  # Index of environment 0, for one graph per environment
     random_graph: bool  # Sample a new graph for every episode
     num_steps: int
     patience: int
@@ -72,7 +72,7 @@ def other_than(random: Array, i: int, state: int, num_states: int) -> int:
 
 @kernel
 def draw_places(state: State, i: int, first: int) -> None:
-    """Sample places `first` and after: each goal differs from the one before, each agent from its goal."""
+    """Sample placements from index `first` on: each goal differs from the previous one, each agent from its goal."""
     random, num_states = state.random, state.successors.shape[1]
     for k in range(first, state.places.shape[1]):
         if k == 0:
@@ -128,7 +128,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def observe(state: State, params: Params, i: int, vector: Array) -> None:
-    """Write what the agent of environment i sees, float32 [D]; the layout is in env.py."""
+    """Write the observation of environment i, float32 [D]; the layout is in env.py."""
     num_states, num_actions = state.successors.shape[1], state.successors.shape[2]
     for k in range(len(vector)):
         vector[k] = 0.0

@@ -12,13 +12,13 @@ from ..arrays import Array
 
 
 def sample_graph(random: np.random.RandomState, num_states: int, num_actions: int) -> tuple[Array, int]:
-    """A graph in which every state can be reached from every other, and how many draws were rejected before it.
+    """A graph in which every state can be reached from every other, and the number of samples rejected before it.
 
     Every state gets a way out, then a way in, each over an unused (state, action) pair, never onto itself. So exactly
     2 * num_states pairs are valid, and two actions may share a destination. Accepted if B^(2^num_states) has no zero,
     B being the 0/1 adjacency of all actions together; that also rejects graphs whose cycles share a period.
 
-    Returns successors int8 [num_states, num_actions]: where the action leads, -1 where it is invalid.
+    Returns successors int8 [num_states, num_actions]: the successor under the action, -1 if it is invalid.
     """
     rejected = 0
     while True:
@@ -64,7 +64,7 @@ def adjacency(successors: Array) -> Array:
 
 
 def distances(successors: Array) -> Array:
-    """Fewest actions from each state to each other, int64 [from, to]; -1 where there is no way."""
+    """Fewest actions from each state to each other, int64 [from, to]; -1 without a path."""
     num_states = len(successors)
     steps = np.full((num_states, num_states), -1)
     reached = np.eye(num_states, dtype=bool)
@@ -78,7 +78,7 @@ def distances(successors: Array) -> Array:
 
 
 def _draw(random: np.random.RandomState, num_states: int, num_actions: int) -> Array | None:
-    """One draw, connected or not; None if no pair is left for a way in."""
+    """One sample, connected or not; None if no pair remains for a way in."""
     successors = np.full((num_states, num_actions), -1, np.int8)
     for start in range(num_states):
         others = [state for state in range(num_states) if state != start]

@@ -1,4 +1,4 @@
-"""Two POPGym tasks on a board of which only the last cell is reported: Battleship and MineSweeper."""
+"""Two POPGym tasks on a board of which only the last cell is observed: Battleship and MineSweeper."""
 
 from ...base.compiled import kernel
 from ..arrays import Array
@@ -28,7 +28,7 @@ def start_battleship(state: State, params: Params, i: int) -> None:
 
 @kernel
 def place(state: State, params: Params, i: int, length: int) -> None:
-    """Put a ship on free cells: a uniform cell and one of four directions, again until it fits."""
+    """Put a ship on free cells: sample a uniform cell and one of four directions until it fits."""
     side, placed = params.side, False
     while not placed:
         cell, toward = integer(state.random, i, side * side), integer(state.random, i, 4)
@@ -44,7 +44,7 @@ def place(state: State, params: Params, i: int, length: int) -> None:
 
 @kernel
 def advance_battleship(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Shoot: (reward, whether all ships are sunk, whether the time is over before)."""
+    """Shoot: (reward, whether all ships are sunk, whether time has run out before)."""
     hit = state.hidden[i, action] > 0 and state.marks[i, action] == 0
     state.marks[i, action] = 1
     state.step[i] += 1
@@ -65,7 +65,7 @@ class PopgymBattleshipBatch(BoardBatch):
 
     Description:
         Ships of 2, 3, 3 and 4 cells lie across or down on a board of 8 x 8 (easy), 10 x 10 (medium) or 12 x 12 (hard)
-        cells; they may touch. An action shoots at a cell; a second shot at the same cell is a miss. The agent sees
+        cells; they may touch. An action shoots at a cell; a second shot at the same cell is a miss. The agent observes
         neither the board nor its earlier shots: it needs its previous actions.
 
     Actions: row * side + column of a cell.
@@ -78,8 +78,8 @@ class PopgymBattleshipBatch(BoardBatch):
 
     Episode end: terminated when all ships are sunk; truncated after as many shots as there are cells.
 
-    Differences from popgym: actions there are (row, column); an episode that ends both ways in its last step is
-        terminated here, not truncated as well.
+    Differences from popgym: actions there are (row, column); an episode that terminates in its last step is not
+        also truncated.
     """
 
     symbols = symbols_of((CLASS, "miss"), (CLASS + 1, "hit; with v a ship"), (CLASS + 2, "with v: a ship that was hit"))
@@ -101,8 +101,8 @@ def _mine_sweeper(side: int, mines: int) -> Params:
 
 @kernel
 def start_mine_sweeper(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in environment i: each cell has a mine with the probability that leaves the right number of
-    them."""
+    """Begin a new episode in environment i: each cell gets a mine with the probability that yields the correct
+    number."""
     mines = params.occupied
     for cell in range(params.size):
         mine = integer(state.random, i, params.size - cell) < mines
@@ -113,7 +113,7 @@ def start_mine_sweeper(state: State, params: Params, i: int) -> None:
 
 @kernel
 def advance_mine_sweeper(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Open a cell: (reward, whether the game is lost or won, whether the time is over before)."""
+    """Open a cell: (reward, whether the game is lost or won, whether time has run out before)."""
     mine, opened = state.hidden[i, action] > 0, state.marks[i, action] > 0
     state.step[i] += 1
     state.shown[i, 0] = mines_around(state, params, i, action)
@@ -127,7 +127,7 @@ def advance_mine_sweeper(state: State, params: Params, i: int, action: int) -> t
 
 @kernel
 def mines_around(state: State, params: Params, i: int, cell: int) -> int:
-    """Mines in the 3 x 3 cells around a cell, as far as they lie on the board."""
+    """Mines in the 3 x 3 cells around a cell, those outside the board excluded."""
     side, mines = params.side, 0
     row, col = cell // side, cell % side
     for r in range(max(row - 1, 0), min(row + 2, side)):
@@ -148,7 +148,7 @@ class PopgymMineSweeperBatch(BoardBatch):
     Description:
         Mines lie on a board of 4 x 4 cells with 2 (easy), 6 x 6 with 6 (medium) or 8 x 8 with 10 mines (hard). An
         action opens a cell and reports the number of mines in the 3 x 3 cells around it, itself included. The agent
-        sees neither the board nor the cells it opened: it needs its previous actions.
+        sees neither the board nor the cells it has opened: it needs its previous actions.
 
     Actions: row * side + column of a cell.
 

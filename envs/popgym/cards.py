@@ -16,7 +16,7 @@ NONE = -1  # No card or cell
 
 
 class Kind(NamedTuple):
-    """The feature of cards that a task is about."""
+    """The feature of cards that matters in a task."""
 
     divisor: int
     classes: int
@@ -41,19 +41,19 @@ class State(NamedTuple):
     hidden: Array
     """int16 [N, L]: cards in the order in which they are dealt or lie on the table, or 1 for each occupied cell."""
     marks: Array
-    """int16 [N, M]: what the episode has changed: cells that were opened, or how often each class was dealt."""
+    """int16 [N, M]: changes in the episode: opened cells, or how often each class was dealt."""
     shown: Array
     """int64 [N, 2]: the result of the last action that the observation shows; Concentration: positions, or NONE."""
     pending: Array  # int64 [N]: Concentration: position of a card that waits for a second one, or NONE
-    left: Array  # int64 [N]: pairs or cells that remain to be found
+    left: Array  # int64 [N]: pairs or cells not yet found
 
 
 class Params(NamedTuple):
-    """The numbers of a task at one difficulty, as compiled functions take them."""
+    """The constants of a task at one difficulty, in the form of compiled functions."""
 
     size: int  # L: cards of all packs together, or cells of the board
     num_steps: int  # Steps of the longest episode
-    right: float  # Reward of a right action
+    right: float  # Reward of a correct action
     wrong: float  # Reward of a wrong one
     lost: float = 0.0  # Reward of the action that loses the game
     divisor: int = 1  # See Kind

@@ -33,7 +33,7 @@ def begin(state: State, params: Params, i: int) -> None:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Turn up a card: (reward, whether all are face up, whether the time is over before)."""
+    """Turn up a card: (reward, whether all are face up, whether time has run out before)."""
     first, marks = state.pending[i], state.marks
     cards = 1 if first == NONE else 2
     state.step[i] += 1
@@ -76,8 +76,8 @@ class PopgymConcentrationBatch(CardBatch):
 
     Description:
         Cards lie face down. An action turns up one card, and every second one ends a try: equal cards stay face up,
-        others are turned down again after they were seen. Turning up a card that is face up already ends a try, too.
-        Cards are equal that have the same color (easy, medium) or rank (hard).
+        others are turned down again after one observation. Turning up a card that is already face up also ends a
+        try. Cards of the same color (easy, medium) or rank (hard) are equal.
 
     Actions: the position of a card, 0 to 52 D - 1, with D decks: 1 (easy, hard) or 2 (medium).
 
@@ -90,7 +90,7 @@ class PopgymConcentrationBatch(CardBatch):
 
     Episode end: terminated when all cards are face up; truncated after T = 104 (easy, hard) or 208 (medium) steps.
 
-    Differences from popgym: an episode that ends both ways in its last step is terminated here, not truncated as well.
+    Differences from popgym: an episode that terminates in its last step is not also truncated.
     """
 
     symbols = symbols_of((BACK, "a card face down"), (CLASS, "a card of the first class"))
@@ -116,7 +116,7 @@ class PopgymConcentrationBatch(CardBatch):
         return np.where(values < self.params.classes, CLASS + values, BACK).reshape(-1, 13)
 
     def begin(self, index: int) -> None:
-        """Go to step 0 of the level in `hidden` of copy `index`."""
+        """Go to step 0 of the level in `hidden` of environment `index`."""
         begin(self.state, self.params, index)
 
 

@@ -54,7 +54,7 @@ class PopgymCountRecallBatch(PopgymBatch):
 
     Description:
         In every step one card is dealt from each of two packs: a value and a query. The action should be the number of
-        values of the query's class dealt so far, the one visible included.
+        values of the query's class dealt so far, including the visible one.
         Classes are 2 colors (easy), 4 suits (medium) or 13 ranks (hard).
 
     Actions: the count, from 0 to the number of cards of a class: 26 (easy, medium) or 16 (hard).
@@ -63,8 +63,8 @@ class PopgymCountRecallBatch(PopgymBatch):
 
     Start: two shuffled packs of 1 (easy), 2 (medium) or 4 (hard) decks, the first card of each dealt.
 
-    Rewards: 1 / (52 D - 1) for the right count and minus as much for a wrong one, with D decks. At best 1, random play
-        -0.93 (easy, medium) or -0.88.
+    Rewards: 1 / (52 D - 1) for the correct count and minus as much for a wrong one, with D decks. At best 1, random
+        play -0.93 (easy, medium) or -0.88.
 
     Episode end: terminated when no card is left, after 52 D - 1 steps.
     """
@@ -88,7 +88,7 @@ class PopgymCountRecallBatch(PopgymBatch):
         return params.classes
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of copy `index`: `{"values": [...], "queries": [...]}`, cards in the order of dealing."""
+        """The level of environment `index`: `{"values": [...], "queries": [...]}`, cards in the order of dealing."""
         values, queries = self.state.hidden[index].reshape(2, -1).tolist()
         return {"values": values, "queries": queries}
 

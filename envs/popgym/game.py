@@ -25,7 +25,7 @@ PACK_WIDTH, SMALLEST = 13, 110  # Cards in a row of an image, and pixels of an i
 
 
 def symbols_of(*symbols: tuple[int, str]) -> tuple[tuple[Color, str], ...]:
-    """Colors of PALETTE, by index, and what they stand for."""
+    """Colors of PALETTE, by index, and their meaning."""
     return tuple((PALETTE[color], text) for color, text in symbols)
 
 
@@ -81,7 +81,7 @@ class PopgymBatch(BatchedEnv):
         return 0
 
     def seen(self, index: int) -> Array:
-        """Observation of copy `index` as colors, int64 [rows, columns]: a row for each one-hot."""
+        """Observation of environment `index` as colors, int64 [rows, columns]: a row for each one-hot."""
         observation, groups = self.observe(index), self.groups(self.params)
         colors = np.full((len(groups), max(groups)), DARK)
         first = 0
@@ -91,18 +91,18 @@ class PopgymBatch(BatchedEnv):
         return colors
 
     def table(self, index: int) -> Array:
-        """Hidden cards or cells of copy `index` as colors, int64 [rows, columns]."""
+        """Hidden cards or cells of environment `index` as colors, int64 [rows, columns]."""
         cards = self.state.hidden[index].astype(np.int64)
         return (CLASS + cards // self.params.divisor % self.params.classes).reshape(-1, PACK_WIDTH)
 
     def begin(self, index: int) -> None:
-        """Go to step 0 of the level in `hidden` of copy `index`."""
+        """Go to step 0 of the level in `hidden` of environment `index`."""
         clear(self.state, self.params, index)
 
     # ----------------------------------------------------------------------------------------------------------------
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Draw the observation of copy `index`; with `full`, its hidden cards or cells below it."""
+        """Draw the observation of environment `index`; with `full`, its hidden cards or cells below it."""
         seen = self.seen(index)
         table = self.table(index) if full else np.zeros((0, 0), np.int64)
         gap = int(full)
@@ -114,7 +114,7 @@ class PopgymBatch(BatchedEnv):
         return canvas
 
     def put_deck(self, index: int, level: Mapping[str, Any], key: str, first: int, size: int) -> None:
-        """Check `level[key]`, every card 0..size - 1 once, and put it into places first.. of `hidden`."""
+        """Check that `level[key]` has every card 0..size - 1 once, and copy it to places first.. of `hidden`."""
         deck = check_numbers(f"level[{key!r}]", level[key], size, size)
         if len(np.unique(deck)) < size:
             raise ValueError(f"level[{key!r}] has a card twice; expected each of 0..{size - 1} once")
@@ -127,11 +127,11 @@ class CardBatch(PopgymBatch):
     level_keys = ("deck",)
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of copy `index`: `{"deck": [...]}`, cards in the order in which they are dealt."""
+        """The level of environment `index`: `{"deck": [...]}`, cards in the order in which they are dealt."""
         return {"deck": self.state.hidden[index].tolist()}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Put copy `index` at the start of a level."""
+        """Put environment `index` at the start of a level."""
         self.put_deck(index, level, "deck", 0, self.params.size)
         self.begin(index)
 
@@ -163,12 +163,12 @@ class BoardBatch(PopgymBatch):
         return colors.reshape(self.params.side, self.params.side)
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of copy `index`: the occupied cells, `[(row, col), ...]`."""
+        """The level of environment `index`: the occupied cells, `[(row, col), ...]`."""
         cells = np.argwhere(self.state.hidden[index].reshape(self.params.side, -1))
         return {self.level_keys[0]: [(row, col) for row, col in cells.tolist()]}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Put copy `index` at the start of a level."""
+        """Put environment `index` at the start of a level."""
         (key,), side, occupied = self.level_keys, self.params.side, self.params.occupied
         cells = {check_cell(f"a cell of level[{key!r}]", cell) for cell in level[key]}
         if len(cells) != occupied or not all(0 <= number < side for cell in cells for number in cell):

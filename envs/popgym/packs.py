@@ -33,7 +33,7 @@ class PopgymRepeatFirstBatch(SuitBatch):
 
     Start: a shuffled pack of 1 (easy), 8 (medium) or 16 (hard) decks, its first card dealt.
 
-    Rewards: 1 / (52 D - 1) for the right suit and minus as much for a wrong one, with D decks. At best 1, random play
+    Rewards: 1 / (52 D - 1) for the correct suit and minus as much for a wrong one, with D decks. At best 1, random play
         -0.5.
 
     Episode end: terminated when the last but one card was answered, after 52 D - 1 steps.
@@ -67,8 +67,8 @@ class PopgymRepeatPreviousBatch(SuitBatch):
     """N games of Repeat Previous.
 
     Description:
-        A card is dealt in every step, and the action should be the suit of the card that was dealt k - 1 steps before
-        the one visible: k is 4 (easy), 32 (medium) or 64 (hard).
+        A card is dealt in every step, and the action should be the suit of the card dealt k - 1 steps before the
+        visible one: k is 4 (easy), 32 (medium) or 64 (hard).
 
     Actions: 0 spades, 1 diamonds, 2 clubs, 3 hearts.
 
@@ -76,7 +76,7 @@ class PopgymRepeatPreviousBatch(SuitBatch):
 
     Start: a shuffled pack of 1 (easy), 2 (medium) or 3 (hard) decks, its first card dealt.
 
-    Rewards: 1 / (52 D - k) for the right suit and minus as much for a wrong one, with D decks; 0 before k cards
+    Rewards: 1 / (52 D - k) for the correct suit and minus as much for a wrong one, with D decks; 0 before k cards
         were dealt. At best 1, random play -0.5.
 
     Episode end: terminated when the last but one card was answered, after 52 D - 1 steps.
@@ -111,7 +111,7 @@ class PopgymHigherLowerBatch(CardBatch):
 
     Description:
         A card is visible; the action guesses whether the next one has a higher or a lower rank, from ace (lowest) to
-        king. Who remembers the cards that are gone guesses better.
+        king. Remembering the dealt cards improves the guesses.
 
     Actions: 0 higher, 1 lower.
 
@@ -119,8 +119,8 @@ class PopgymHigherLowerBatch(CardBatch):
 
     Start: a shuffled pack of 1 (easy), 2 (medium) or 3 (hard) decks, its first card dealt.
 
-    Rewards: 1 / (52 D) for a right guess and minus as much for a wrong one, with D decks; 0 if the ranks are equal.
-        Random play 0; guessing by the card visible alone about 0.5.
+    Rewards: 1 / (52 D) for a correct guess and minus as much for a wrong one, with D decks; 0 if the ranks are equal.
+        Random play 0; guessing from the visible card alone about 0.5.
 
     Episode end: terminated when no card is left, after 52 D - 1 steps.
     """
@@ -165,14 +165,15 @@ class PopgymAutoencodeBatch(SuitBatch):
     Description:
         All cards of a pack are dealt, one in each step; then the actions should be their suits, the last card first.
 
-    Actions: 0 spades, 1 diamonds, 2 clubs, 3 hearts; they mean nothing while cards are dealt.
+    Actions: 0 spades, 1 diamonds, 2 clubs, 3 hearts; they have no effect while cards are dealt.
 
     Observations: uint8 [6]: two values, the one-hot of 0 (answer) or 1 (watch), and four, the one-hot suit of the card
         dealt last. The last card of the pack is shown with "answer"; from the first answer on the suit is spades.
 
     Start: a shuffled pack of 1 (easy), 2 (medium) or 3 (hard) decks, its first card dealt.
 
-    Rewards: 1 / (52 D) for the right suit and minus as much for a wrong one, with D decks. At best 1, random play -0.5.
+    Rewards: 1 / (52 D) for the correct suit and minus as much for a wrong one, with D decks. At best 1, random play
+        -0.5.
 
     Episode end: terminated by the last answer, after 104 D - 1 steps.
     """

@@ -1,6 +1,6 @@
 """Cued Catch, T-maze and Sequence Recall on the pycolab engine: the readable references of the compiled environments.
 
-A game of the same level under the same actions equals the compiled environment frame by frame (tests/envs/pycolab_games
+With the same level and actions a game equals the compiled environment frame by frame (tests/envs/pycolab_games
 compares them), a hundred times slower. `make_game` builds one; `game.its_showtime()` is the first observation and
 `game.play(action)` each next one, with the action numbers of the compiled environment; `planes` turns what both return
 into the observation of the compiled environment.
@@ -22,10 +22,10 @@ def make_game(name: str, level: dict[str, Any] | None = None, **parameters: Any)
     """A pycolab game of the environment `name` (its short name, a twin's too), ready for `its_showtime`.
 
     Args:
-        level: in the form of the environment's levels; None draws one.
+        level: in the form of the environment's levels; None samples one.
         parameters: those of the environment, with its defaults.
 
-    Raises ValueError for whatever the environment itself refuses, and for environments without a pycolab game.
+    Raises ValueError like the environment itself, and for environments without a pycolab game.
     """
     batch = make_batch(name, 1, **parameters)
     environment, values = find_environment(name)

@@ -13,5 +13,5 @@ def board(lines: Sequence[str]) -> Array:
 
 
 def cells(codes: Array, character: str) -> Array:
-    """Where a character stands: bool, of the shape of `codes`."""
+    """Positions of a character: bool, of the shape of `codes`."""
     return codes == ord(character)

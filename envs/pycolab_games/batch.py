@@ -1,4 +1,4 @@
-"""`--env-args engine=pycolab`: games on the pycolab engine behind the interface of the compiled environments."""
+"""`--env-args engine=pycolab`: games on the pycolab engine with the interface of the compiled environments."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +20,7 @@ class Game(NamedTuple):
 
     make: Callable[..., Engine]
     characters: str  # The characters of the planes, in order
-    repaint: dict[str, str]  # Characters of the board that look like others
+    repaint: dict[str, str]  # Characters of the board that are displayed as others
 
 
 GAMES = {
@@ -88,7 +88,7 @@ def looks(game: Game) -> Array:
 
 
 def find_game(name: str) -> Game:
-    """The game of a short name; ValueError names those that there are."""
+    """The game of a short name. Raises ValueError with the existing names."""
     if name not in GAMES:
         raise ValueError(f"no pycolab game of {name!r}; there are: {', '.join(GAMES)}")
     return GAMES[name]

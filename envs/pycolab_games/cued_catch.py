@@ -45,7 +45,7 @@ def make_game(
 
 
 class Ball(Sprite):
-    """Waits unseen for the end of the teaching phase, then flies leftwards, again and again."""
+    """Waits invisibly for the end of the teaching phase, then repeatedly flies left."""
 
     def __init__(self, corner: Any, position: Any, character: str) -> None:
         super().__init__(corner, position, character)
@@ -54,7 +54,7 @@ class Ball(Sprite):
 
     @property
     def starts(self) -> bool:
-        """Whether the ball is where every trial but the first begins."""
+        """Whether the ball is at the starting position of all trials but the first."""
         return self.position == self._start
 
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
@@ -68,7 +68,7 @@ class Ball(Sprite):
 
 
 class Player(MazeWalker):
-    """Changes between the rows of the balls, and is rewarded for standing where the wanted one arrives."""
+    """Moves between the rows of the balls, and is rewarded in the row of the correct one when it arrives."""
 
     def __init__(self, corner: Any, position: Any, character: str, free_trials: int, sigma: float) -> None:
         super().__init__(corner, position, character, impassable="", confined_to_board=True)

@@ -35,7 +35,7 @@ BOARD = (
 )
 LIGHTS = "1234"
 NOTES = "abcd"
-"""Drapes that show, for each light, the cells of the upper wall with the places where it is wanted (for the twin)."""
+"""Drapes that show, for each light, its places in the sequence on the upper wall (for the twin)."""
 REPAINT = {"%": "#"} | dict(zip(NOTES, LIGHTS, strict=True))
 UP, DOWN, LEFT, RIGHT = range(4)
 
@@ -86,7 +86,7 @@ class Player(MazeWalker):
 
 
 class Pen(Drape):
-    """Surrounds the player until it is free. Only to look at: not the pen keeps the player in place."""
+    """Surrounds the player until it is free. Only decoration: the pen does not keep the player in place."""
 
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
         if the_plot["free"]:
@@ -94,7 +94,7 @@ class Pen(Drape):
 
 
 class Note(Drape):
-    """Writes on the upper wall at which places of the sequence a light is still to be entered."""
+    """Shows on the upper wall at which places of the sequence a light must still be entered."""
 
     def __init__(self, curtain: Any, character: str, light: str, sequence_length: int) -> None:
         super().__init__(curtain, character)
@@ -157,7 +157,7 @@ class Mask(Drape):
             yield
 
     def _only(self, lit: str | None, lights: Any) -> None:
-        """Let no light be seen but `lit`."""
+        """Hide all lights except `lit`."""
         self.curtain[:] = False
         for light in LIGHTS:
             if light != lit:

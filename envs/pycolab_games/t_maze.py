@@ -1,4 +1,4 @@
-"""The T-maze on the pycolab engine: a player with a window on a large environment, of which every drape shows its part.
+"""The T-maze on the pycolab engine: a player with a window on a large map, of which every drape shows a part.
 
 The environment is an array of characters; the board is the window of 7 x 11 cells. The cue is fixed to the window.
 Update groups: the cue (which also keeps time), the player, then everything that belongs to the environment.
@@ -80,7 +80,7 @@ def draw_environment(difficulty: int, half_width: int | None) -> Array:
 
 
 class Cue(Drape):
-    """Shows where the goal is until the player has left the room; charges every frame and ends the game in time."""
+    """Shows the side of the goal until the player has left the room; applies the cost per frame and the time limit."""
 
     def __init__(self, curtain: Any, character: str, after_teleport: bool) -> None:
         super().__init__(curtain, character)
@@ -96,12 +96,11 @@ class Cue(Drape):
 
 
 class Player(Sprite):
-    """Walks through the environment, and from the teleporter is carried to limbo and on to the maze.
+    """Walks through the environment; the teleporter takes it to limbo and then to the maze.
 
-    The window follows every step, unless it would leave the environment; then the player moves inside the window, and
-    stays off its middle. The original game does not move the player: it moves the environment under the window, so that
-    afterwards the edges of the environment lie elsewhere, and shows the opposite edge beyond them. `_first_col` is
-    where its left edge then is.
+    The window follows every step, unless it would leave the environment; then the player moves inside the window,
+    off-center. The original game does not move the player: it moves the environment under the window, so that its
+    edges move, and shows the opposite edge beyond them. `_first_col` is the resulting left edge.
     """
 
     def __init__(
@@ -112,7 +111,7 @@ class Player(Sprite):
         self._limbo_time, self._entry_row = limbo_time, row
         self._first_col = 0
         self.place = self.previous = self.Position(6, 94)
-        """Where the player stands in the environment, and where it stood one frame before."""
+        """The player's position in the environment, and its position one frame before."""
         self.window = (3, 89)  # Upper left cell of the window in the environment
 
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
@@ -142,7 +141,7 @@ class Player(Sprite):
 
 
 class Scenery(Drape):
-    """Shows those of its cells of the environment that the window covers."""
+    """Shows its cells of the environment inside the window."""
 
     def __init__(self, curtain: Any, character: str, cells: Array) -> None:
         super().__init__(curtain, character)
@@ -155,7 +154,7 @@ class Scenery(Drape):
 
 
 class Teleporter(Scenery):
-    """Appears after a while, and then sends off a player who stands on it."""
+    """Appears after a delay, and then teleports a player on it."""
 
     def __init__(self, curtain: Any, character: str, cells: Array, delay: int) -> None:
         super().__init__(curtain, character, np.zeros_like(cells))
@@ -170,7 +169,7 @@ class Teleporter(Scenery):
 
 
 class Goal(Scenery):
-    """Pays one frame after the player has stepped on it, if there is time left, and then ends the game."""
+    """Rewards the player one frame after it stepped on the pad, if time remains, and then ends the game."""
 
     def __init__(self, curtain: Any, character: str, cells: Array, reward: float) -> None:
         super().__init__(curtain, character, cells)

@@ -22,7 +22,7 @@ _LIT: tuple[Color, ...] = ((0, 225, 0), (240, 30, 30), (60, 90, 255), (255, 225,
 _UNLIT: tuple[Color, ...] = ((24, 64, 24), (72, 26, 26), (30, 36, 78), (70, 64, 22))
 
 
-FEW = 100_000  # Sequences beyond which one hardly occurs again
+FEW = 100_000  # Number of sequences above which repeats are rare
 
 
 class SequenceRecallBatch(BatchedEnv):
@@ -30,9 +30,9 @@ class SequenceRecallBatch(BatchedEnv):
 
     Description:
         Four lights (left, top, right, bottom) surround a player in a pen. They go on and off in a random sequence; then
-        the pen opens, and the player should enter the lights in the order in which they went on. A light that is
-        entered goes on, right or wrong, and counts for the next place of the sequence; it goes off when the player
-        stands on floor again. To enter the same light twice the player must leave it in between.
+        the pen opens, and the player must enter the lights in the same order. A light that the player enters turns on,
+        correct or not, and counts as the next element of the sequence; it turns off when the player is on floor again.
+        To enter the same light twice, the player must leave it in between.
         Each place of the sequence takes `demo_light_off_frames` frames without and `demo_light_on_frames` with its
         light; the first move takes effect in frame 362. Each of these durations, and the pause after the demonstration,
         is at least 2 frames.
@@ -49,22 +49,22 @@ class SequenceRecallBatch(BatchedEnv):
     Start: the player in the pen in the middle (8, 10); a sequence of independent, uniform lights.
 
     Rewards: 1 for entering the light that is next in the sequence; -0.005 in every frame from frame 2 on but the last.
-        At best 4 - 0.005 (362 + moves), 2.1105 on average over the 256 sequences; waiting for the time-out gets -4.99,
+        At best 4 - 0.005 (362 + moves), 2.1105 on average over the 256 sequences; waiting for the time-out -4.99,
         random play -1.14.
 
     Episode end: terminated three frames after the last light was entered, or at frame `timeout_frames` (one later if
         the last light was entered in frame timeout_frames - 2).
 
-    Info: `solved` (the whole sequence was right), `correct` (lights entered at their place of the sequence).
+    Info: `solved` (the complete sequence was correct), `correct` (correct elements).
 
     Args:
-        num_envs: how many games.
+        num_envs: number of environments.
         sequence_length: lights in the sequence.
         demo_light_on_frames: frames for which the demonstration shows a light.
         demo_light_off_frames: frames before each light of the demonstration.
         pause_frames: frames between the demonstration and the opening of the pen.
         timeout_frames: frame in which the episode ends at the latest; -1 for no time-out.
-        show_sequence: show what remains of the sequence all the time: the memory-free twin.
+        show_sequence: always show the rest of the sequence: the memory-free twin.
         engine: "compiled", or "pycolab": the same rules as readable games, a hundred times slower (`--env-args`).
         batch: `first_index` and `render_mode`, see BatchedEnv.
 
@@ -137,7 +137,7 @@ class SequenceRecallBatch(BatchedEnv):
         }
 
     def facts(self) -> dict[str, Array]:
-        """The sequence, its next light to be entered, the light that is on, the phase, and how many were right."""
+        """The sequence, its next light, the light that is on, the phase, and the number of correct lights."""
         state, length = self.state, self.params.sequence_length
         padded = np.pad(state.sequence.astype(np.int64), ((0, 0), (0, 1)), constant_values=NUM_LIGHTS)
         moments = [rules.scene(state, self.params, i) for i in range(self.num_envs)]
@@ -155,7 +155,7 @@ class SequenceRecallBatch(BatchedEnv):
         return {bytes(each) for each in product(range(NUM_LIGHTS), repeat=length)}
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of copy `index`: `{"sequence": [...]}`, lights 0 left, 1 top, 2 right, 3 bottom."""
+        """The level of environment `index`: `{"sequence": [...]}`, lights 0 left, 1 top, 2 right, 3 bottom."""
         return {"sequence": self.state.sequence[index].tolist()}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
@@ -182,7 +182,7 @@ class SequenceRecallBatch(BatchedEnv):
         return canvas
 
     def _draw_sequence(self, canvas: Canvas, index: int) -> None:
-        """The lights of the sequence, those that are done smaller."""
+        """The lights of the sequence, completed ones smaller."""
         canvas.text(ROWS + 0.5, 0.5, "sequence:", height=0.9)
         for place, light in enumerate(self.state.sequence[index][:14]):
             done = place < self.state.entered[index]

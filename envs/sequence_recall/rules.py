@@ -37,7 +37,7 @@ def _light_map() -> Array:
 
 
 def _boards() -> Array:
-    """Planes without the player, uint8 [2, 5, 17, 21, 8], for a pen that is there or gone, and no or one light on."""
+    """Planes without the player, uint8 [2, 5, 17, 21, 8], with and without the pen, with no or one light on."""
     codes = np.zeros((2, NUM_LIGHTS + 1, ROWS, COLS), np.int64)
     codes[:, :, [0, -1]] = codes[:, :, :, [0, -1]] = WALL
     codes[0, :, START[0] - 1 : START[0] + 2, START[1] - 1 : START[1] + 2] = WALL
@@ -60,15 +60,15 @@ class State(NamedTuple):
     sequence: Array  # int8 [N, L]: the lights to be entered, 0 left, 1 top, 2 right, 3 bottom
     row: Array  # int64 [N]: position of the player
     col: Array  # int64 [N]: position of the player
-    lit: Array  # int64 [N]: the light that the player has put on, 0 none, else 1 + its number
-    entered: Array  # int64 [N]: lights entered so far, right or wrong
-    correct: Array  # int64 [N]: lights entered at their place of the sequence
+    lit: Array  # int64 [N]: the light that the player has turned on, 0 none, else 1 + its number
+    entered: Array  # int64 [N]: lights entered so far, correct or not
+    correct: Array  # int64 [N]: correct elements
     deadline: Array  # int64 [N]: frame in which the episode ends
-    solved: Array  # bool [N]: the whole sequence was right
+    solved: Array  # bool [N]: the complete sequence was correct
 
 
 class Params(NamedTuple):
-    """The constructor's arguments as compiled functions take them."""
+    """The constructor's arguments, in the form of compiled functions."""
 
     sequence_length: int
     off_frames: int
@@ -125,7 +125,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def scene(state: State, params: Params, i: int) -> tuple[int, int, int, bool, int]:
-    """Things that environment i shows: (player's row, column, light on or 0, whether free, first place shown)."""
+    """Contents of environment i: (player's row, column, light on or 0, whether free, first place shown)."""
     frame, lit, entered = state.frame[i], state.lit[i], state.entered[i]
     place = min(frame // params.cycle_frames, params.sequence_length - 1)
     demonstrated = state.sequence[i, place] + 1
@@ -137,7 +137,7 @@ def scene(state: State, params: Params, i: int) -> tuple[int, int, int, bool, in
 
 @kernel
 def observe(state: State, params: Params, i: int, planes: Array) -> None:
-    """Write what the agent of environment i sees: binary planes [17, 21, 8]."""
+    """Write the observation of environment i: binary planes [17, 21, 8]."""
     row, col, lit, free, first = scene(state, params, i)
     board = _BOARDS[np.intp(free), lit]
     for r in range(ROWS):

@@ -46,8 +46,8 @@ class TMazeBatch(BatchedEnv):
         goal. A teleporter appears along the upper wall of the room after `teleport_delay` frames. It leads to
         limbo, where the player can only wait, and after `limbo_time` frames to the middle of a corridor. From each end
         of the corridor an arm leads down to a goal pad. The cue disappears when the player is teleported.
-        With f the frame in which the teleporter is taken, limbo is seen in frames f + 1 to f + limbo_time - 1, the maze
-        from frame f + limbo_time on (f + 1 without limbo), and the moves of its first two frames are ignored.
+        With f the frame in which the teleporter is taken, limbo is visible in frames f + 1 to f + limbo_time - 1, the
+        maze from frame f + limbo_time on (f + 1 without limbo), and the moves of its first two frames are ignored.
 
     Actions: 0 up, 1 down, 2 left, 3 right, 4 stay. Walls block; speckle only looks like wall.
 
@@ -61,31 +61,31 @@ class TMazeBatch(BatchedEnv):
 
     Start: the player below the middle of the room; the goal is left or right with probability 1/2.
 
-    Rewards: -0.001 in every frame from frame 2 on but the last; +1 (right goal) or -1 (wrong goal) in the frame after
-        the pad was stepped on. At best, with the defaults, 0.613 (left, 389 steps) and 0.611 (right, 391 steps); the
-        time-out costs -0.998, which is what random play gets.
+    Rewards: -0.001 in every frame from frame 2 on but the last; +1 (correct goal) or -1 (wrong goal) in the frame
+        after the player reaches the pad. At best, with the defaults, 0.613 (left, 389 steps) and 0.611 (right, 391
+        steps); a time-out, as in random play, gives -0.998.
 
     Episode end: terminated one frame after the reward of a goal, or at frame `timeout_frames`.
 
-    Info: `solved` (the right goal was reached in time), `finished` (a goal was reached in time).
+    Info: `solved` (the correct goal was reached in time), `finished` (a goal was reached in time).
 
     Endless: with `endless=True` the episode does not end at a goal. In the frame that would be its last, one frame
         after the reward, a new trial begins: the player is back in the room, and a new goal (left or right with
         probability 1/2) and new speckle are sampled. The teleporter appears `teleport_delay` - 1 frames later; a trial
-        has the same frames as an episode otherwise. The new cue replaces the old one, so the agent must overwrite what
-        it stored. Every frame from frame 2 on but the last costs 0.001, the first frame of a trial included. The
-        episode is terminated at frame `timeout_frames` only. Info: `decisions` (goals reached) and `correct` (right
-        ones) as well; `solved` is that of the latest goal.
+        has the same frames as an episode otherwise. The new cue replaces the old one, so the agent must overwrite its
+        memory. Every frame from frame 2 on but the last costs 0.001, the first frame of a trial included. The
+        episode is terminated at frame `timeout_frames` only. Info: `decisions` (goals reached) and `correct`
+        (correct ones) as well; `solved` is that of the latest goal.
 
     Args:
-        num_envs: how many games.
+        num_envs: number of environments.
         difficulty: 0 to 5: mazes whose outer walls are 10, 15, 22, 35, 56 or 92 columns from the middle.
         limbo_time: frames in limbo: 0 for none, or at least 2.
-        teleport_delay: the teleporter appears in frame teleport_delay - 1 (0 and 1: it is there from the start).
+        teleport_delay: the teleporter appears in frame teleport_delay - 1 (0 and 1: from the start).
         timeout_frames: frame in which the episode ends at the latest; -1 for no time-out.
         cue_after_teleport: keep showing the cue: the memory-free twin.
         endless: a new trial with another cue follows every goal, until `timeout_frames`, which must be positive.
-        half_width: columns from the middle of the maze to its outer walls, 4 to 92; None: as the difficulty says. The
+        half_width: columns from the middle of the maze to its outer walls, 4 to 92; None: set by the difficulty. The
             fewest moves to a pad are half_width + 2; from difficulty 4 on, one less to the left, one more to the right.
             Short settings to learn quickly: difficulty 0, half_width 5, limbo_time 40, teleport_delay 1.
         engine: "compiled", or "pycolab": the same rules as readable games, a hundred times slower (`--env-args`).
@@ -93,8 +93,8 @@ class TMazeBatch(BatchedEnv):
 
     Differences from the original: no action quits the game; a "down" right after stepping on a pad is blocked by the
         wall below it, where the original walks into that wall in the last two observations; limbo_time 1 is refused,
-        since the original then leaves limbo to a wrong place; with limbo_time 2 the original may misplace the right pad
-        by one cell, here it stays in place.
+        since the original then leaves limbo to a wrong position; with limbo_time 2 the original may misplace the right
+        pad by one cell, here it stays in place.
 
     References: Stepleton et al. 2018, "Low-pass recurrent neural networks", 5.2.2 and B.2.
     """
@@ -169,8 +169,8 @@ class TMazeBatch(BatchedEnv):
         )
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of copy `index`: `{"goal", "speckle"}`. goal: 0 left, 1 right. speckle: bool [77, 191], the cells
-        of the map that look like wall but are not."""
+        """The level of environment `index`: `{"goal", "speckle"}`. goal: 0 left, 1 right. speckle: bool [77, 191], the
+        cells of the map that look like wall but are not."""
         speckle = unpack(self.state.board[index] & self.params.speckle)
         return {"goal": int(self.state.goal[index]), "speckle": speckle}
 
@@ -194,7 +194,7 @@ class TMazeBatch(BatchedEnv):
         return pack(speckle)
 
     def facts(self) -> dict[str, Array]:
-        """Goal, place, whether the cue shows, and the pad that was reached."""
+        """Goal, place, whether the cue is visible, and the pad that was reached."""
         state, rules = self.state, self.params.rules
         in_room = state.frame <= state.arrival - rules.journey_time
         return {
@@ -213,7 +213,7 @@ class TMazeBatch(BatchedEnv):
         return canvas
 
     def _paint_map(self, index: int) -> Canvas:
-        """Room and limbo above, the maze below, and the view with the cue where the player is."""
+        """Room and limbo above, the maze below, and the view with the cue at the player's position."""
         maze, state = self.maze, self.state
         first, last = min(maze.left, 89) - 2, max(maze.right, 145) + 3
         height, width = min(maze.top + 11, ROWS), last - first
@@ -240,7 +240,7 @@ TMaze = single(TMazeBatch)
 
 
 def _draw_cells(canvas: Canvas, planes: Array, top: int, left: int) -> None:
-    """Paint what the agent observes, planes [7, 11, 5], with its first cell at (top, left)."""
+    """Paint an observation, planes [7, 11, 5], with its first cell at (top, left)."""
     for row, col in np.ndindex(VIEW_ROWS, VIEW_COLS):
         code = int(planes[row, col].argmax())
         canvas.fill(top + row, left + col, _COLORS.get(code, BLACK))

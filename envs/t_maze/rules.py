@@ -46,7 +46,7 @@ ENTRY_COL = 94
 
 
 class Maze(NamedTuple):
-    """Where one maze lies."""
+    """Position of one maze."""
 
     top: int  # Row of the upper outer wall
     left: int  # Column of the left outer wall
@@ -124,23 +124,23 @@ class State(NamedTuple):
     random: Array  # uint64 [N]: streams of randomness
     over: Array  # bool [N]: the episode has ended
     frame: Array  # int64 [N]: 0 at the first observation
-    goal: Array  # int64 [N]: the arm that the cue names, 0 left or 1 right
+    goal: Array  # int64 [N]: the arm that the cue indicates, 0 left or 1 right
     board: Array  # uint64 [N, 77, 4]: bits of the cells that look like wall
     row: Array  # int64 [N]: position of the player on the map
     col: Array  # int64 [N]: position of the player on the map
     left: Array  # int64 [N]: first column of the window
     leftmost: Array  # int64 [N]: the window stays within columns leftmost .. leftmost + 190.
-    arrival: Array  # int64 [N]: frame in which the maze comes into view
+    arrival: Array  # int64 [N]: frame in which the maze becomes visible
     deadline: Array  # int64 [N]: frame in which the episode, or the trial of an endless one, ends
     finished: Array  # bool [N]: a goal pad was reached in time
-    solved: Array  # bool [N]: the pad that the cue named was reached in time, the latest pad of an endless episode
+    solved: Array  # bool [N]: the correct pad was reached in time; the latest pad of an endless episode
     begun: Array  # int64 [N]: frame in which the trial began; 0 unless the episode is endless.
     decisions: Array  # int64 [N]: pads reached in an endless episode
-    correct: Array  # int64 [N]: those among them that the cues named
+    correct: Array  # int64 [N]: correct pads among them
 
 
 class Rules(NamedTuple):
-    """The values that the compiled functions need to know of the constructor's arguments."""
+    """Values that compiled functions need from the constructor's arguments."""
 
     limbo_time: int
     journey_time: int  # Frames from the teleporter to the maze: max(1, limbo_time)
@@ -234,7 +234,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
         return STEP_REWARD, False, False
     over = frame >= deadline
     reward = STEP_REWARD if frame > 1 and not over else 0.0
-    if row == rules.pad_row and not over:  # a pad pays one frame after it was stepped on, if there is time left
+    if row == rules.pad_row and not over:  # rewarded one frame after the player reached it, if time remains
         right = (col >= rules.right_pad) == (state.goal[i] == 1)
         reward += PAD_REWARD if right else -PAD_REWARD
         deadline, state.finished[i], state.solved[i] = frame + 1, True, right
@@ -274,7 +274,7 @@ def walk(walls: Array, row: int, col: int, left: int, leftmost: int, action: int
 
 @kernel
 def scene(state: State, rules: Rules, i: int) -> tuple[int, int, int, bool, int]:
-    """Things that environment i shows: (player's row, column, first column of the window, teleporter or not, cue or
+    """Contents of environment i: (player's row, column, first column of the window, teleporter or not, cue or
     -1)."""
     frame, goal = state.frame[i], state.goal[i]
     in_room = frame <= state.arrival[i] - rules.journey_time
@@ -285,7 +285,7 @@ def scene(state: State, rules: Rules, i: int) -> tuple[int, int, int, bool, int]
 
 @kernel
 def observe(state: State, params: Params, i: int, planes: Array) -> None:
-    """Write what the agent of environment i sees: binary planes [7, 11, 5]."""
+    """Write the observation of environment i: binary planes [7, 11, 5]."""
     rules, board = params.rules, state.board[i]
     row, col, left, teleporter, cue = scene(state, rules, i)
     top = row - AHEAD
@@ -302,7 +302,7 @@ def observe(state: State, params: Params, i: int, planes: Array) -> None:
         observe_pad(planes, TELEPORTER_ROW - top, TELEPORTER_COL - left)
     observe_pad(planes, rules.pad_row - top, rules.left_pad - left)
     observe_pad(planes, rules.pad_row - top, rules.right_pad - left)
-    if cue >= 0:  # in front of the map
+    if cue >= 0:  # left of the map
         for r in range(CUE_ROW, CUE_ROW + CUE_ROWS):
             for c in range(9 * cue, 9 * cue + CUE_COLS):
                 for plane in range(5):
@@ -313,7 +313,7 @@ def observe(state: State, params: Params, i: int, planes: Array) -> None:
 
 @kernel
 def observe_pad(planes: Array, row: int, col: int) -> None:
-    """Show those of the three cells from (row, col) on that lie in the window."""
+    """Show the three cells from (row, col) on, as far as they are inside the window."""
     if 0 <= row < VIEW_ROWS:
         for c in range(max(col, 0), min(col + PAD_WIDTH, VIEW_COLS)):
             put(planes, row, c, NOTHING, PAD)

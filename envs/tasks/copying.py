@@ -19,7 +19,7 @@ ORDERS = ("copy", "reverse", "double")
 def fill(
     random: Array, low: int, high: int, symbols: int, number: bool, order: int, inputs: Array, targets: Array
 ) -> None:
-    """inputs [T, B], targets [T, B, 1] of sequences of low..high symbols; symbol `symbols` says that one has ended."""
+    """inputs [T, B], targets [T, B, 1] of sequences of low..high symbols; symbol `symbols` marks the end of one."""
     for i in range(inputs.shape[1]):
         length = low + integer(random, i, high - low + 1)
         for t in range(high + 1):
@@ -35,11 +35,11 @@ def fill(
 
 
 class Copying(Task):
-    """A sequence is shown, ended by a symbol of its own, and queried at blank steps: in order, backwards or twice.
+    """A sequence is shown, followed by an end symbol, and queried at blank steps: in order, backwards or twice.
 
     Args:
-        length: of a sequence, a number or (smallest, largest), sampled uniformly for each.
-        num_symbols: how many there are.
+        length: length of a sequence, a number or (smallest, largest), sampled uniformly for each.
+        num_symbols: number of symbols.
         order: "copy", "reverse" or "double".
         number: the first symbol is not 0, as of decimal numbers.
     """

@@ -32,7 +32,7 @@ def is_new(inputs: Array, i: int, pairs: int, length: int, first: int) -> bool:
 @kernel
 def fill(random: Array, pairs: int, length: int, inputs: Array, targets: Array, alphabet: Array, code: Array) -> None:
     """inputs [T, B], targets [T, B, 1]; alphabet [26] and code [26] are scratch. The first 13 letters of the shuffled
-    alphabet are sources, the other 13 what they are translated to."""
+    alphabet are sources, the other 13 their translations."""
     for i in range(inputs.shape[1]):
         draw_order(random, i, alphabet)
         for k in range(SOURCES):
@@ -47,7 +47,7 @@ def fill(random: Array, pairs: int, length: int, inputs: Array, targets: Array, 
         fresh, tries = False, 0
         while not fresh:
             tries += 1
-            if tries % TRIES == 0:  # a support of one letter alone allows no new word
+            if tries % TRIES == 0:  # a support with a single letter allows no new word
                 inputs[0, i] = alphabet[integer(random, i, SOURCES)]
                 inputs[length, i] = code[inputs[0, i]]
             for k in range(length):
@@ -67,15 +67,15 @@ class Dictionary(Task):
     26 letters are split into 13 sources and 13 targets with a random one-to-one code, again in every sequence. The
     query is a new word made of letters seen in the examples.
 
-    Left open by the paper and settled so: a query's letters are drawn from the letters of the support as they stand
-    there (a frequent one more often); for words of one letter it is one of the examples; only the answer counts in the
+    Choices left open by the paper: a query's letters are sampled from the positions of the support (frequent letters
+    more often); for words of one letter it is one of the examples; only the answer counts in the
     loss, at the placeholders.
     """
 
     symbols = True
     inputs = LETTERS + 4
     classes = LETTERS
-    chance = 1 / LETTERS  # which letters are answers at all is to be remembered, too
+    chance = 1 / LETTERS  # the set of answer letters must be remembered, too
 
     def __init__(self, num_sequences: int, *, num_pairs: int = 8, length: int = 4, **common: Any) -> None:
         super().__init__(num_sequences, **common)

@@ -19,12 +19,12 @@ OPERATIONS = {
     "algebra": ("+", "-", "*"),
     "algebra-control": ("+", "-", "if"),
 }
-EXAMPLES = 2000  # Programs that the likeliest digit is counted in
+EXAMPLES = 2000  # Number of programs for the frequency of the most common digit
 PADDING, START, END = ".", "~", "!"
 _KEYWORDS = ("if", "for", "else", "range")
 _TOKENS = {*"0123456789", *"+-*=:/() x|<>[]", PADDING, START, END, *_KEYWORDS, *"".join(_KEYWORDS)}
 VOCABULARY = ("_unk_", "_null_", "_eos_", "|", *sorted(_TOKENS - {"|"}))
-"""All symbols by their number; the first stands for an unknown one."""
+"""All symbols by index; the first is the unknown symbol."""
 _NUMBER = {token: number for number, token in enumerate(VOCABULARY)}
 
 
@@ -62,15 +62,15 @@ def program(random: Array, i: int, operations: tuple[str, ...], length: int, nes
 class Execute(Task):
     """A program character by character, padded; then blank steps at which the digits of its value are queried.
 
-    Only the value's own digits are queried, the most significant first; padding behind them is not. The paper takes
-    the value modulo 10^length, its code modulo 10^(length + 1), as here.
+    Only the value's own digits are queried, the most significant first, but not the padding after them. The paper's
+    value is modulo 10^length, that of its code modulo 10^(length + 1), as here.
 
     Args:
         operations: "addition", "control", "program", "algebra" or "algebra-control".
         length: digits of a literal, 1 to 9.
         nesting: operations of a program.
         mix: length and nesting are sampled uniformly from 1 up to these for every program (the paper's curriculum);
-            without it every program is of the greatest difficulty.
+            without it every program has the highest difficulty.
     """
 
     symbols = True
@@ -98,7 +98,7 @@ class Execute(Task):
         self.chance = self._likeliest()
 
     def _likeliest(self) -> float:
-        """The share of the commonest digit in values: sums begin with 1 more often than not."""
+        """The share of the most common digit in values: sums often begin with 1."""
         random = streams(0, range(1))
         counts = Counter(digit for _ in range(EXAMPLES) for digit in self._program(random, 0)[1])
         return max(counts.values()) / counts.total()

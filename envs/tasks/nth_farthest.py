@@ -53,8 +53,8 @@ def fill(random: Array, features: int, inputs: Array, targets: Array, labels: Ar
 class NthFarthest(Task):
     """`num_objects` vectors with labels in random order; the answer is the label of the n-th farthest from vector m.
 
-    n = 0 asks for the farthest, n = num_objects - 1 for m itself: the paper's words. Its released code sorts distances
-    upwards, which numbers the same questions the other way round.
+    n = 0 queries the farthest, n = num_objects - 1 m itself, as in the paper's text. Its released code sorts distances
+    in ascending order, which reverses n.
     """
 
     def __init__(self, num_sequences: int, *, num_objects: int = 8, num_features: int = 16, **common: Any) -> None:

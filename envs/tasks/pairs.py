@@ -73,18 +73,18 @@ def fill(
 
 
 class Pairs(Task):
-    """Keys are shown with a value each, some again with a new one; then keys alone, for their newest value.
+    """Keys are shown with one value each, some again with a new one; then keys alone query their newest value.
 
     Keys are random unit vectors, new in every sequence; values are one-hot.
 
     Args:
-        pairs: how many, a number or (smallest, largest), sampled uniformly for each sequence.
-        writes: how often a random key gets a new value after all have been shown, a number or a range.
+        pairs: number of pairs, or (smallest, largest), sampled uniformly for each sequence.
+        writes: number of random keys that get a new value after all have been shown, or a range.
         similarity: mean cosine of two keys, in 0..1, a number or a range.
         key_size: features of a key.
-        num_values: how many values there are.
-        num_queries: questions at the end, each about a random key.
-        twin: questions show the value: the task without memory.
+        num_values: number of values.
+        num_queries: queries at the end, each of a random key.
+        twin: queries show the value: the task without memory.
     """
 
     def __init__(

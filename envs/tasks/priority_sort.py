@@ -35,7 +35,7 @@ def fill(random: Array, items: int, outputs: int, bits: int, inputs: Array, targ
 class PrioritySort(Task):
     """`num_items` random binary vectors with priorities in (-1, 1), then the `num_outputs` highest, highest first.
 
-    The steps with a query show a flag of their own; each bit is a class of two.
+    Steps with a query show a separate flag; each bit is one of two classes.
     """
 
     classes = 2

@@ -41,14 +41,14 @@ def fill(
 
 
 class Recall(Task):
-    """A symbol, then `delay` steps of distractors, then a flag that asks for it.
+    """A symbol, then `delay` steps of distractors, then a flag that queries it.
 
     Args:
-        delay: steps between cue and question, a number or (smallest, largest), sampled uniformly for each sequence.
+        delay: steps between cue and query, a number or (smallest, largest), sampled uniformly for each sequence.
         noise: standard deviation of normal noise on all features, a number or a range.
-        num_symbols: how many cues there are.
-        num_distractors: how many other symbols.
-        twin: the question shows the cue again: the task without memory.
+        num_symbols: number of cues.
+        num_distractors: number of other symbols.
+        twin: the query shows the cue again: the task without memory.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The table of supervised tasks, and how a name on a command line becomes one."""
+"""The table of supervised tasks, and their construction by name."""
 
 import importlib
 import inspect
@@ -18,22 +18,22 @@ class Entry:
 
     name: str
     family: str
-    """Whose experiment it is."""
+    """Source of the experiment."""
     place: str
     """Class and its module in envs/tasks, as module:Class."""
     about: str
     """The question, in one line."""
     published: str
-    """Published results, with the size of what reached them; "-" where there are none."""
+    """Published results, with the size of the models; "-" if there are none."""
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters that make the class this task."""
+    """Parameters that define this task."""
     test: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters that differ when it is tested."""
+    """Parameters that differ in the test."""
     curve: tuple[str, tuple[Any, ...]] | None = None
-    """The parameter whose values a test goes through, and these values; those above the training's range are left out,
-    unless the range is what is tested."""
+    """The parameter that a test varies, and its values; those above the training range are omitted, unless `beyond` is
+    set."""
     beyond: bool = False
-    """Whether the curve goes beyond what was trained."""
+    """Whether the curve extends beyond the training range."""
     twin: bool = False
     """Whether there is a memory-free twin, `<name>-twin`."""
 
@@ -180,7 +180,7 @@ def task_names() -> list[str]:
 
 
 def find_task(name: str) -> tuple[Entry, dict[str, Any]]:
-    """A task and the parameters that its name stands for. Raises ValueError naming the nearest names."""
+    """A task and the parameters that its name implies. Raises ValueError with the nearest names."""
     check_name("task", name, task_names())
     entry = TASKS.get(name)
     if entry is not None:
@@ -196,7 +196,7 @@ def task_class(entry: Entry) -> type[Task]:
 
 
 def task_parameters(entry: Entry) -> dict[str, inspect.Parameter]:
-    """The parameters that a task takes, by name."""
+    """The parameters of a task, by name."""
     hidden = {*COMMON, "common"}
     return {k: p for k, p in inspect.signature(task_class(entry)).parameters.items() if k not in hidden}
 

@@ -1,8 +1,8 @@
 """The contract of a supervised task: batches of sequences with queries, one random stream per sequence.
 
 A batch is T steps of B sequences. The target of a step with a query is a class (or one class for each of K groups, such
-as the bits of a vector); that of other steps is NO_QUERY. An ordinary task generates whole sequences for every batch.
-A stream continues from batch to batch, and marks where a sequence begins.
+as the bits of a vector); that of other steps is NO_QUERY. An ordinary task generates complete sequences for every
+batch. A stream continues from batch to batch, and marks where a sequence begins.
 
 Sequence b depends only on the seed, the part and its index, so results do not depend on how a batch is split.
 """
@@ -31,22 +31,22 @@ class Batch(NamedTuple):
 
 
 class Task:
-    """B sequences of one task; a subclass sets what is described here and fills batches.
+    """B sequences of one task; a subclass sets the attributes below and fills batches.
 
     Args:
         num_sequences: B, at least 1.
-        seed: of all streams, at least 0.
-        part: "train", "valid" or "test": other streams.
+        seed: seed of all streams, at least 0.
+        part: "train", "valid" or "test", with different streams.
         first_index: index of the first sequence in a larger batch.
     """
 
-    inputs: int  # D: features of a step, or how many symbols there are
+    inputs: int  # D: features of a step, or number of symbols
     symbols: ClassVar[bool] = False  # Whether inputs are symbols
-    classes: int  # How many classes there are to choose from
-    groups: int = 1  # K: how many classes are queried at once
+    classes: int  # Number of classes
+    groups: int = 1  # K: number of classes queried at once
     steps: int  # T
     stream: ClassVar[bool] = False  # Whether sequences continue from batch to batch
-    chance: float  # The share of right answers of the best guess that remembers nothing
+    chance: float  # Accuracy of the best guess without memory
 
     def __init__(self, num_sequences: int, *, seed: int = 0, part: str = "train", first_index: int = 0) -> None:
         check_integer("num_sequences", num_sequences, 1)
@@ -63,11 +63,11 @@ class Task:
         return batch
 
     def save(self) -> dict[str, Array]:
-        """A copy of where all streams are."""
+        """A copy of the state of all streams."""
         return {name: array.copy() for name, array in self._state().items()}
 
     def restore(self, saved: Mapping[str, Array]) -> None:
-        """Return to where `save` was called, on a task with the same parameters."""
+        """Restore a state returned by `save` of a task with the same parameters."""
         for name, array in self._state().items():
             if name not in saved or saved[name].shape != array.shape:
                 result = saved[name].shape if name in saved else "nothing"
@@ -75,7 +75,7 @@ class Task:
             array[...] = saved[name]
 
     def _state(self) -> dict[str, Array]:
-        """The arrays that `restore` writes into."""
+        """The arrays that `restore` overwrites."""
         return {"random": self.random}
 
     def _fill(self, batch: Batch) -> None:
@@ -91,7 +91,7 @@ class Task:
 
 
 def number_or_range(name: str, value: Any, low: float, high: float | None = None) -> tuple[float, float]:
-    """The range a parameter means, given as a number or as (smallest, largest); both numbers inside low..high."""
+    """The range of a parameter, given as a number or as (smallest, largest); both inside low..high."""
     values: list[Any] = list(value) if isinstance(value, tuple | list) else [value, value]
     ends = [end for end in values if isinstance(end, int | float) and not isinstance(end, bool)]
     refuse(len(values) != 2 or len(ends) != 2, f"{name} is {value!r}; allowed: a number, or two: smallest, largest")

@@ -1,4 +1,4 @@
-"""Temporal order: in which order did the markers come? (Hochreiter and Schmidhuber 1997, tasks 6a and 6b).
+"""Temporal order: in which order did the markers appear? (Hochreiter and Schmidhuber 1997, tasks 6a and 6b).
 
 The task is a stream for gradients that are cut every few steps (Stepleton et al. 2018, section 5.1): every sequence of
 the batch continues from chunk to chunk.
@@ -17,14 +17,14 @@ from .task import Batch, Task
 
 START, STOP, FIRST_DISTRACTOR, DISTRACTORS, MARKER = 0, 1, 2, 4, 6
 SYMBOLS = 8
-WINDOWS = {2: ((10, 20), (50, 60)), 3: ((10, 20), (33, 43), (66, 76))}  # The steps at which each marker may come
+WINDOWS = {2: ((10, 20), (50, 60)), 3: ((10, 20), (33, 43), (66, 76))}  # The steps at which each marker may appear
 LENGTHS, SLOW_LENGTHS = (100, 110), (98, 133)
 PATTERNS, PATTERN_STEPS, EDGE_STEPS = 5, 8, 4
 """Low-frequency variant: patterns per marker value, steps of a pattern, steps of the start and end markers."""
 
 
 def slow_patterns() -> Array:
-    """Ten different words of distractors, the same for everybody: int64 [2, PATTERNS, PATTERN_STEPS]."""
+    """Ten different words of distractors, the same for all seeds: int64 [2, PATTERNS, PATTERN_STEPS]."""
     random = np.random.default_rng(1997)
     words: list[tuple[int, ...]] = []
     while len(words) < 2 * PATTERNS:
@@ -35,7 +35,7 @@ def slow_patterns() -> Array:
 
 
 class State(NamedTuple):
-    """Where each sequence is."""
+    """Position and content of each sequence."""
 
     random: Array
     step: Array  # int64 [B]: of the sequence; at `length` the next one begins.
@@ -47,7 +47,7 @@ class State(NamedTuple):
 
 @kernel
 def begin(state: State, i: int, windows: Array, shortest: int, longest: int) -> None:
-    """Sample sequence i again."""
+    """Sample a new sequence i."""
     state.step[i] = 0
     state.length[i] = shortest + integer(state.random, i, longest - shortest + 1)
     for m in range(len(windows)):
@@ -107,13 +107,14 @@ class TemporalOrder(Task):
 
     At the end the values of the markers in their order are queried: 4 or 8 classes. Sequences are 100 to 110 steps
     long. In the low-frequency variant (2 markers) a marker is one of five patterns of eight distractors, other ones
-    for X and Y, the edges last four steps and sequences 98 to 133; the paper does not print its patterns.
+    for X and Y, the edges last four steps and sequences 98 to 133; the paper does not specify its patterns.
 
     Args:
         markers: 2 or 3.
         slow: the low-frequency variant.
         chunk: steps of a batch.
-        resets: tell the memory where a sequence begins; the paper does not say, the harder way is not to.
+        resets: reset the memory where a sequence begins; the paper does not specify it, and without resets the task is
+            harder.
     """
 
     symbols = True

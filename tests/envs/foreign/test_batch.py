@@ -353,7 +353,7 @@ def test_saved_copies_continue_exactly():
     assert_same(play(other, room(other), actions), expected)
     smaller = make_batch("CartPole-v1", 2)
     smaller.trusted = True
-    with pytest.raises(ValueError, match="holds 3 environments; expected 2"):
+    with pytest.raises(ValueError, match="contains 3 environments; expected 2"):
         smaller.restore(saved)
 
 

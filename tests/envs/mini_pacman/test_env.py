@@ -287,7 +287,7 @@ def test_a_ghost_that_was_run_into_at_a_crossing_goes_straight_on(heading, death
 @pytest.mark.parametrize(
     ("level", "message"),
     [
-        (place_all(pacman=(0, 0)), r"level\['pacman'\] holds \(0, 0\); expected a cell of a corridor"),
+        (place_all(pacman=(0, 0)), r"level\['pacman'\] contains \(0, 0\); expected a cell of a corridor"),
         (place_all(pills=[(1, 99)]), r"level\['pills'\]"),
         (place_all(pills=[(1, 1)] * 3), r"number of pills is 3; allowed: 0\.\.2"),
         (place_all(pacman=(1.9, 1)), r"level\['pacman'\] is \(1\.9, 1\); expected two integers"),
