@@ -52,7 +52,8 @@ def play(
 
 
 def known(facts: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-    """Mask [K, 2 + F] of the fields to average, without the index: all but nan values of the environment's own fields."""
+    """Mask [K, 2 + F] of the fields to average, without the index: all but nan values of the environment's own
+    fields."""
     mask = ~np.isnan(facts)
     mask[:, : len(EPISODE_COLUMNS) - 1] = True  # a nan return is an error and must stay visible
     return mask

@@ -97,7 +97,7 @@ class ActorFactory:
                     if theirs != expected:
                         label = attribute.removeprefix("single_").replace("_", " ")
                         raise ValueError(
-                            f"{name} has another {label} than the environment: {theirs}; allowed: {expected}"
+                            f"{name} has a different {label} from the environment: {theirs}; allowed: {expected}"
                         )
 
     def make_agent(self, batch: BatchedEnvironment) -> Agent:

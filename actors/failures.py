@@ -73,7 +73,7 @@ class Failures:
         self._of_each[number] += 1
         if self._of_each[number] > IN_ALL * self.allowed:
             raise ActorFailureError(
-                f"actor {number} failed {self._of_each[number]} times in all, {IN_ALL * self.allowed} are allowed "
+                f"actor {number} failed {self._of_each[number]} times in total, {IN_ALL * self.allowed} are allowed "
                 f"({IN_ALL} times those in a row). The last failure:\n{trace}"
             )
 

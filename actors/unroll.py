@@ -66,7 +66,7 @@ def some_environments(unroll: Unroll, chosen: slice | Tensor) -> Unroll:
     finished episodes only for a slice that begins at environment 0."""
     selected = _map(lambda axis, x: x[chosen] if axis == 0 else x[:, chosen], unroll)
     if unroll.stored:
-        assert isinstance(chosen, slice), "only whole unrolls are shuffled"
+        assert isinstance(chosen, slice), "only complete unrolls are shuffled"
         selected = selected._replace(stored=_some_stored(unroll.stored, *chosen.indices(len(unroll.weights_version))))
     first = isinstance(chosen, slice) and not chosen.start
     return selected if first else selected._replace(episodes=unroll.episodes[:0])

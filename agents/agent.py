@@ -38,7 +38,7 @@ from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 
 LOG_DEVIATIONS = (-5.0, 2.0)  # Bounds of a Gaussian policy's log standard deviations
 PRIVILEGED, MAP = "privileged", "map"  # Names of extras, or of observation entries that the torso does not read
-PREPARED_FROM = 4  # Steps of an unroll from which preparing them takes less time than it saves
+PREPARED_FROM = 4  # Unroll length from which preparing steps takes less time than it saves
 MOST_STEPS = 2**63 - 1  # A count of steps is an int64
 
 
@@ -62,8 +62,8 @@ class AgentConfig(Settings):
     time_horizon: int = setting(0, (0, MOST_STEPS))
     """The core also receives the elapsed fraction of an episode of this many steps; 0 omits it."""
     policy_scale: float = setting(1.0, (0, None))
-    """Factor on the policy head's initial weights. Above 1, a new agent prefers some actions everywhere: it moves
-    far, while one of scale 1 stays near its start, and so explores distant states."""
+    """Factor on the policy head's initial weights. Above 1, a new agent prefers some actions everywhere and
+    reaches distant states, while one of scale 1 stays near its start."""
     normalize_returns: bool = False
     """The value head uses running units of the returns (PopArt), so that value loss and advantages are of order 1
     for rewards of any size."""

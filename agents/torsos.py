@@ -43,7 +43,7 @@ class TorsoConfig(Settings):
     torso: str = "grid"
     """Network over an image: grid (2x2 convolutions, for environments of cells), atari (strided convolutions of Mnih et
     al. 2015, 512 units) or atari-resnet (residual blocks of Espeholt et al. 2018, 256 units), for images of pixels,
-    also without channels and in stacks of frames; or a custom network over the whole observation, module:Class."""
+    also without channels and in stacks of frames; or a custom network for the complete observation, module:Class."""
     torso_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Options of a custom torso; omitted ones have their defaults."""
     image_layout: Literal["auto", "channels-last", "channels-first"] = "auto"
@@ -91,7 +91,7 @@ class TorsoConfig(Settings):
             raise ValueError(f"conv_strides is {self.conv_strides}; allowed: numbers of at least 1")
         if self.conv_strides and len(self.conv_strides) != len(self.conv_channels):
             raise ValueError(
-                f"conv_strides has {len(self.conv_strides)} numbers; allowed: {len(self.conv_channels)}, one for each "
+                f"conv_strides has {len(self.conv_strides)} values; allowed: {len(self.conv_channels)}, one for each "
                 "of conv_channels, or none"
             )
 

@@ -2,7 +2,7 @@
 
 A torso has no memory, so equal observations have equal features. In grid environments nine of ten observations of an
 unroll are repeats. Compiled code finds them byte by byte, at a hundredth of the torso's cost. Results differ from those
-of the whole batch by the rounding of matrix multiplications. The torso processes all observations if few are repeats,
+of the full batch by the rounding of matrix multiplications. The torso processes all observations if few are repeats,
 if they are on another device, without compiled code, and if it has hooks.
 """
 

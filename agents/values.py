@@ -39,7 +39,7 @@ class AgentOutput(NamedTuple):
 
 
 def map_leaves(function: Any, *values: Any) -> Any:
-    """Apply `function` leaf by leaf to values of one structure: observations, outputs, whole unrolls. A leaf is any
+    """Apply `function` leaf by leaf to values of one structure: observations, outputs, complete unrolls. A leaf is any
     value except a tuple or a dict; None stays None."""
     first = values[0]
     if first is None:

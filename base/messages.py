@@ -131,7 +131,7 @@ def check_new_file(name: str, path: str, ending: str = "") -> None:
     file = Path(path)
     refuse(path and file.is_dir(), f"{name} is {path!r}, which is a directory; expected: a file")
     if path and not path.lower().endswith(ending):
-        raise EngramError(f"{name} is {path!r}; allowed: a name that ends in {ending}, which is what is written")
+        raise EngramError(f"{name} is {path!r}; allowed: a name that ends in {ending}, the format of the file")
     refuse(not file.parent.is_dir(), f"{name} is {path!r}; there is no directory {str(file.parent)!r}")
 
 

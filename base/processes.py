@@ -69,7 +69,7 @@ def tree_memory(pid: int) -> int:
     """
     total = 0
     for process in tree(pid):
-        with suppress(psutil.Error):  # it ended meanwhile
+        with suppress(psutil.Error):  # it has ended
             memory = process.memory_full_info()
             total += getattr(memory, "pss", memory.uss)
     return total

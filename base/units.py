@@ -35,7 +35,7 @@ def count(text: str) -> int:
     value = _quantity(text, COUNTS)
     if value is not None and value == int(value) and abs(value) < 2**53:
         return int(value)
-    raise ValueError(f"{text!r} is not a whole number; allowed also: 20k, 1.5M, 2B, 1e6")
+    raise ValueError(f"{text!r} is not a whole number; also allowed: 20k, 1.5M, 2B, 1e6")
 
 
 def number(text: str) -> float:

@@ -51,7 +51,8 @@ class LearnerConfig(Settings):
     replay_size: int = setting(512, (1, None))
     """Capacity of the replay buffer in unrolls of single environments, at least 1; the oldest are removed first."""
     replay_burn_in: int = setting(0, (0, None))
-    """Initial steps of replayed unrolls that recompute the recurrent state and are excluded from the loss, at least 0."""
+    """Initial steps of replayed unrolls that recompute the recurrent state and are excluded from the loss, at least
+    0."""
     reduction: Reduction = "mean"
     """Losses are means over valid steps, or sums (scalable_agent); optimizer epsilons depend on this choice."""
     bptt_length: int = setting(0, (0, None))

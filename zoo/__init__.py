@@ -1,4 +1,4 @@
-"""Agents that come with engram, by name: `rl-eval zoo:graph-fwm`, `rl-train --start-from zoo:graph-fwm`.
+"""Agents included in engram, by name: `rl-eval zoo:graph-fwm`, `rl-train --start-from zoo:graph-fwm`.
 
 zoo/NAME/config.toml            the configuration of the run that trained it
 zoo/NAME/weights.safetensors    its weights
@@ -32,7 +32,7 @@ class Kept(NamedTuple):
 
     folder: Path
     config: dict[str, Any]
-    """The configuration of the run that trained it, as its config.toml has it."""
+    """The configuration of the run that trained it, as in its config.toml."""
     weights: dict[str, Tensor]
     facts: dict[str, Any]
     """`evaluation` (estimates with intervals, episodes, seed, the environment's parameters) and `provenance` (command,
@@ -40,7 +40,7 @@ class Kept(NamedTuple):
 
 
 def names() -> list[str]:
-    """The agents that there are."""
+    """The names of all agents."""
     return sorted(file.parent.name for file in _HERE.glob(f"*/{FACTS}"))
 
 

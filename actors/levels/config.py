@@ -59,7 +59,7 @@ class LevelsConfig(Settings):
         allowed = sorted({1, max(1, len(self.stages) - 1)})
         if len(self.curriculum_score) not in allowed:
             raise ValueError(
-                f"curriculum_score has {len(self.curriculum_score)} numbers; allowed: "
+                f"curriculum_score has {len(self.curriculum_score)} values; allowed: "
                 f"{' or '.join(map(str, allowed))}, one for all stages but the last, or one for each"
             )
         if self.curriculum and self.curriculum_measure == "solved":

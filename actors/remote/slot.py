@@ -297,8 +297,8 @@ class ActorProcess(MemberActors):
         self._heart = Heart(key_of(number, life), lambda: self.progress, beat_seconds)
 
     def ready(self) -> ProcessPlace:
-        """Create the first actor, so that no unroll's time includes importing and compiling its environment. Returns the
-        location of this process."""
+        """Create the first actor, so that no unroll's time includes importing and compiling its environment. Returns
+        the location of this process."""
         self.actor(0)
         return place_of_this_process(ray.util.get_node_ip_address())
 

@@ -79,7 +79,7 @@ def state_survives_pickling(probe: Probe) -> str:
     fail_if(form(back) != form(state), f"{form(state)} came back as {form(back)}")
     fail_if(
         not all(torch.equal(a, b) for a, b in zip(state_leaves(back), state_leaves(state), strict=True)),
-        "the numbers changed",
+        "the values changed",
     )
     return "same type, same values"
 
@@ -130,14 +130,14 @@ def long_run_stays_finite(probe: Probe) -> str:
 
 
 def recalls_a_cue(probe: Probe) -> str:
-    """After a short training it reports which of two cues was shown some steps ago."""
+    """After a short training the core recalls which of two cues was shown some steps ago."""
     fail_if(not state_leaves(probe.state), "no memory")
     progress = ""
     for learning_rate in LEARNING_RATES:
         accuracy, updates = recall_accuracy(
             probe.make(), probe.inputs.shape[2], DELAY, probe.recall_updates, learning_rate
         )
-        progress = f"{accuracy:.0%} right over {DELAY} steps after {updates} updates"
+        progress = f"{accuracy:.0%} correct over {DELAY} steps after {updates} updates"
         if accuracy >= SOLVED:
             return progress
     raise Failure(f"{progress}; guessing gives 50%")

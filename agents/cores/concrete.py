@@ -40,10 +40,10 @@ class Concrete(Core):
     average (1, 4, 11, 26, 57, .. for base 2). All pools start at zero. Gradient passes only through the first pool,
     its recurrence included, as in the paper's experiments; every viewport still learns to read its pool.
 
-    Choices where the paper is silent or contradictory: the newest input weighs 1/b (section 2), not 1 - 1/b (App. G;
-    the two agree for b = 2); p^0 itself is not read (the figures have viewports on the pools only, the formula of
-    section 2 lists p^0 too); both kinds of reading layers have a bias and a ReLU, with the usual initialization
-    (normal weights of variance 2 / fan in, zero biases: He et al. 2015), so that the content of slow pools is not lost.
+    Choices where the paper is silent or contradictory: the newest input has weight 1/b (section 2), not 1 - 1/b (App.
+    G; the two agree for b = 2); p^0 itself is not read (the figures have viewports on the pools only, the formula of
+    section 2 lists p^0 too); both kinds of reading layers have a bias and a ReLU, with the usual initialization (normal
+    weights of variance 2 / fan in, zero biases: He et al. 2015), so that the content of slow pools is not lost.
 
     With `unit_views`, our addition, s_n is the deviation of p^n for independent inputs of variance 1. A single
     event is small in a slow pool: with the option a viewport learns from all pools in the same units. It needs inputs
@@ -194,7 +194,8 @@ class Parallel(Concrete):
 
         p^1_t = u_t + (1 - a_1) p^1_{t-1},   p^n_t = a_n u_t / a_1 + (1 - a_n) p^n_{t-1}   n >= 2, no gradient
 
-    All else is as in `Concrete`: pool n contains inputs from base^n - 1 steps ago on average, the newest one most.
+    Everything else is as in `Concrete`: pool n contains inputs from base^n - 1 steps ago on average, the newest one
+    most.
     """
 
     in_a_row = False

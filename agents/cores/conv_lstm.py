@@ -34,7 +34,7 @@ class ConvLSTM(Core):
 
     `*` is a convolution of kernel_size, stride 1, zero padding to the same size (for an even kernel the extra row
     is below, the extra column to the right). The input is an image [channels, height, width], flattened in this
-    order; features beyond channels * height * width (a previous action, say) become constant planes. An agent whose
+    order; features beyond channels * height * width (such as a previous action) become constant planes. An agent whose
     torso has convolutions supplies the three sizes. `channels` may be omitted; without any size, the image is
     the largest square whose area divides input_size (650 = 26 planes of 5 x 5).
 

@@ -49,7 +49,7 @@ class Core(nn.Module):
     kind: type["Core"]  # Class that defines the equations: the object's own, or the one whose initial state is learned
     supervised_lr = 1e-3  # Adam's learning rate on supervised tasks (`rl-probe`)
     full_precision = True
-    """Whether steps and unrolls leave autocast: a memory that adds up over thousands of steps needs float32."""
+    """Whether steps and unrolls leave autocast: a memory that accumulates over thousands of steps needs float32."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -67,7 +67,7 @@ class Core(nn.Module):
 
     def set_constants(self) -> None:
         """Create exact tensors that are not weights, on the device of the weights. Called by the core's own
-        constructor, and again after `.to`, `.bfloat16`, `.to_empty` and the like, which would round tensors."""
+        constructor, and again after `.to`, `.bfloat16`, `.to_empty` and similar calls, which would round tensors."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
@@ -115,11 +115,11 @@ class Core(nn.Module):
         return route if route and compiled.enabled and self.compiles(inputs) else getattr(self, "unroll_at_once", None)
 
     def fast_step(self, batch_size: int) -> Step | None:
-        """Return a faster form of a step for acting with the present weights, or None."""
+        """Return a faster form of a step for acting with the current weights, or None."""
         return None
 
     def acting(self, state: CoreState, batch_size: int) -> Step:
-        """Prepare steps from `state` of `batch_size` environments with the present weights, in inference mode. A step
+        """Prepare steps from `state` of `batch_size` environments with the current weights, in inference mode. A step
         may overwrite a state that an earlier one of these steps returned."""
         initial = self.initial_state(batch_size)
         pairs = zip(state_leaves(state), state_leaves(initial), strict=True)
@@ -264,8 +264,8 @@ def under_torch_func() -> bool:
 
 
 def in_full_precision(core: nn.Module, call: Callable[..., Any], inputs: Tensor, *rest: Any) -> Any:
-    """Run call(inputs, *rest) outside autocast, in the type of the core's weights. A memory that adds up over thousands
-    of steps needs float32."""
+    """Run call(inputs, *rest) outside autocast, in the type of the core's weights. A memory that accumulates over
+    thousands of steps needs float32."""
     if inputs.is_meta or not torch.is_autocast_enabled(inputs.device.type):  # torch has no autocast on meta
         return call(inputs, *rest)
     with torch.autocast(inputs.device.type, enabled=False):

@@ -15,7 +15,7 @@ class GTrXLState(NamedTuple):
     """The last memory_length inputs of every layer, newest last, zero where there were none yet."""
 
     past: Tensor  # [B, num_layers, memory_length, hidden_size]
-    length: Tensor  # int64 [B]: how many of them there are
+    length: Tensor  # int64 [B]: number of valid inputs
 
 
 class GTrXL(Core):
@@ -33,7 +33,7 @@ class GTrXL(Core):
         gate(x, y) = (1 - z) * x + z * h
 
     phi(k) is the sinusoid of relative position k (Dai et al. 2019, section 3.3). The window is the state: keys and
-    values of the past are computed again with the present weights at every step, as in Transformer-XL.
+    values of the past are recomputed with the current weights at every step, as in Transformer-XL.
 
     Choices left open by the paper, or different from it: the released agents stop the gradient at the window's
     beginning of a training segment, here it passes inside an unroll and is cut where every core's is; u and v belong
@@ -115,7 +115,7 @@ class GTrXL(Core):
         whole = torch.cat(outputs)
         if not readable(whole) or (bool(whole.isfinite().all()) and bool(state.past.isfinite().all())):
             return whole, state, None
-        # A weight of 0 on a value of nan is nan: step by step nothing is weighed that is not seen.
+        # 0 * nan is nan: step by step, unseen values get no weight at all.
         return unroll_step_by_step(self, inputs, reset, first, bptt_length)
 
     def _attend(self, inputs: Tensor, reset: Tensor, state: GTrXLState) -> tuple[Tensor, GTrXLState]:

@@ -68,8 +68,8 @@ class MNM(Core):
     - Output layer of f: the program has no tanh there; section 3.2 gives it for hidden layers. None here.
     - One rate for all layers, as in the program; equation 4 allows one per layer.
     - `layer_norm=True`: a layer normalization over all (3 H + 1) d values in place of equation 1's tanh, an option of
-      the program. With tanh, keys and values begin so small that a write changes next to nothing; normalized, one write
-      with beta near 1/2 stores its value at once, and to bind things is learned many times sooner.
+      the program. With tanh, keys and values begin so small that a write changes almost nothing; normalized, one write
+      with beta near 1/2 stores its value at once, and binding is learned many times faster.
     - M starts at fixed random matrices, U(+-1/sqrt(d)), that are not trained (section 3.5). They are buffers and
       are part of the saved weights. No biases in f.
 
@@ -266,7 +266,7 @@ class MNMg(MNM):
         S^l_t = eta S^l_{t-1} + W^l_t,   M^l_t = (1 - alpha) M^l_{t-1} + S^l_t
         [eta ; alpha] = sigmoid(W_c h_t + b_c), those of the two that are used; else eta = 0, alpha = 0
 
-    The paper has both depend on the input; which layer they come from is not given, here it is the controller's h_t.
+    In the paper both depend on the input, but their layer is not specified; here they depend on the controller's h_t.
     alpha's bias begins at -4 (alpha = .018), since the initial matrices decay too. S_0 = 0. The compiled route has
     neither option.
     """

@@ -61,7 +61,7 @@ class RelationalBlock(nn.Module):
 
 
 class RMC(Core):
-    """N memory slots that attend over each other and the new input, then are gated like the cells of an LSTM.
+    """N memory slots that attend to each other and the new input, then are gated like the cells of an LSTM.
 
     N slots, H heads, slot width F = H * head_size, key size K (default head_size), V = head_size.
 
@@ -86,7 +86,7 @@ class RMC(Core):
 
         k_p, v_p = slices of c_p W_p + b_p per head              [B, P, H (K + V)], the same in every block
 
-    c_p are the channels at place p; an agent whose torso has convolutions gives the three sizes. Without them the
+    c_p are the channels at place p; an agent whose torso has convolutions supplies the three sizes. Without them the
     image is found as in `ConvLSTM`.
     """
 

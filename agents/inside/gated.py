@@ -1,4 +1,4 @@
-"""Panels of memories whose units have time scales: of gated cores as measured, of filters as their decay rates say.
+"""Panels of memories whose units have time scales: measured for gated cores, from the decay rates for filters.
 
 Heat maps are ordered from fast to slow. A half-life is the number of steps after which half of an addition has decayed.
 """

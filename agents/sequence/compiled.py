@@ -1,8 +1,8 @@
 """A core's step through torch.compile, if the learner is configured to use it.
 
-A core with a loop over time starts dozens of small operations per step. On a GPU, launching them takes longer than
-computing them; compiled, a step is a few fused ones, which `--cuda-graph` records with the rest of the update. Nothing
-of the core itself changes, neither its weights nor their names, and acting is unchanged.
+A core with a loop over time launches dozens of small operations per step. On a GPU, launching them takes longer than
+computing them; compiled, a step is a few fused ones, which `--cuda-graph` records with the rest of the update. The
+core's weights, their names and acting do not change.
 """
 
 import sys
@@ -56,7 +56,7 @@ class CompiledUnroll:
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
         if self._compiled is None:
-            # Not "reduce-overhead": one CUDA graph per step, where --cuda-graph records the whole update as one.
+            # Not "reduce-overhead": one CUDA graph per step, where --cuda-graph records the complete update as one.
             self._compiled = torch.compile(self._core.forward, fullgraph=True, backend=self._backend)
         return unroll_step_by_step(self._core, inputs, reset, state, bptt_length, self._step)
 
@@ -78,7 +78,7 @@ class CompiledUnroll:
         except Exception as problem:  # a compiler may raise any exception
             self._works = False
             reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
-            _say(f"{type(self._core).__name__} is not compiled, its steps run one operation after the other: {reason}")
+            _say(f"{type(self._core).__name__} is not compiled; its operations are launched one by one: {reason}")
             return False
         self._tried.add(kind)
         seconds = time.perf_counter() - begin

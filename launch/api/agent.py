@@ -1,4 +1,4 @@
-"""A trained agent for custom loops: observations in, actions out; it stores its recurrent state."""
+"""A trained agent for custom loops: maps observations to actions and stores its recurrent state."""
 
 from contextlib import closing
 from pathlib import Path
@@ -52,7 +52,7 @@ class TrainedAgent:
         self.action_space: spaces.Space[Any] = vector.single_action_space
         """Space of one environment's actions."""
         self.needs_reward = self.network.config.previous_reward
-        """Whether the reward of the last action is among the agent's inputs."""
+        """Whether the reward of the last action is an input of the agent."""
         self.needs_action_mask = actor.batch.action_mask is not None
         """Whether the environment has action masks."""
         self._state: AgentState | None = None
@@ -72,8 +72,8 @@ class TrainedAgent:
             began: whether this observation is the first of an episode, a truth value or [B]: with Gymnasium's vector
                 environments, `terminated | truncated` of the previous step. Always true after `reset`.
             action_mask: the valid actions, [A] or [B, A] of bool (or 0 and 1), A the options of all choices together;
-                needed in environments whose `info` has masks (`needs_action_mask`). By default that of a Dict
-                observation.
+                needed in environments whose `info` has masks (`needs_action_mask`). By default the mask in a
+                Dict observation.
 
         Returns:
             The action in the environment's format: an int for one of a Discrete space, else an array; [B, ...] for B.
@@ -85,7 +85,7 @@ class TrainedAgent:
             self._state, first = self.network.initial_state(count), np.ones(count, np.bool_)
         refuse(
             len(self._state.over) != count,
-            f"{count} observations for the memories of {len(self._state.over)} environments; expected as many, "
+            f"{count} observations for the recurrent states of {len(self._state.over)} environments; expected as many, "
             "or reset() first",
         )
         if reward is None and self.needs_reward and not first.all():
@@ -107,7 +107,7 @@ class TrainedAgent:
         return int(actions[0]) if isinstance(self.action_space, spaces.Discrete) else actions[0]
 
     def acted(self, action: Any) -> None:
-        """Set the action that was actually taken, in the network's numbering, if it differs from that of `act`."""
+        """Set the action that was executed, in the network's numbering, if it differs from that of `act`."""
         if self._state is None:
             raise ValueError(f"action is {action!r} before the first action; call act() first")
         old = self._state.previous_action
@@ -125,7 +125,7 @@ class TrainedAgent:
         """The action probabilities of the last `act`, [A] or [B, A]; for a single discrete choice only."""
         spec = self.network.action_spec
         if not (isinstance(spec, ChoiceSpec) and len(spec.choices) == 1):
-            raise ValueError(f"actions are of {self.action_space}; probabilities there are of a Discrete space only")
+            raise ValueError(f"actions are of {self.action_space}; only a Discrete space has probabilities")
         return self._own(torch.softmax(self._last().logits, -1))
 
     @property
@@ -200,7 +200,7 @@ def _refuse_cast(space: spaces.Space[Any], values: Any) -> None:
     array = np.asarray(values)
     with np.errstate(invalid="ignore"):
         if array.dtype.kind not in "biuf" or not np.array_equal(array.astype(space.dtype), array):
-            raise ValueError(f"observation of {array.dtype} is cast to other values; expected those of {space}")
+            raise ValueError(f"observation of {array.dtype} would change in a cast; expected values of {space}")
 
 
 def _column(name: str, values: Any, count: int, dtype: Any) -> Array:
@@ -221,11 +221,11 @@ def load_agent(
     """A trained agent.
 
     Args:
-        run: run directory, "zoo:NAME" for an agent that comes with engram, or folder or URL of a card (`rl-eval
+        run: run directory, "zoo:NAME" for an agent included in engram, or folder or URL of a card (`rl-eval
             --card`).
         checkpoint: latest, best (highest mean return in training) or its step.
         member: member of a population, -1 for the best.
-        greedy: take the likeliest action instead of sampling one.
+        greedy: take the most likely action instead of sampling one.
         seed: seed of the sampled actions, at least 0.
         env_args: parameters of the environment that differ from the training run's.
 
@@ -261,12 +261,12 @@ def evaluate(
     """Evaluate a trained agent in episodes with random streams that training never used; the same values as `rl-eval`.
 
     Args:
-        run: run directory, or "zoo:NAME" for an agent that comes with engram.
+        run: run directory, or "zoo:NAME" for an agent included in engram.
         episodes: number of episodes, at least 1.
         checkpoint: latest, best (highest mean return in training) or its step.
         seed: seed of levels and actions, 0..2**64-1; no seed here repeats the random streams of training.
         member: member of a population, -1 for the best.
-        greedy: take the likeliest action instead of sampling one from the trained policy.
+        greedy: take the most likely action instead of sampling one from the trained policy.
         env_args: parameters of the environment that differ from the training run's; without them
             pomdp-graph has split=test.
 

@@ -131,7 +131,7 @@ class Run:
         """Resume from the newest checkpoint.
 
         Args:
-            wait: return when the run has ended; else at once, see `engram.train`.
+            wait: return when the run has ended; otherwise immediately, see `engram.train`.
             show: show progress.
             **settings: settings that may change within a run, such as total_steps=2_000_000, by the names of
                 `rl-train`'s flags; and on_row, on_update, on_checkpoint as in `engram.train`.
@@ -208,8 +208,8 @@ def train(
     Args:
         env: environment: short name, Gymnasium id, "module:Class", or a class; None for the default.
         core: memory core: registered name, "module:Class", or a class; None for the default.
-        wait: return when the run has ended; else when training begins. Use `progress()`, `stop()` and `wait()` of the
-            result then. The run ends with a checkpoint when this process ends.
+        wait: return when the run has ended; otherwise when training begins. Then use `progress()`, `stop()` and
+            `wait()` of the result. The run ends with a checkpoint when this process ends.
         show: show progress, in a terminal or a notebook.
         local: act in the learner's process; False uses Ray.
         on_row: called with every row of metrics by name, and `step`. A callback that returns True ends the run with a
@@ -241,7 +241,7 @@ def _check_background(config: RunConfig, callbacks: Callbacks) -> None:
     refuse(callbacks, "wait is False; expected wait=True with on_row, on_update and on_checkpoint")
     main = [each for each in (config.env, config.agent.core, config.learner.algorithm) if each.startswith("__main__:")]
     if main:
-        raise EngramError(f"{main[0]} is known to this process only; allowed with wait=False: a class in a module")
+        raise EngramError(f"{main[0]} exists only in this process; allowed with wait=False: a class in a module")
 
 
 def _flag(name: str, value: Any) -> list[str]:

@@ -64,9 +64,9 @@ class Outcome:
     unsaved: int = 0
     """Steps since the last checkpoint."""
     result: str = ""
-    """Text on the mean return of the last episodes, for a population of the best member; empty before the first."""
+    """Mean return of the last episodes as text, for a population that of the best member; empty before the first."""
     failure: BaseException | None = None
-    """The error that ended the run: an actor that failed once too often, or a second Ctrl-C."""
+    """The error that ended the run: too many failures of an actor, or a second Ctrl-C."""
 
     @property
     def exit_code(self) -> int:
@@ -81,7 +81,7 @@ Show = Callable[[RunConfig, Path | None, int], Panel]
 
 
 def make_panel(config: RunConfig, path: Path | None, step: int, show: bool = True) -> Panel:
-    """The progress panel of a run; one that shows nothing without `show`."""
+    """The progress panel of a run, which shows nothing unless `show` is set."""
     kind = PopulationPanel if config.population else Panel
     total = config.total_steps * config.num_members
     console = None if show else Console(quiet=True, force_interactive=False)
@@ -315,7 +315,7 @@ def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str
 
 
 def beginning(saved: dict[str, Any] | None, begin_anew: bool) -> str:
-    """Text on a resumed run: its step, and whether its environments are reset."""
+    """Text that states the step of a resumed run, and whether its environments are reset."""
     text = f"continues from step {steps_of(saved):,}" if saved else "starts from scratch, without a checkpoint"
     anew = f"environments start new episodes: their saved state is code, which only {TRUST} runs"
     return f"{text}\n{anew}" if begin_anew else text

@@ -122,7 +122,7 @@ class TrainingSpeed(NamedTuple):
 
 def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> TrainingSpeed:
     """Run `rl-train` with these arguments for `seconds` after `warm_up` seconds, and read its rows of metrics. Raises
-    EngramError if it fails, or makes no two updates in this time."""
+    EngramError if it fails, or makes fewer than two updates in this time."""
     with tempfile.TemporaryDirectory() as folder:
         path, started = Path(folder) / "run", time.time()
         limits = ["--total-steps", str(10**15), "--time-limit", f"{warm_up + seconds}s"]

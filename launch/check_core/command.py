@@ -108,7 +108,7 @@ def state_travels(probe: Probe) -> str:
     fail_if(type(back) is not type(state), f"{type(state).__name__} came back as {type(back).__name__}")
     fail_if(
         not all(torch.equal(a, b) for a, b in zip(state_leaves(back), state_leaves(state), strict=True)),
-        "the numbers changed",
+        "the values changed",
     )
     return "pickled, split by environment and joined"
 

@@ -1,7 +1,7 @@
 """Orphan cleanup: a small process that outlives a killed run and ends the processes that the run had started.
 
-Ray ends its main processes with their driver, but some of its helpers remain when the driver dies of SIGKILL or of
-the out-of-memory killer. The cleanup process records all descendants of the run while it lives, since afterwards
+Ray ends its main processes with their driver, but some helpers remain if SIGKILL or the out-of-memory killer ends
+the driver. The cleanup process records all descendants of the run while it lives, since afterwards
 their parent is unknown. Then it ends the remaining ones and removes the folders of the run's Rays (sockets and logs).
 
 It reads its standard input, a pipe that only the run has open: the pipe closes when the run ends for any reason. This

@@ -35,7 +35,7 @@ PRELOADED = ("engram.actors.remote.slot", "engram.actors.factory")
 """Modules that a worker imports while it waits for its actor."""
 OBJECT_STORE_BYTES = 1 << 30
 """Bytes for unrolls in flight: far more than two per actor need, small enough for containers."""
-ANSWER_SECONDS = 10.0  # Seconds in which a cluster's head must answer
+ANSWER_SECONDS = 10.0  # Seconds in which a cluster's head must respond
 STOP_SECONDS = 10.0  # Seconds in which Ray must stop; otherwise this process ends, and the orphan cleanup kills Ray's
 ADDRESS_SPACE = 6 * 2**30
 """Bytes of address space that each process needs with Ray: with 4 GiB some abort or hang at the start."""
@@ -75,7 +75,7 @@ def start_ray(
 
 
 def require_gpus(num_actors: int, gpus_per_actor: float, num_learners: int = 0) -> None:
-    """Raise EngramError if Ray's machines have too few GPUs for learners or actors, which would wait forever."""
+    """Raise EngramError if Ray has too few GPUs for learners or actors, which would wait forever."""
     num_gpus = int(ray.cluster_resources().get("GPU", 0)) if gpus_per_actor or num_learners else 0
     if num_gpus < num_learners:
         raise EngramError(
@@ -167,7 +167,7 @@ def private_folder() -> Path:
 def stop_ray() -> bool:
     """Stop a private Ray or leave a cluster; returns whether that was done within STOP_SECONDS.
 
-    If Ray does not answer, this process should end without the cleanup that Ray has registered for its exit
+    If Ray does not respond, this process should end without the cleanup that Ray has registered for its exit
     (`os._exit`), which would wait forever. The orphan cleanup then kills the remaining processes.
     """
     ending = threading.Thread(target=ray.shutdown, daemon=True)
@@ -285,7 +285,7 @@ def _prepare() -> None:
 
 def _join(address: str) -> None:
     """Become a driver of a running cluster; `ray.shutdown` leaves it, and the cluster then ends this run's actors.
-    Raises EngramError for an invalid address, or with NOT_AVAILABLE if no cluster answers there now."""
+    Raises EngramError for an invalid address, or with NOT_AVAILABLE if no cluster responds there now."""
     resolved = address
     if address == "auto":  # the cluster recorded by `ray start`; Ray would join any running one, also a private one
         resolved = os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None)
@@ -311,5 +311,5 @@ def _join(address: str) -> None:
 def _no_cluster(address: str, why: str) -> str:
     return (
         f"--ray-address {address}: cannot join a cluster ({why}); run on one of its machines, where "
-        "`ray status` works, or leave --ray-address out for a private Ray"
+        "`ray status` works, or omit --ray-address for a private Ray"
     )

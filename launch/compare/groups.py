@@ -17,7 +17,7 @@ from ..config.urls import open_store, redacted, store_errors
 from ..metrics.rows import Array, Table, final_value, parse_log, series, table_of
 from ..runs.directory import CONFIG
 
-DEPTH = 4  # Folders below RUN that are searched for configurations
+DEPTH = 4  # Depth to which RUN is searched for configurations
 METRICS = "metrics.jsonl"
 
 

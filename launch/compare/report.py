@@ -40,7 +40,7 @@ class Result(NamedTuple):
 
 
 def results(comparison: Comparison) -> list[Result]:
-    """Interquartile means by environment and over all, then probabilities of improvement of every pair."""
+    """Interquartile means by environment and over all, then the probability of improvement of every pair."""
     compared: list[Result] = []
     for curve, cells in comparison.cells.items():
         for name in [*cells, *([ALL] if len(cells) > 1 else [])]:

@@ -150,7 +150,7 @@ def dashed(arguments: Sequence[str]) -> list[str]:
 
 
 def value_of(flag: str, arguments: Sequence[str]) -> str | None:
-    """The value of the last `flag` (`flag value` or `flag=value`), or None. Raises EngramError without a value."""
+    """The last value of `flag` (`flag value` or `flag=value`), or None. Raises EngramError without a value."""
     value: str | None = None
     for i, argument in enumerate(arguments):
         if argument.startswith(f"{flag}="):
@@ -284,7 +284,7 @@ def _complaints(arguments: Sequence[str], flags: set[str], prog: str) -> Generat
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        # An argument that belongs to no flag is often the cause of a missing argument in tyro's error.
+        # An argument that belongs to no flag often causes tyro's error about a missing argument.
         names = flags | {re.sub(r"([^.-]+(?:-[^.-]+)*)$", r"no-\1", flag) for flag in flags}
         unknown = (each for each in arguments if FLAG.fullmatch(flag := each.partition("=")[0]) and flag not in names)
         argument = next(unknown, None)

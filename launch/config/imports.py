@@ -29,8 +29,8 @@ def refuse_inside(config: Mapping[str, Any], folder: Path) -> None:
 
 
 def _file_inside(module: str, folder: Path) -> Path | None:
-    """The first file in `folder` that `import module` may run, links followed or not. importlib.util.find_spec cannot
-    be used: it imports the packages around a module."""
+    """The first file in `folder` that `import module` may run, with or without following links.
+    importlib.util.find_spec cannot be used: it imports the parent packages of a module."""
     parts, folders = module.split("."), (folder.absolute(), folder.resolve())
     for entry in {*sys.path, os.getcwd()}:  # actors also append the working directory
         for depth in range(1, len(parts) + 1):

@@ -51,7 +51,7 @@ class RunConfig(Settings):
     total_steps: int = setting(1_000_000_000, (1, None), resumable=True)
     """Environment steps to learn from, for each member of a population."""
     num_actors: int | Literal["auto"] = setting(1, (1, None), resumable=True)
-    """Actor processes; auto: as many as the cluster has room for, more or fewer while training."""
+    """Actor processes; auto: as many as the cluster has room for, adjusted during training."""
     envs_per_actor: int | Literal["auto"] = setting("auto", (1, None))
     """Environments that each actor steps together; auto: those of an update, divided among the actors."""
     env_workers: int = setting(0, (0, None), resumable=True, passive=True)
@@ -62,8 +62,8 @@ class RunConfig(Settings):
     unroll_length: int = setting(40, (1, None))
     """Steps per unroll (T)."""
     envs_per_update: int = setting(32, (1, None))
-    """Environments per update (B), of unroll_length steps each; with --sync, A2C and PPO all of the actors':
-    num_actors * envs_per_actor."""
+    """Environments per update (B), of unroll_length steps each; with --sync, A2C and PPO those of all
+    actors: num_actors * envs_per_actor."""
     max_lag: int | Literal["auto"] = setting("auto", (0, None))
     """Largest age, in updates, of the acting weights when an update uses their data; auto: the smallest that
     lets actors and learner work concurrently, which is 1 unless an actor has more environments than an update."""
@@ -74,11 +74,11 @@ class RunConfig(Settings):
     seed: int = setting(1, SEEDS, passive=True)
     """Seed of weights, environments and action sampling, 0..2**64-1."""
     sync: bool = False
-    """Every batch is one unroll of every actor, all made with the newest weights; always so for A2C and PPO."""
+    """Every batch is one unroll of every actor, all with the newest weights; always the case for A2C and PPO."""
     local: bool = setting(False, resumable=True, passive=True)
     """Run everything in this process and one thread, without Ray: for debugging and bit-exact runs."""
     act_on: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where networks act: auto: actor processes (with --local this one); cpu, cuda: a thread, on that device."""
+    """Where actors run networks: auto: actor processes (with --local this one); cpu, cuda: a thread, on that device."""
     run_dir: str | None = setting(None, resumable=True)
     """Run directory; runs/ENV-CORE-DATE if not given."""
     start_from: str | None = setting(None, passive=True)
@@ -91,7 +91,7 @@ class RunConfig(Settings):
     log_every: int = setting(20_000, (1, None), resumable=True, passive=True)
     """Steps between two rows of metrics."""
     log_seconds: Seconds = setting(10.0, (0, None), resumable=True, passive=True)
-    """Time after which a row of metrics is written before --log-every steps are over; 0 sets no limit."""
+    """Time after which a row of metrics is written even before --log-every steps; 0 sets no limit."""
     track: str | None = setting(None, resumable=True, passive=True)
     """Tracker that also receives every row of metrics: wandb (pip install 'engram-rl[wandb]'), an entry point's name in
     the group engram.trackers, or module:Class."""
@@ -111,8 +111,8 @@ class RunConfig(Settings):
     """Consecutive failures of one actor after which it is still replaced; 50 unrolls of its replacement reset the
     count."""
     actor_timeout: Seconds = setting(120.0, (1, None), resumable=True, passive=True)
-    """Time without a response or a step of its environments after which an actor is replaced; a plain
-    number is in seconds."""
+    """Time without a response or an environment step after which an actor is replaced; a plain number
+    is in seconds."""
     stall_timeout: Minutes = setting(10.0, (0, None), resumable=True, passive=True)
     """Time without an update or environment step after which the run saves and ends, exit code 3; a plain number is in
     minutes, 0 sets no limit."""

@@ -31,7 +31,7 @@ TRIAL_FLAGS = ("--seeds", "--sweep", "--trials", "--jobs")  # Flags of `rl-train
 OTHER_FLAGS = (LIST, DRY_RUN, "--preset", "--config", "--resume", "--restarts", TRUST, *TRIAL_FLAGS)
 """Flags of `rl-train` that are not settings of a run."""
 NO_ENV = f"allowed: {', '.join(ENVIRONMENTS)}, a Gymnasium id or module:Class"
-"""End of a message to a user who names no environment."""
+"""End of the message for a missing environment."""
 
 
 def parse_run(
@@ -207,10 +207,8 @@ def _default_of(
     algorithm: str | None,
     alone: bool = False,
 ) -> RunConfig:
-    """A saved configuration, or the preset of an environment and a core, with all settings of the algorithm.
-
-    Another `algorithm` than its own has its defaults. `alone` replaces a population, and what it explores, by a single
-    learner.
+    """A saved configuration, or the preset of an environment and a core, with all settings of the algorithm. A
+    different `algorithm` gets default settings. `alone` replaces a population and its search space by a single learner.
     """
     if config is not None and preset is not None:
         raise EngramError(f"--preset {preset} has no effect with --config {config}; allowed: one of them")

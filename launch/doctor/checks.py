@@ -82,7 +82,7 @@ def _saved(actor: Any) -> int:
 
 
 FILES, FILES_PER_ACTOR = 1024, 32  # Open files that Ray's processes need; with fewer, connections fail
-MEMORY_LIMIT = 0.95  # Fraction of a machine's memory at which Ray kills processes
+MEMORY_LIMIT = 0.95  # Fraction of a machine's memory above which Ray kills processes
 LESS = "fewer --num-actors or --envs-per-actor, or a shorter --unroll-length"
 
 Verdict = Literal["ok", "warning", "problem"]

@@ -21,7 +21,7 @@ from ..runs.trained import run_config
 from .checks import Estimate, Facts, Finding, Verdict, estimate, examine, look
 from .symptoms import symptoms
 
-NODE_TIMEOUT = 120.0  # Seconds in which a node of the cluster must answer
+NODE_TIMEOUT = 120.0  # Seconds in which a node of the cluster must respond
 RESOURCES = {"cores": "CPU", "learners": "learner"}  # Ray resources of a node, by the field of Facts
 _COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
@@ -33,7 +33,7 @@ there are none, else 1.
 
 Without one:
 
-Examines this machine, or with --ray-address at every node of a cluster: versions, processors, memory, shared memory,
+Examines this machine, or with --ray-address every node of a cluster: versions, CPUs, memory, shared memory,
 limits, disk, token. Estimates the memory, the object store and the checkpoints of the run with these flags of
 rl-train (rl-train --help), and recommends changes. rl-bench measures the steps per second.
 
@@ -88,7 +88,7 @@ def examine_run(path: str, arguments: Sequence[str]) -> int:
 
 
 def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
-    """The facts of every node of a cluster, and findings on the nodes that did not answer."""
+    """The facts of every node of a cluster, and findings on the nodes that did not respond."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

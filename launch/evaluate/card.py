@@ -24,7 +24,7 @@ class Card(NamedTuple):
     weights: dict[str, Tensor]
     summary: Summary
     facts: dict[str, Any]  # Facts of training and evaluation, such as the seeds
-    gif: bytes | None  # A film of the first episodes; None if the environment cannot be rendered
+    gif: bytes | None  # An animation of the first episodes; None if the environment cannot be rendered
 
 
 def write_card(place: str, card: Card) -> str:

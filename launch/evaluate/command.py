@@ -45,8 +45,7 @@ with a different seed than in training, and on the test split if the environment
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(ActingAgent):
-    """The agent to evaluate, and the evaluation. RUN may also be zoo: for a list of the agents that come with
-    engram."""
+    """The agent to evaluate, and the evaluation. RUN may also be zoo: for a list of the included agents."""
 
     episodes: int = setting(1000, (1, 2**53))
     """Number of episodes; pomdp-graph uses the graphs of the test split unless --env-args split=train is set."""
@@ -61,10 +60,10 @@ class EvaluationConfig(ActingAgent):
     freeze@STEP:END or noise@STEP:SIGMA, with :PART=WHICH for a part of the state, such as wipe@120:slot=2
     (docs/how-to/insight.md)."""
     sweep: bool = False
-    """With --intervene: also at every later step, --every steps apart."""
+    """With --intervene: repeat at later steps, --every steps apart."""
     decode: str = ""
-    """Fact of the environment to be read from the recurrent state by a linear decoder, over the steps of an episode;
-    FACT:PART=WHICH from a part of the state, such as key:slot=2."""
+    """Fact of the environment that a linear decoder predicts from the recurrent state over the steps of an episode;
+    FACT:PART=WHICH uses a part of the state, such as key:slot=2."""
     every: int = setting(10, (1, None))
     """Steps from one point of --sweep or --decode to the next."""
     json: str = setting("", file="")
@@ -175,7 +174,7 @@ def study(
 def write_gif(
     factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, console: Console
 ) -> bytes | None:
-    """Film the first episodes, and write them to --gif; None if the environment cannot be rendered."""
+    """Record the first episodes to --gif; None if the environment cannot be rendered."""
     try:
         with closing(acting(factory, weights, config, num_envs=1, unroll_length=1)) as actor:
             gif = encoded(film(actor, config.gif_episodes))

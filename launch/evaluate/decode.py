@@ -49,7 +49,7 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
         actor: fresh, with an unroll length of 1; all its environments are used.
         fact: one of the environment's `fact_values`, or a key of a Gymnasium environment's `info`.
         every: steps from one decoder to the next.
-        part: the part of the state to decode from, such as `slot=2`; the whole state if empty. Raises ValueError.
+        part: the part of the state to decode from, such as `slot=2`; the full state if empty. Raises ValueError.
     """
     core, batch = actor.agent.core, actor.batch
     inside = state_leaves(mask(core, *part.split("=", 1))) if part else []

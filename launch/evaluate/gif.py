@@ -90,8 +90,9 @@ def _image(batch: Any, full: bool) -> Array:
 
 
 class Camera:
-    """Films one evaluation episode of the newest weights between two updates, in a separate environment. The levels
-    depend on the run's seed and on the number of videos due before. An episode longer than 600 steps is cut."""
+    """Records an evaluation episode of the newest weights between two updates, in a separate environment. The
+    levels depend on the run's seed and on the number of videos due before. An episode longer than 600 steps is
+    cut."""
 
     def __init__(self, config: RunConfig) -> None:
         if not can_draw(config.env):
@@ -100,7 +101,7 @@ class Camera:
         self.factory = replace(config.factory(), imitate="", num_envs=1, unroll_length=1)
 
     def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
-        """Film a member if a video was due between `before` and its current steps.
+        """Record a member if a video was due between `before` and its current steps.
 
         `at_step` is called after each step of the environment; an exception from it ends the video.
         """

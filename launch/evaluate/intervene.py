@@ -99,7 +99,7 @@ class Interference:
         return map_state(self._noisy, state.core)
 
     def _noisy(self, leaf: Tensor) -> Tensor:
-        if not (self.what.sigma and leaf.is_floating_point()):  # a counter is not a state that noise can disturb
+        if not (self.what.sigma and leaf.is_floating_point()):  # noise applies only to floating-point leaves
             return leaf
         noise = torch.empty_like(leaf).normal_(generator=self.generator)
         return leaf + self.what.sigma * leaf.std() * noise
@@ -150,7 +150,7 @@ def play_all(
 
     Args:
         make: returns an actor, from the number of environments and the index of the first one.
-        episodes: how many.
+        episodes: number of episodes.
         batch: environments that play together.
         what: the intervention; None for none.
         seed: seed of the noise.

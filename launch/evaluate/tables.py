@@ -64,7 +64,7 @@ def format_estimate(name: str, estimate: Estimate) -> str:
 def zoo_table() -> Table:
     """One row per agent: its environment and core, its evaluation with the 95% interval, its training steps."""
     columns = Column("name", no_wrap=True), "environment", "core", "return", "steps"
-    table = Table(*columns, title="agents that come with engram", title_justify="left")
+    table = Table(*columns, title="agents included in engram", title_justify="left")
     for name in zoo.names():
         facts = zoo.facts(name)
         interval = "{mean:.3g} [{low:.3g}, {high:.3g}]".format(**facts["evaluation"]["return"])

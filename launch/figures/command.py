@@ -158,7 +158,7 @@ def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[Figure
     for run in runs:
         shown = document["curves"].get(run.curve.name, {"runs": {}})["runs"].get(str(run.seed))
         if shown and 0 < run.steps() < shown["steps"]:
-            console.print(f"{run.label}: the recorded run went further, {shown['steps']:,} steps, and stays")
+            console.print(f"{run.label}: the recorded run has more steps, {shown['steps']:,}, and is kept")
     image = config.results / f"{stem}.png"
     with file_errors(f"cannot write {config.results / stem}.json and .png"):
         config.results.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,7 @@ class Curve:
 
     @cached_property
     def config(self) -> RunConfig:
-        """The configuration of the arguments. Raises EngramError, also for an agent that imitates a player."""
+        """The configuration of the arguments. Raises EngramError, including for an agent that imitates a player."""
         config = parse_run(self.arguments)
         refuse(
             config.learner.imitate or (config.start_from and imitated(config.start_from)),

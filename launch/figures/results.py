@@ -73,8 +73,8 @@ def outdated(figure: Figure, size: str, recorded: dict[str, Any]) -> list[str]:
 
 
 def _is_of(curve: Curve, entry: dict[str, Any]) -> bool:
-    """Whether a recorded curve has this one's settings, independent of the arguments; a preset's values may change. Old
-    documents contain the command only."""
+    """Whether a recorded curve has this one's settings, independent of the arguments, since a preset's values may
+    change. Old documents contain only the command."""
     settings = entry.get("settings")
     return entry["command"] == _command(curve) if settings is None else settings == _settings(curve)
 

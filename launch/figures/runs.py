@@ -74,7 +74,7 @@ class FigureRun(Job):
         if not self.begun:
             return
         begun, expected = self._config(), replace(self.curve.config, seed=self.seed)
-        if expected.learner.precision == "auto":  # the run recorded which one it chose
+        if expected.learner.precision == "auto":  # the run recorded its choice
             expected = replace(expected, learner=replace(expected.learner, precision=begun.learner.precision))
         for name, then, now in fixed_differences(begun, expected):
             raise EngramError(

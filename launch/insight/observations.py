@@ -14,7 +14,7 @@ from .recording import SINGLE, Pixels, Recording
 COLOR, MOST_CHANNELS = 3, 16
 """Three channels are red, green and blue; other channels are gray images next to each other, up to a limit."""
 SHORTEST_SIDE = 160  # Pixels to which the shorter side of an image is enlarged
-DIMMEST = 128  # Bytes that stay below this, such as indices of objects, are scaled to the whole range of gray
+DIMMEST = 128  # Bytes that stay below this, such as object indices, are scaled to the full range of gray
 
 
 def seen_panels(recording: Recording, options: Sequence[str]) -> list[Panel]:

@@ -1,4 +1,4 @@
-"""Statistics between two rows of metrics: learner's means, finished episodes, and where the time went."""
+"""Statistics between two rows of metrics: means over updates, finished episodes, and time by activity."""
 
 import math
 import time
@@ -72,7 +72,7 @@ class Accumulator:
         self._seconds[name] += seconds
 
     def add_update(self, metrics: dict[str, float]) -> None:
-        """Add an update and the learner's metrics. Values that are not finite are left out of the means."""
+        """Add an update and the learner's metrics. Non-finite values are excluded from the means."""
         self._updates += 1
         self.add_metrics(metrics)
 
@@ -93,8 +93,8 @@ class Accumulator:
         self._last |= metrics
 
     def add_episodes(self, episodes: NDArray[np.floating[Any]]) -> None:
-        """Add finished episodes [K, 3 + F], in the format of `Unroll.episodes`; nan (unknown) is left out of the
-        means."""
+        """Add finished episodes [K, 3 + F], in the format of `Unroll.episodes`; nan (unknown) is excluded from
+        the means."""
         if len(episodes):
             rows = episodes[:, len(EPISODE_COLUMNS) - len(_FACTS) :]
             counted = known(rows)
@@ -159,8 +159,7 @@ class Accumulator:
         self.begin_episodes()
 
     def begin_episodes(self) -> None:
-        """Note that every environment begins a new episode, as at the start: the first ones to end are the short
-        ones."""
+        """Note that every environment begins a new episode, as at the start: short episodes end first."""
         self._begun = 0  # Episodes since then
         self._ended: set[int] = set()  # Environments that have ended one since then
 

@@ -63,7 +63,7 @@ class Member:
         self._skipped = float(learner.skipped)
 
     def join(self, pool: ActorPool) -> None:
-        """Learn together with learners in other processes, which start from this one's state."""
+        """Share batches with learners in other processes, which start from this one's state."""
         from ...learners.remote.team import Team  # it imports Ray
 
         assert isinstance(pool, Team)
@@ -177,7 +177,7 @@ class Member:
         return Settled(self.evaluated, self.config.eval_episodes, None)
 
     def result(self) -> str:
-        """Text on the means of the last training episodes and the last evaluation; empty before the first episode."""
+        """Means of the last training episodes and the last evaluation as text; empty before the first episode."""
         means = self.accumulator.window()
         parts = [f"return {means['return']:.3g}"] if "return" in means else []
         parts += [f"solved {means['solved']:.1%}"] if "solved" in means else []

@@ -26,7 +26,7 @@ def plotted(values: Mapping[str, float]) -> dict[str, float]:
 
 
 class MetricsWriter:
-    """Writes rows of metrics; lost files or a full disk cost rows and one warning, never the run.
+    """Writes rows of metrics; removed files or a full disk lose rows and cause one warning, but never end the run.
 
     Args:
         step: environment steps at which this process begins, 0 or a checkpoint's. Rows of later steps, written before
@@ -111,7 +111,7 @@ class MetricsWriter:
         self.close()
 
     def _track(self, action: Callable[[Tracker], object]) -> None:
-        """Call the tracker, if there is one; the first exception costs a warning, others nothing."""
+        """Call the tracker, if there is one; only the first exception causes a warning."""
         try:
             if self._tracker:
                 action(self._tracker)

@@ -58,7 +58,7 @@ class PlayConfig(Settings):
     checkpoint: str = "latest"
     """With a run: latest, best or a step."""
     member: int = setting(-1, (-1, None))
-    """With a run: which member of a population; -1 is the one with the highest mean return in training."""
+    """With a run: member of a population; -1 is the one with the highest mean return in training."""
     greedy: bool = False
     """With a run: take the most likely action instead of sampling one from the policy."""
 

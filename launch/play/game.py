@@ -84,7 +84,7 @@ class Player:
         config = self._agent.config
         refuse(
             not is_environment(config.env),
-            f"{path} plays {config.env}; rl-play shows engram's own environments, rl-eval --gif others, too",
+            f"{path} plays {config.env}; rl-play shows only engram's environments, rl-eval --gif all",
         )
         self.game = Game(config.env, config.env_args | env_args, evaluation_seed(seed))
         self._began = True

@@ -106,7 +106,7 @@ def _captions(canvas: Canvas, width: int) -> list[Line]:
 
 
 class Terminal:
-    """The whole terminal, during its `with` statement: without scrolling, with single key presses."""
+    """The full terminal, during its `with` statement: without scrolling, with single key presses."""
 
     def __init__(self) -> None:
         self._console, self._typed = Console(highlight=False), ""

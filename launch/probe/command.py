@@ -23,7 +23,7 @@ from .run import STOPPED, ProbeRun, start_from
 _HELP = """Train a memory core on a supervised task and test it on new data.
 
 rl-probe TASK [flags]   one core on one task
-rl-probe --list         all tasks, with chance and published numbers
+rl-probe --list         all tasks, with chance and published results
 rl-probe --resume RUN   resume a run; --minutes and --updates may increase"""
 
 MAY_CHANGE = frozenset(declared(ProbeConfig(), "resumable"))  # Settings allowed with --resume
@@ -45,7 +45,8 @@ def main(arguments: Sequence[str]) -> int:
 def parsed(arguments: Sequence[str]) -> ProbeConfig:
     """The configuration of the arguments; the first is the task."""
     if not arguments or arguments[0].startswith("-"):
-        refuse(not {"--help", "-h"} & set(arguments), "which task? rl-probe TASK, or rl-probe --list to see them all")
+        missing = not {"--help", "-h"} & set(arguments)
+        refuse(missing, "the task is missing; expected: rl-probe TASK or rl-probe --list")
         return parse(ProbeConfig, arguments, "rl-probe", _HELP)
     with user_errors():
         default = recipe(arguments[0], value_of("--core", arguments) or ProbeConfig.core)
@@ -106,14 +107,14 @@ def described(result: dict[str, Any], path: Path) -> list[str]:
         lines.append(f"  {result['skipped']:,} updates were skipped: their loss was not finite (a smaller --lr helps)")
     for each in result["tests"]:
         lines.append(
-            f"  {each['test'] or 'fresh data':<18} {each['accuracy']:7.2%} right "
-            f"({each['low']:.1%}..{each['high']:.1%}), {each['perfect']:.1%} of sequences without a mistake"
+            f"  {each['test'] or 'fresh data':<18} {each['accuracy']:7.2%} correct "
+            f"({each['low']:.1%}..{each['high']:.1%}), {each['perfect']:.1%} of sequences without an error"
         )
     return [
         *lines,
         f"  chance     {result['chance']:7.2%}",
         f"  published  {result['published']}",
-        f"  all of it  {path}",
+        f"  directory  {path}",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The configuration of a probe, and the usual recipe for a task and a core."""
+"""The configuration of a probe, and default settings for a task and a core."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -72,7 +72,7 @@ BY_TASK: dict[str, dict[str, Any]] = {
 
 
 def recipe(task: str, core: str) -> ProbeConfig:
-    """The usual settings for a core on a task. Raises ValueError naming the nearest names for an unknown one."""
+    """Default settings for a core on a task. Raises ValueError with the nearest names for an unknown one."""
     entry, _ = find_task(task)
     settings = BY_TASK.get(entry.place, {}) | {"lr": core_class(core).supervised_lr}
     return ProbeConfig(task=task, core=core, learner=replace(SupervisedConfig(), **settings))

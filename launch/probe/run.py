@@ -33,7 +33,8 @@ TEST_BATCH = 128  # Sequences per test batch
 
 
 class ProbeRun:
-    """A probe in progress. Raises EngramError for names and values that do not exist, or if it cannot be tested."""
+    """A probe in progress. Raises EngramError for names and values that do not exist, or if the task cannot be
+    tested."""
 
     def __init__(self, config: ProbeConfig, show: Callable[[str], None]) -> None:
         self.config, self.show = config, show
@@ -124,7 +125,7 @@ class ProbeRun:
         self._row = {}
         row["perf/updates_per_second"] = self.learner.updates / max(self.trained, 1e-9)
         writer.write(self.steps, row)
-        share = f", {row['probe/accuracy']:.1%} right" if "probe/accuracy" in row else ""
+        share = f", {row['probe/accuracy']:.1%} correct" if "probe/accuracy" in row else ""
         return (
             f"update {self.learner.updates:,} after {self.trained / 60:.1f} min: "
             f"loss {row['loss/cross_entropy']:.4f}{share}"

@@ -261,5 +261,5 @@ def _plain(value: Any, name: str) -> Any:
     if isinstance(value, bool | int | float | str | Path):
         return str(value) if isinstance(value, Path) else value
     raise EngramError(
-        f"{name} holds {value!r}, which {CONFIG} cannot contain; allowed: numbers, strings, booleans, lists, tables"
+        f"{name} is {value!r}, which {CONFIG} cannot contain; allowed: numbers, strings, booleans, lists, tables"
     )

@@ -6,8 +6,8 @@
     URL/checkpoints/step-*/     as in the run directory; SHA256SUMS is written last
 
 A separate thread copies a checkpoint when it is finished on the local disk: training does not wait for a
-network. An interrupted copy has no SHA256SUMS and does not count as a checkpoint. An error is a warning: the local
-checkpoint remains, and the next one is copied again.
+network. An interrupted copy has no SHA256SUMS and does not count as a checkpoint. An error causes a warning: the
+local checkpoint remains, and the next one is copied.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ class Mirror:
         folder = f"{self._root}/checkpoints/{path.name}"
         marker = checkpoints.FILES[-1]
         with ExitStack() as stack:
-            # Open all files before sending the first: the run may remove this checkpoint meanwhile.
+            # Open all files before sending the first: the run may remove this checkpoint during the copy.
             sources = {name: stack.enter_context((path / name).open("rb")) for name in checkpoints.FILES}
             if self._files.exists(f"{folder}/{marker}"):
                 self._files.rm(f"{folder}/{marker}")

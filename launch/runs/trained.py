@@ -38,11 +38,11 @@ class AgentChoice(Settings):
     """Flags that select a trained agent, shared by several commands."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Run directory, zoo:NAME for an agent that comes with engram, or folder or URL of a card."""
+    """Run directory, zoo:NAME for an agent included in engram, or folder or URL of a card."""
     checkpoint: str = "latest"
-    """Which checkpoint: latest, best (highest mean return in training) or its step."""
+    """Checkpoint: latest, best (highest mean return in training) or its step."""
     member: int = setting(-1, (-1, None))
-    """Which member of a population; -1 is the one with the highest mean return in training."""
+    """Member of a population; -1 is the one with the highest mean return in training."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of the environment that differ from the training run's, KEY=VALUE."""
 
@@ -54,7 +54,7 @@ class ActingAgent(AgentChoice):
     seed: int = setting(0, SEEDS)
     """Seed of levels and actions, 0..2**64-1; no seed here repeats the random streams of training."""
     greedy: bool = False
-    """Take the most likely action instead of sampling one from the policy, which is what was trained."""
+    """Take the most likely action instead of sampling one; training optimizes the sampled policy."""
 
 
 class Trained(NamedTuple):
@@ -106,7 +106,7 @@ def imitated(path: str) -> str:
     try:
         config = open_run(path, "latest").config
     except EngramError:
-        return ""  # nothing is known of a run that no longer exists
+        return ""  # the run may no longer exist
     return config.learner.imitate or (config.start_from and imitated(config.start_from)) or ""
 
 

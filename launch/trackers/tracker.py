@@ -1,7 +1,7 @@
 """`--track NAME`: every row of metrics, and every video, also goes to a tracker, with the same names.
 
-A third party adds one with an entry point in the group `engram.trackers` or names it as `module:Class`. Losing a
-tracker costs one warning, never the run.
+A third party adds one with an entry point in the group `engram.trackers` or names it as `module:Class`. A
+failing tracker causes one warning, but never ends the run.
 """
 
 from collections.abc import Mapping

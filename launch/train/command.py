@@ -95,7 +95,7 @@ def run_training(
 
 
 def farewell(config: "RunConfig", outcome: "Outcome") -> str:
-    """Text on the outcome, and the commands to run next."""
+    """The outcome and the commands to run next, as text."""
     from ...base.processes import shell_command
     from ...envs.registration import can_draw
     from ..runs.directory import resume_command
@@ -109,7 +109,7 @@ def farewell(config: "RunConfig", outcome: "Outcome") -> str:
         return go_on
     if not outcome.began or path is None:
         return f"stopped ({outcome.reason}) before training began" + (f"; {go_on}" if path else "")
-    lost = f"the last {unsaved:,} of them are in no checkpoint of {path}"
+    lost = f"the last {unsaved:,} of them are not in any checkpoint of {path}"
     storage = lost if unsaved else f"everything is in {path}"
     ended = "finished" if outcome.reason == "done" else f"stopped ({outcome.reason})"
     lines = [f"{ended} after {outcome.steps:,} steps; {storage}"]

@@ -5,7 +5,7 @@ code), or an exception, the parent starts it again from the newest checkpoint. I
 or after a user's mistake, and it forwards the signals that request a stop.
 
 Restarts are bounded like those of actors: N in a row; a new checkpoint resets the count. So a run of days
-survives failures, and one that cannot reach its next checkpoint stops.
+survives failures, and a run that cannot reach its next checkpoint stops.
 """
 
 import signal

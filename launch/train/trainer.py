@@ -119,7 +119,7 @@ class Trainer:
                     self.save()
             self._finish_gathering()
         finally:
-            # Also after an actor failed once too often: save finished updates, but not half of one.
+            # Also after too many failures of an actor: save finished updates, but not half of one.
             if self.unsaved and self._between:
                 self.save()
         return reason
@@ -197,7 +197,7 @@ class Trainer:
                 from ...learners.population.vectorized import learn_together as learn_all
             learn_all(learners, batches)
         for (member, _), batch, extra, updates in zip(ready, batches, others, before, strict=True):
-            if member.updates > updates:  # else the batch was lost with its machine
+            if member.updates > updates:  # otherwise the batch was lost with its machine
                 member.note_update(batch, extra)
             member.prefetch()
 

@@ -84,7 +84,7 @@ def has_plan(folder: str | Path) -> bool:
 
 
 def read_plan(folder: Path) -> Plan:
-    """The plan of a directory. Raises EngramError naming the fault in its file."""
+    """The plan of a directory. Raises EngramError naming the error in its file."""
     with user_errors(f"{folder / PLAN}"), file_errors(f"cannot read {folder / PLAN}"):
         return from_dict(Plan, tomllib.loads((folder / PLAN).read_text("utf-8")))
 

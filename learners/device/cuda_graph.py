@@ -117,7 +117,7 @@ class Recorded:
         if problem:
             self._works = False
             print(
-                f"engram: the update is not recorded, its operations start one by one: {problem}",
+                f"engram: the update is not recorded; its operations are launched one by one: {problem}",
                 file=sys.stderr,
                 flush=True,
             )

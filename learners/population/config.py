@@ -30,7 +30,8 @@ class PopulationConfig(Settings):
     window: int = setting(3_000, (2, None))
     """Last episode returns that are compared, at least 2; members with fewer are not compared."""
     p_value: float = setting(0.05, (0, 1))
-    """lp-rnn: largest p-value of Welch's two-sided t-test at which a member with a higher mean counts as better, 0..1."""
+    """lp-rnn: largest p-value of Welch's two-sided t-test at which a member with a higher mean counts as better,
+    0..1."""
     quantile: float = setting(0.25, above(0, 0.5))
     """truncation: share of the population that is considered worst, and as best, above 0, at most 0.5."""
     factors: tuple[float, float] = (0.8, 1.2)

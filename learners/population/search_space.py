@@ -113,7 +113,7 @@ def _parse(argument: str, flag: str) -> Explored:
         values = sorted(set(values))
         refuse(len(values) < 2, f"{what} is no choice; allowed: two or more different values")
     else:
-        refuse(len(values) != 2, f"{what} has {len(values)} numbers; allowed: {kind}(LOW,HIGH)")
+        refuse(len(values) != 2, f"{what} has {len(values)} values; allowed: {kind}(LOW,HIGH)")
         refuse(not values[0] < values[1], f"{what} is empty; allowed: LOW below HIGH")
         refuse(kind == "loguniform" and values[0] <= 0, f"{what} begins at {values[0]:g}; allowed: above 0")
     for value in values:
@@ -148,5 +148,5 @@ def _settings() -> dict[str, tuple[Any, str]]:
 def _number(name: str, text: str, whole: bool) -> float:
     with user_errors(name):
         value = number(text.strip())
-        refuse(whole and value != int(value), f"{text.strip()} is not a whole number, as it must be")
+        refuse(whole and value != int(value), f"{text.strip()} is not a whole number, as required")
     return int(value) if whole else value

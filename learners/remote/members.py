@@ -1,4 +1,5 @@
-"""Learners of a population's members in other processes: each learns from complete batches, without exchanging gradients.
+"""Learners of a population's members in other processes: each learns from complete batches, without exchanging
+gradients.
 
 The run's process has a copy of every member's weights and optimizer, and decides about updates. Unrolls go from the
 actors straight to the assigned process, or, in synchronous mode, batches from the run's process. Results equal those of

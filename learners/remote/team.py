@@ -218,8 +218,8 @@ class Team:
         for rank, other in enumerate(hashes):
             if other != hashes[0]:
                 raise LearnerLossError(
-                    f"learner {rank} has other weights than learner 0 after {learner.updates:,} updates: a custom part "
-                    "of the agent changes with the observations of its own share; use --num-learners 1"
+                    f"learner {rank} has different weights from learner 0 after {learner.updates:,} updates: a custom "
+                    "part of the agent changes with the observations of its own share; use --num-learners 1"
                 )
         self._losses = 0
         for worker in self._workers:

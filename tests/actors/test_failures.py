@@ -18,7 +18,8 @@ def test_faults_now_and_then_add_up_to_ten_times_those_in_a_row() -> None:
         for _ in range(20):
             survive(failures, number, unrolls=FORGIVEN_AFTER)
     assert failures.total == 40
-    with pytest.raises(ActorFailureError, match=r"actor 1 failed 21 times in all, 20 are allowed (?s:.*)\nthe last\Z"):
+    message = r"actor 1 failed 21 times in total, 20 are allowed (?s:.*)\nthe last\Z"
+    with pytest.raises(ActorFailureError, match=message):
         failures.add(1, "the last")
 
 

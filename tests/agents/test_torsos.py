@@ -49,7 +49,7 @@ def test_strided_convolutions(kernel: int, strides: tuple[int, ...]) -> None:
 
 
 def test_strides_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"conv_strides has 1 numbers; allowed: 2, one for each of conv_channels"):
+    with pytest.raises(ValueError, match=r"conv_strides has 1 values; allowed: 2, one for each of conv_channels"):
         TorsoConfig(conv_strides=(2,))
     with pytest.raises(ValueError, match=r"conv_strides is \(0, 1\); allowed: numbers of at least 1"):
         TorsoConfig(conv_strides=(0, 1))

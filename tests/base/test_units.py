@@ -25,7 +25,7 @@ def test_counts(text: str, value: int) -> None:
 
 @pytest.mark.parametrize("text", ["10m", "1.5", "k", "20 kk", "nan", "1e400", "1.0005k", "", "x"])
 def test_texts_that_are_no_counts(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a whole number; allowed also: 20k"):
+    with pytest.raises(ValueError, match="is not a whole number; also allowed: 20k"):
         count(text)
 
 

@@ -1,4 +1,4 @@
-"""The agents that come with engram load, play, and are as good as their files say."""
+"""The agents included in engram load, play, and are as good as their files say."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Parts of steps for acting, with everything prepared that is constant until the weights change, for a CPU."""
+"""Parts of acting steps on a CPU, with everything prepared that is constant until the weights change."""
 
 import numpy as np
 from torch import Tensor

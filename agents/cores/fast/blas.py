@@ -4,7 +4,7 @@ A loop over time that leaves the interpreter once, instead of twenty times per s
 several of them at once. The library is the one in torch where that is MKL and the CPU is Intel's, else SciPy's.
 
 Sizes are passed in 64 bits with the upper half zero, so that a library with 32-bit sizes reads the same on
-every machine whose low bytes come first. Before first use, a small multiplication is compared with NumPy.
+every little-endian machine. Before first use, a small multiplication is compared with NumPy.
 """
 
 import ctypes
@@ -45,7 +45,7 @@ def gemm(dtype: torch.dtype) -> int:
 
 def one_thread_per_product() -> threadpool_limits:
     """Limit SciPy's library to one thread in the whole process, since threads are split by environments. The limit
-    holds inside a `with` statement on the result, or permanently without one."""
+    applies inside a `with` statement on the result, or permanently without one."""
     get_cython_function_address("scipy.linalg.cython_blas", "sgemm")  # loads it
     return threadpool_limits(1, "blas")
 

@@ -152,7 +152,7 @@ def see(rows: Array, start: Array, reset: Array, gains: Array, decays: Array, in
     decays [k], bias [C]."""
     steps, batch, channels = rows.shape
     group = channels // len(gains)
-    zero = rows.dtype.type(0)  # a plain 0 would make all of it float64
+    zero = rows.dtype.type(0)  # a plain 0 would convert everything to float64
     for b in range(batch):
         z = start[b].copy()
         for t in range(steps):

@@ -1,7 +1,7 @@
 """Parts of every compiled route: conditions of its use, groups of environments, matrix gradients.
 
-For the small operations of a memory core, launching them and loading their values takes longer than the arithmetic.
-Compiled loops do many of them in one pass. The equations run in torch instead on a GPU, in half precision, under
+Launching the small operations of a memory core and loading their values takes longer than the arithmetic. Compiled
+loops perform many of them in one pass. The equations run in torch instead on a GPU, in half precision, under
 torch.compile and torch.func, and for a core whose parts have hooks or parametrizations or were replaced.
 `ENGRAM_COMPILED=0` disables all compiled routes.
 """
@@ -21,13 +21,13 @@ from .blas import gemm
 from .elementwise import Array
 
 GROUP = 8 if on_intel() else 16
-"""Environments of a batch that are learned from at once: few enough for two threads to share a batch. MKL is
+"""Environments in a group of the learner: few enough for two threads to share a batch. MKL is
 as fast for few as for many; with SciPy's BLAS, groups of 8 take a third longer than one of 32, groups of 16 an
 eighth."""
 WIDEST_GROUP = 64  # Largest `group_size`
 GROUP_OF_A_STEP = 128  # Environments that act at once: a single step reads the weights again for every group
 ROWS_AT_ONCE = 256
-"""Outputs of a matrix whose gradient is one piece of work: two threads share a batch's best when pieces are alike."""
+"""Outputs of a matrix whose gradient is one piece of work: two threads share a batch best if pieces are similar."""
 
 
 def suits(tensor: Tensor) -> bool:

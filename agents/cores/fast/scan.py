@@ -83,7 +83,7 @@ def recur_backward(
 
 
 def can_compile(inputs: Tensor) -> bool:
-    """Whether compiled loops can work on such a tensor, real or complex, here and now."""
+    """Whether compiled loops support this tensor, real or complex, in the current context."""
     return suits(torch.view_as_real(inputs) if inputs.is_complex() else inputs)
 
 

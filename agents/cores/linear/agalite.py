@@ -43,9 +43,9 @@ class AGaLiTe(Core):
     and q only as their factors: K and s are matrices [eta, d] per head whose decay and addition are outer products.
 
     The paper's frequencies are multiples of one; the released code (github.com/subho406/agalite) spreads w evenly from
-    -pi to pi, which is taken here, as are its 1e-5, orthogonal first weights of gain sqrt(2), zero biases, and a clock
-    t that begins at 2. Traces of w and -w are equal, so the state contains one of each pair. The released clock
-    continues through resets, here it restarts with every episode, so that an episode's outputs do not depend on the one
+    -pi to pi. This core does the same, with its 1e-5, orthogonal initial weights of gain sqrt(2), zero biases, and a
+    clock t that begins at 2. Traces of w and -w are equal, so the state contains one of each pair. The released clock
+    continues through resets; here it restarts with every episode, so that an episode's outputs do not depend on the one
     before. One layer by default.
     """
 

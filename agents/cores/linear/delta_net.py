@@ -32,10 +32,10 @@ class DeltaNet(Stack):
     with `num_writes` above 1 DeltaProduct (Siems et al. 2025, section 3). `negative` doubles beta, so that the
     eigenvalue of I - beta k k^T along k lies in (-1, 1) instead of (0, 1) (Grazzi et al. 2025, section 4).
 
-    Choices left open by the papers: no short convolution before q, k and v (a state of its own, for text); no
+    Choices left open by the papers: no short convolution before q, k and v (additional state, meant for text); no
     feed-forward layers between; one layer; a in log U(1, 16) and softplus(b_a) in log U(0.001, 0.1) at first, as for
     Mamba-2. An unroll works on chunks of steps (the papers' WY form): U = (I + tril(diag(beta) K K^T))^-1 diag(beta)
-    (V - K S_0) are the values that are written, found by one triangular system per chunk and head.
+    (V - K S_0) are the written values, the solution of one triangular system per chunk and head.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def _delta_chunk(steps: tuple[Tensor, ...], used: Tensor, start: Any) -> tuple[Tensor, tuple[Tensor]]:
-    """A chunk of L steps (`chunks.Chunk`): what is read [N, L, H, d], and the fast weights behind it. The n writes of a
+    """A chunk of L steps (`chunks.Chunk`): the reads [N, L, H, d], and the fast weights after it. The n writes of a
     step follow each other like steps, the decay before the first of them. With G_m the sum of log alpha up to write m
     and Gamma_mj = exp(G_m - G_j), S before write m is exp(G_m) S_0 + sum_{j < m} Gamma_mj k_j u_j^T, u_m = beta_m (v_m
     - S^T k_m)."""

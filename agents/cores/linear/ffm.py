@@ -30,12 +30,13 @@ class FFM(Core):
         z_t = LayerNorm(W_z [Re S_t ; Im S_t] + b_z)                 without scale or shift
         output = z_t * sigmoid(o_t) + y_t * (1 - sigmoid(o_t))       [H], H = hidden_size  (section 4.2)
 
-    Initially alpha is evenly spread from FASTEST down to the rate at which FORGOTTEN is left after max_period steps,
+    Initially alpha is evenly spread from FASTEST down to the rate at which FORGOTTEN remains after max_period steps,
     and the periods 2 pi / omega are evenly spread from 1 to max_period. All traces start at zero.
 
     Choices as in the released code (github.com/proroklab/ffm): the four maps of the input are one matrix in the order
-    above; the parts of S are mixed in the order (m, c, real or imaginary). Not so: that code clamps alpha to what its
-    scan can represent (it divides by powers of gamma), here |alpha| is free, and a sequence may be of any length.
+    above; the parts of S are mixed in the order (m, c, real or imaginary). Unlike that code, which clamps alpha to
+    what its scan can represent (it divides by powers of gamma), |alpha| is free here, and a sequence may have any
+    length.
     """
 
     loops_over_time = False

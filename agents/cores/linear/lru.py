@@ -95,7 +95,7 @@ class LRU(Core):
 
 
 class Block(nn.Module):
-    """One linear recurrence and the gated layer behind it; the equations are those of `LRU`."""
+    """One linear recurrence and the gated layer after it; the equations are those of `LRU`."""
 
     def __init__(self, hidden_size: int, state_size: int, low: float, high: float, max_phase: float) -> None:
         super().__init__()

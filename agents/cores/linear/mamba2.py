@@ -34,10 +34,10 @@ class Mamba2(Stack):
     group of B and C for all heads).
 
     `s6=true` is the layer of Mamba (Gu and Dao 2023, algorithm 2 and section 3.4): delta per channel, through a
-    bottleneck of ceil(H P / 16), A per channel and state number, B and C from x behind the convolution, no norm before
+    bottleneck of ceil(H P / 16), A per channel and state number, B and C from x after the convolution, no norm before
     W_o; its recurrence is elementwise.
 
-    Choices left open by the papers: `conv_size` 1 leaves out the convolution; one layer; no further layers
+    Choices left open by the papers: `conv_size` 1 omits the convolution; one layer; no further layers
     between. Initially A is in -U(1, 16) (s6: -1 .. -N) and softplus(b_delta) in log U(0.001, 0.1), as in the released
     code (github.com/state-spaces/mamba).
     """

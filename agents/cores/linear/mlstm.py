@@ -94,7 +94,7 @@ def _normalized(read: Tensor, m: Tensor) -> Tensor:
 
 
 def _chunk(steps: tuple[Tensor, ...], used: Tensor, start: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """A chunk of L steps (`chunks.Chunk`): h [N, L, H, d], and C and m behind it. With F_t the sum of log f: m_t =
+    """A chunk of L steps (`chunks.Chunk`): h [N, L, H, d], and C and m after it. With F_t the sum of log f: m_t =
     max(F_t + m_0, F_t - F_j + i'_j for j <= t), and every factor is exp(... - m_t)."""
     query, key, value, log_input, log_forget = steps
     c, m = start

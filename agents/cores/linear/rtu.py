@@ -30,12 +30,13 @@ class RTU(Core):
 
     The state carries dh / dp for p = rho, tau and Re W (section 3.1; dh / d Im W = i dh / d Re W). Wherever a gradient
     would be cut - at the beginning of an unroll and at multiples of bptt_length - the unroll begins at
-    h + sum_p dh/dp (p - stopped(p)): the same value, whose gradient with respect to the parameters is the whole
-    past's. So the gradient of the recurrence does not depend on bptt_length, 1 included. Gradients of the inputs are
-    cut as in every core: what is before the recurrence, and a learned initial h, learn from inside the cut.
+    h + sum_p dh/dp (p - stopped(p)): the same value, whose gradient with respect to the parameters is that of the
+    entire past. So the gradient of the recurrence does not depend on bptt_length, 1 included. Gradients of the inputs
+    are cut as in every core: layers before the recurrence, and a learned initial h, receive gradients only from inside
+    the cut.
 
     The derivatives are of the weights with which an actor acted, as in the paper (appendix on stale gradients).
-    Choices left open by the paper: one layer; a map behind the units; at first r^2 is uniform between the
+    Choices left open by the paper: one layer; a map after the units; at first r^2 is uniform between the
     squares of min_radius and max_radius and phi uniform up to max_phase, W normal with variance 1 / (2 D).
     """
 
@@ -106,7 +107,7 @@ class RTU(Core):
         return self._read(torch.cat(pieces)), state, None
 
     def _piece(self, inputs: Tensor, reset: Tensor, state: RTUState) -> tuple[Tensor, RTUState]:
-        """inputs [T, B, D], reset bool [T, B] -> h complex [T, B, n], and the state behind the last step."""
+        """inputs [T, B, D], reset bool [T, B] -> h complex [T, B, n], and the state after the last step."""
         rate, phase = self.rho.exp(), self.tau.exp()
         decay, gamma = torch.polar((-rate).exp(), phase), (1 - (-2 * rate).exp()).sqrt()
         real, imaginary = F.linear(inputs, self.W).chunk(2, -1)
@@ -130,7 +131,7 @@ class RTU(Core):
     def _derivatives(
         self, inputs: Tensor, reset: Tensor, state: RTUState, now: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """dh / d rho, dh / d tau and dh / d Re W behind the last step (equations 6 to 9), complex."""
+        """dh / d rho, dh / d tau and dh / d Re W after the last step (equations 6 to 9), complex."""
         h, driven, decay, gamma, rate, phase = now
         start, *traces = (torch.view_as_complex(leaf.contiguous()) for leaf in state)
         before = torch.cat([start.unsqueeze(0), h[:-1]])

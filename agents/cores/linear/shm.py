@@ -30,8 +30,8 @@ class SHM(Stack):
     down, so that the row is always the first one; `first_theta=true` is that form.
 
     Choice: the row is a pseudo-random function of the steps since the reset. An actor and a learner, and two runs,
-    then take the same one. Sums have 1e-5 added, rows of theta are Xavier-uniform, and the shortcut is there, as in
-    the code; one layer.
+    then take the same one. As in the code, 1e-5 is added to sums, rows of theta are Xavier-uniform, and there is a
+    shortcut; one layer.
     """
 
     def __init__(

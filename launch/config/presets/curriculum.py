@@ -45,7 +45,7 @@ _STAGED_T_MAZE: Preset = LP_RNN_PPO | {
 
 # The paper's Sequence Recall: one to four lights that are on for three steps, then for longer, by about a third from
 # stage to stage: if the time doubles, the agent has to learn to remember again. Wrong lights pay as well as others of
-# their number: three times the bonus for entropy of the other environments keeps the policy from settling on some
+# their number: three times the entropy bonus of the other environments keeps the policy from settling on some
 # orders.
 _STAGED_SEQUENCE_RECALL: Preset = CENTERED_LP_RNN_PPO | {
     "learner": CENTERED_LP_RNN_PPO["learner"]
@@ -67,10 +67,10 @@ _STAGED_SEQUENCE_RECALL: Preset = CENTERED_LP_RNN_PPO | {
     "total_steps": 60_000_000,
 }
 
-# The paper's Cued Catch: first fewer cues, since the meaning of one of four alone pays nothing; then more trials.
-# All episodes have one length and their first 320 steps earn nothing: environments that are all in this phase at once
-# teach nothing for five updates in a row, hence they are spread. With unrolls of 60 steps and a bonus of .02 what was
-# learned of the late trials is forgotten.
+# The paper's Cued Catch: first fewer cues, since knowing the meaning of one of four earns nothing; then more trials.
+# All episodes have one length and their first 320 steps earn nothing: if all environments are in this phase at once,
+# five consecutive updates learn nothing, so they are staggered. With unrolls of 60 steps and a bonus of .02 the agent
+# forgets the late trials.
 _STAGED_CUED_CATCH: Preset = CENTERED_LP_RNN_PPO | {
     "unroll_length": 100,
     "envs_per_update": 512,

@@ -4,9 +4,9 @@ from .paper import OTHERS, POPGYM, Preset, core
 from .ppo import CENTERED_LP_RNN_PPO, LP_RNN_PPO, PPO, RMC_PPO
 
 # Actors act with weights one update old. Momentum continues in the direction of older unrolls, and a batch repeats
-# steps that updates since have already made: without momentum and with a clip no seed collapsed half-way. Returns
-# in running units are learned sooner; the entropy bonus decays, so that the agent settles on short paths. Paths have
-# ten steps: at the paper's discount of .99 a detour costs next to nothing, and a policy that wanders does as well as
+# steps that later updates have already made: without momentum and with a clip no seed collapsed midway. Returns in
+# running units are learned earlier; the entropy bonus decays, so that the agent settles on short paths. Paths have
+# ten steps: at the paper's discount of .99 a detour costs almost nothing, and a policy that wanders does as well as
 # one that knows the path.
 _EASY_BOXWORLD: Preset = {
     "env_args": {"path_lengths": 1, "num_distractors": 0, "grid_size": 6},
@@ -26,7 +26,7 @@ _EASY_BOXWORLD: Preset = {
 
 # The shortest corridor; limbo is as long as in the paper. Few embedding units respond to the most frequent
 # observations, so that the cue is not lost among the 280 steps of limbo, and most of limbo's actions get no credit.
-# One member alone may learn what the cue means and forget it again; four help each other.
+# A single member may learn what the cue means and forget it; four copy from each other.
 _EASY_T_MAZE: Preset = {
     "env_args": {"difficulty": 0},
     "agent": {"torso": {"conv_channels": (), "embedding_scale": 5.4, "embedding_bias": -1.0}},

@@ -22,7 +22,7 @@ _RMC_PAPER: Preset = {
     "learner": {"discount": 0.99, "entropy_cost": 0.005, "lr": 1e-4},
 }
 
-# A2C as the FWM and the MNM paper have it.
+# A2C as in the FWM and the MNM paper.
 _A2C: Preset = {
     "algorithm": "a2c",
     "discount": 0.9,
@@ -96,7 +96,7 @@ POPGYM = tuple(
 # Untuned environments. Rewards and observations have any scale, so both are normalized;
 # steps are expensive, so each is used four times, in many small updates; the policy begins near uniform. The
 # value loss trains the memory before the policy uses it, so its weight is not small. If rewards are rare,
-# its gradient is large in just those minibatches that contain one: a gradient clipped to 1 would weigh them least.
+# its gradient is large in just those minibatches that contain one: a gradient clipped to 1 would weight them least.
 OTHERS: Preset = {
     "total_steps": 2_000_000,
     "unroll_length": 64,

@@ -21,9 +21,9 @@ RMC_PPO: Preset = {
     "learner": PPO | {"algorithm_args": {"epochs": 2, "gae_lambda": 0.95}, "lr": 5e-4, "lr_schedule": "linear"},
 }
 
-# PPO for the LP-RNN environments. As long as the goal is a guess it earns nothing on average, waiting costs next to
-# nothing, and a learner that is shaken by few outcomes settles on waiting: hence many environments, and returns and
-# advantages in running units. Few embedding units respond at any one step, so that rare events stand out.
+# PPO for the LP-RNN environments. While the agent guesses, the goal earns nothing on average and waiting costs
+# almost nothing; with few outcomes per update the policy settles on waiting: hence many environments, and returns
+# and advantages in running units. Few embedding units respond at any one step, so that rare events stand out.
 LP_RNN_PPO: Preset = {
     "unroll_length": 100,
     "envs_per_update": 256,

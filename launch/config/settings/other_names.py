@@ -19,7 +19,7 @@ _BATCH = (
     "here --envs-per-update counts the environments of an update, which has --envs-per-update * --unroll-length "
     "samples, and --algorithm-args minibatches=N divides them (ppo)"
 )
-_SAVE = "checkpoints are written by time: --checkpoint-every 60s, of which --keep-checkpoints N are kept"
+_SAVE = "checkpoints are written at intervals of time: --checkpoint-every 60s; --keep-checkpoints N keeps the newest"
 _VIDEO = "--video-every N records episodes while training, rl-eval RUN --gif FILE afterwards"
 MEANINGS = {
     "batch_size": _BATCH,

@@ -127,7 +127,7 @@ def test_mistakes():
     with pytest.raises(ValueError, match=r"observation has shape \[2, 2, 2, 2\]; expected \["):
         agent.act(np.zeros((2, 2, 2, 2)))
     agent.act(seen[0])
-    with pytest.raises(ValueError, match=r"2 observations for the memories of 4 environments.*reset"):
+    with pytest.raises(ValueError, match=r"2 observations for the recurrent states of 4 environments.*reset"):
         agent.act(seen[0, :2])
     with pytest.raises(ValueError, match="began has 3 values; expected 4"):
         agent.act(seen[0], began=[True, False, False])
@@ -156,7 +156,7 @@ def test_observations_that_would_be_cast_to_others_are_refused():
     seen, _ = observations(CONFIG, 1, 2)
     agent = new_agent()
     for wrong in (np.full(seen[0].shape, np.nan), np.full(seen[0].shape, -1), seen[0] + 0.5, seen[0].astype(str)):
-        with pytest.raises(ValueError, match=r"observation of .* is cast to other values; expected those of Box"):
+        with pytest.raises(ValueError, match=r"observation of .* would change in a cast; expected values of Box"):
             agent.act(wrong)
     np.testing.assert_array_equal(agent.act(seen[0].astype(float)), new_agent().act(seen[0]))
 
@@ -194,7 +194,7 @@ def test_an_environment_made_elsewhere_is_seen_and_acted_in_by_its_own_spaces(mo
     many = engram.make_env("mixed_environment:Mixed", num_envs=3)
     seen, _ = many.reset(seed=1)
     assert agent.act(seen).shape == (3, 2)
-    with pytest.raises(ValueError, match="probabilities there are of a Discrete space only"):
+    with pytest.raises(ValueError, match="only a Discrete space has probabilities"):
         _ = agent.probabilities
     with pytest.raises(ValueError, match="observation is a ndarray; expected a dict with "):
         agent.act(np.zeros(2))

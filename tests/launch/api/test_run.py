@@ -228,7 +228,7 @@ def test_what_ends_another_process_is_raised_here(tmp_path):
     (tmp_path / "taken" / "file").touch()
     with pytest.raises(ValueError, match="is not empty and contains no run"):
         engram.train(**SMALL, wait=False, run_dir=str(tmp_path / "taken"))
-    with pytest.raises(ValueError, match="known to this process only"):
+    with pytest.raises(ValueError, match="exists only in this process"):
         engram.train("__main__:Mine", wait=False)
 
 

@@ -83,7 +83,7 @@ MISTAKES = [
     ("rl-train --learning_rate 0.1", "unknown flag '--learning-rate'; did you mean: --lr?"),
     ("rl-train", "--env is missing; allowed: boxworld, mini-pacman, "),
     ("rl-train --preset easy --restarts 1", "--env is missing; allowed: boxworld, mini-pacman, "),
-    ("rl-train --total-steps 10m", "--total-steps: '10m' is not a whole number; allowed also: 20k, 1.5M"),
+    ("rl-train --total-steps 10m", "--total-steps: '10m' is not a whole number; also allowed: 20k, 1.5M"),
     (
         "rl-train --time-limit 20k",
         "--time-limit: '20k' is not a duration; allowed: 90s, 10m, 2h, 1d, or",
@@ -102,7 +102,7 @@ MISTAKES = [
     ("rl-train --rnn-size 3", "the size of a core is an option of it: --core-args NAME=N"),
     ("rl-train --rollout 3", "unknown flag '--rollout'; did you mean: --unroll-length?"),
     ("rl-train --capture-video", "--video-every N records episodes while training"),
-    ("rl-train --save-freq 3", "checkpoints are written by time: --checkpoint-every 60s"),
+    ("rl-train --save-freq 3", "checkpoints are written at intervals of time: --checkpoint-every 60s"),
     ("rl-train --exp-name x", "unknown flag '--exp-name'; did you mean: --run-dir?"),
     ("rl-train --gae-lambda 1", "it is a setting of a2c and ppo, not of vtrace: --algorithm-args gae_lambda=VALUE"),
     ("rl-train --env CartPole-v1 --gae-lambda 1", "it is a setting of ppo: --algorithm-args gae_lambda=VALUE"),

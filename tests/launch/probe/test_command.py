@@ -94,7 +94,7 @@ def flat(value):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "which task? rl-probe TASK, or rl-probe --list"),
+        ((), "the task is missing; expected: rl-probe TASK or rl-probe --list"),
         (("recal",), "unknown task 'recal'; did you mean: recall"),
         (("recall", "--core", "lstn"), "unknown core 'lstn'; did you mean: lstm"),
         (

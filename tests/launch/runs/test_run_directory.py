@@ -128,7 +128,7 @@ def test_a_path_with_a_null_byte_is_refused() -> None:
 
 
 def test_a_value_that_toml_cannot_hold_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EngramError, match=r"env_args\.sizes holds None"):
+    with pytest.raises(EngramError, match=r"env_args\.sizes is None"):
         RunDirectory.create(tmp_path / "run", {"env_args": {"sizes": [1, None]}}, name="x")
     assert not (tmp_path / "run").exists()
 

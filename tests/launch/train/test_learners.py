@@ -82,7 +82,7 @@ def test_learners_with_different_weights_end_the_run(
     monkeypatch.syspath_prepend(SUPPORT)
     words = ("--torso", "drifting:Drifting", "--num-learners", 2, "--total-steps", 10_000)
     assert run_train(*TINY[:-2], *SYNC[len(TINY) :], *words, "--run-dir", tmp_path / "run") == 1
-    assert "learner 1 has other weights than learner 0 after 100 updates" in capsys.readouterr().err
+    assert "learner 1 has different weights from learner 0 after 100 updates" in capsys.readouterr().err
 
 
 @pytest.mark.nightly

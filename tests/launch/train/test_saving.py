@@ -188,7 +188,7 @@ def test_what_could_not_be_saved_is_said(
     assert run_train("--resume", run, "--total-steps", 120) == 3
     reached = rows(run)[-1]["step"]
     said = capsys.readouterr().out
-    assert f"the last {reached - before:,} of them are in no checkpoint of {run}" in said
+    assert f"the last {reached - before:,} of them are not in any checkpoint of {run}" in said
     assert "everything is in" not in said
     assert f"rl-train --resume {run}" in said
 

@@ -76,7 +76,7 @@ def test_values_reach_the_learners_configuration() -> None:
         ),
         ("learner.lr=uniform(2,1)", r"learner.lr: uniform\(2,1\) is empty; allowed: LOW below HIGH"),
         ("learner.lr=uniform(1,1)", "is empty; allowed: LOW below HIGH"),
-        ("learner.lr=uniform(1)", r"has 1 numbers; allowed: uniform\(LOW,HIGH\)"),
+        ("learner.lr=uniform(1)", r"has 1 values; allowed: uniform\(LOW,HIGH\)"),
         ("learner.lr=uniform(a,2)", "learner.lr: 'a' is not a number"),
         ("learner.lr=uniform(0,inf)", "'inf' is not a number"),
         ("learner.entropy_cost=loguniform(0,1)", "begins at 0; allowed: above 0"),

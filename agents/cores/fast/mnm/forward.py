@@ -26,8 +26,8 @@ def forward(
     memory: Array,
 ) -> None:
     """All steps of environments `first` to `last`. Written are [h ; v^r] [T, B, S + d] in `out`, the meta errors [T,
-    B], the last cells [B, S], and the memory [B, 3, d, d], which holds the first one at the call. A record of one step
-    and of a group's environments is reused."""
+    B], the last cells [B, S], and the memory [B, 3, d, d], which contains the first one at the call. A record of one
+    step and of a group's environments is reused."""
     start = first % record.c.shape[1]
     shift, end = first - start, start + last - first
     values, width = record.values.shape[2:]

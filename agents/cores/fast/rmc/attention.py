@@ -101,7 +101,7 @@ def _attend_head(
     queries, every = len(weights), len(qkv)
     keys = (qkv.shape[1] * width // out.shape[1] - width) // 2
     values, end = first + 2 * keys, first + 2 * keys + width
-    one = qkv.dtype.type(1)  # a Python float would make all of it float64
+    one = qkv.dtype.type(1)  # a Python float would convert everything to float64
     scale = one / np.sqrt(qkv.dtype.type(keys))
     for i in range(queries):
         weight, y = weights[i], out[i, column : column + width]
