@@ -48,7 +48,7 @@ class Actor:
         discount: discount of the returns that values estimate, for the scores of levels.
         reward_clip: bound of the rewards in these scores; 0 for none.
         imitate: player whose actions are recorded in unrolls; "" for none.
-        novelty: whether unrolls record what is new in its episode.
+        novelty: whether unrolls record cells or observations that are new in their episode.
         make_environment: returns the environments of a stage of the curriculum; `batch` are those of stage 0.
     """
 

@@ -25,7 +25,7 @@ class ActorFactory:
     env: str  # Environment: short name, Gymnasium id or module:Class
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])  # Parameters of the environment
     imitate: str = ""  # Player whose actions are recorded in unrolls, module:Class
-    novelty: bool = False  # Whether unrolls record what is new in its episode
+    novelty: bool = False  # Whether unrolls record novelty within the episode
     levels: LevelsConfig = LevelsConfig()  # Configuration of levels
     discount: float = 1.0  # Discount of the returns that values estimate, for the scores of levels
     reward_clip: float = 0.0

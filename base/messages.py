@@ -220,7 +220,7 @@ def calling(what: str, call: Callable[[], T], outside: Sequence[Path], passing: 
         what: description of the call.
         call: calls the user-defined code.
         outside: folders whose frames are left out.
-        passing: exceptions that are raised as they are.
+        passing: exceptions that are raised unchanged.
     """
     try:
         return call()

@@ -75,7 +75,7 @@ class Canvas:
         self._draw = ImageDraw.Draw(self._image)
 
     def holds(self, row: int, col: int) -> bool:
-        """Whether the cell (row, col) lies in the grid."""
+        """Whether the cell (row, col) is inside the grid."""
         return 0 <= row < self.rows and 0 <= col < self.cols
 
     def fill(self, row: float, col: float, color: Color, height: float = 1, width: float = 1) -> None:

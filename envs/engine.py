@@ -179,7 +179,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         """Write the current observations into maps of the episodes; returns the agents' cells, int64 [N, 2].
 
         Args:
-            seen: uint8 [N, *map_shape, layers]: 0 for a cell not seen yet, else 1 + a class of the layer.
+            seen: uint8 [N, *map_shape, layers]: 0 for an unobserved cell, else 1 + a class of the layer.
         """
         raise NotImplementedError
 

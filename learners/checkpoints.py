@@ -88,8 +88,8 @@ def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Load a saved state, with tensors on the CPU. Raises CheckpointError naming the file and what is wrong with it:
-    missing, damaged, foreign or of a newer format."""
+    """Load a saved state, with tensors on the CPU. Raises CheckpointError naming the file and the error: missing,
+    damaged, foreign or of a newer format."""
     verify(path)
     try:
         document = json.loads((path / "state.json").read_bytes())

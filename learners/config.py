@@ -26,7 +26,7 @@ class LearnerConfig(Settings):
     """Settings of the algorithm, KEY=VALUE; docs/reference/algorithms.md lists them."""
     imitate: str = ""
     """Scripted player module:Class. The cross entropy with its actions in the agent's own states replaces policy
-    loss, value loss and entropy bonus: a diagnosis of what a network can learn. Resulting agents are marked as such."""
+    loss, value loss and entropy bonus: a diagnosis of what a network can learn. The resulting agents are marked."""
     discount: float = setting(0.99, (0, 1))
     """Gamma, per step, 0..1."""
     entropy_cost: float = setting(0.01, (0, None))

@@ -143,7 +143,7 @@ class Replay:
         state.plays[place], state.solves[place] = plays, solves
 
     def _choose(self, ended: NDArray[Any], streams: NDArray[Any]) -> None:
-        """Choose the next level of these environments: a stored one, or the next of their own streams."""
+        """Choose the next level of these environments: a stored one, or the next of their streams."""
         state = self.state
         random = np.random.default_rng((*state.seed.tolist(), int(state.clock[0])))
         state.own[ended] = np.where(state.again[ended], state.own[ended], streams[ended])

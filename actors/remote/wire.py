@@ -2,8 +2,8 @@
 
 An unroll is sent as its tensors' bytes and a short description of them.
 
-Pickling a tensor calls Python a dozen times on either side, which for small unrolls takes longer
-than the rest of the transfer. Here a tensor is sent as its buffer. A small unroll is one string of bytes; the
+Pickling a tensor calls Python a dozen times on each side, which for small unrolls takes longer than the rest
+of the transfer. Here a tensor is sent as its buffer. A small unroll is one string of bytes; the
 sender does not copy the buffers of a large one, and the receiver uses views of them.
 """
 
@@ -116,7 +116,7 @@ def pieces_of(size: int) -> int:
 
 
 def cut(content: bytes, pieces: int) -> Any:
-    """Cut bytes into so many pieces, the results of a call."""
+    """Split bytes into this many pieces, the results of a call."""
     size = -(-len(content) // pieces)
     return content if pieces == 1 else [content[size * part : size * (part + 1)] for part in range(pieces)]
 

@@ -1,4 +1,4 @@
-"""Gated transformer over a window of its own past (Parisotto et al. 2020, "Stabilizing transformers for RL")."""
+"""Gated transformer over a window of past inputs (Parisotto et al. 2020, "Stabilizing transformers for RL")."""
 
 import math
 from typing import NamedTuple

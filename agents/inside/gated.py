@@ -40,7 +40,7 @@ def _(core: MinGRU, trace: Trace) -> list[Panel]:
     ]
     return [
         Panel(
-            "what is new",
+            "update rate",
             "Mean of z: the share of a unit that a step replaces.",
             "lines",
             values(torch.stack(new, 1)),

@@ -17,7 +17,7 @@ States: TypeAlias = tuple[Tensor, ...]
 Chunk: TypeAlias = Callable[[tuple[Tensor, ...], Tensor, States], tuple[Tensor, States]]
 """chunk(steps, each [N, L, ...]; used, bool [N, L]; states before, each [N, ...]) -> outputs [N, L, ...], states after.
 
-A step that is not used must leave the state as it is; its output is not read. Unused steps come last.
+An unused step must not change the state; its output is not read. Unused steps come last.
 """
 
 LENGTH = 32  # Steps per chunk, at most

@@ -1,4 +1,4 @@
-"""Standard words of the field in the site's search: each leads to sections that use another word for it."""
+"""Standard terms in the site's search: each leads to sections that use another word for it."""
 
 import json
 import re

@@ -19,7 +19,7 @@ from ..randomness import integer
 NUM_COLORS = 20
 NOTHING, FLOOR, GEM, PLAYER = 0, 1, 2, 3
 KEY, LOCK, BAIT = 4, 4 + NUM_COLORS, 4 + 2 * NUM_COLORS
-"""First codes of 20 keys, of the 20 locks on the way to the gem, and of the 20 locks of distractor branches.
+"""First codes of 20 keys, of the 20 locks on the path to the gem, and of the 20 locks of distractor branches.
 
 NOTHING is the border, the cells outside it, and no carried key: all are black.
 """
@@ -39,7 +39,7 @@ class State(NamedTuple):
     held: Array  # int8 [N]: cell code of the carried key, or NOTHING
     steps: Array  # int64 [N]: actions taken in this episode
     solved: Array  # bool [N]: the gem has been collected
-    path_length: Array  # int64 [N]: locks on the way to the gem
+    path_length: Array  # int64 [N]: locks on the path to the gem
     num_distractors: Array  # int64 [N]: distractor branches
 
 
@@ -128,7 +128,7 @@ def clear_board(board: Array) -> None:
 
 @kernel
 def draw_bait_key(random: Array, i: int, length: int, lock: int) -> int:
-    """A key that opens nothing on the way to the gem; the last color is never one (as in the original)."""
+    """A key that opens nothing on the path to the gem; the last color is never one (as in the original)."""
     key = lock
     while key == lock:
         key = length + integer(random, i, NUM_COLORS - 1 - length)

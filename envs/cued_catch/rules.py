@@ -3,7 +3,7 @@
 Everything except the player's row is a function of the frame number:
 
     frame 0 .. 4d-1     teaching: cue 3 for d frames, then cues 2, 1, 0, each with the symbol of its ball
-    elapsed 1, 2, ...   trials of 7 frames: trial = elapsed // 7, the balls stand in column 8 - elapsed % 7
+    elapsed 1, 2, ...   trials of 7 frames: trial = elapsed // 7, the balls are in column 8 - elapsed % 7
 
 with d = initial_cue_duration and elapsed = frame - 4d + 1 (so the first trial starts with the balls in column 7). With
 num_cues below 4 the highest cues are never shown, and the teaching phase is shorter accordingly.
@@ -27,7 +27,7 @@ NUM_CUES = 4
 TOP_ROW, PLAYER_COL, FAR_COL = 1, 3, 8
 TRIAL_FRAMES = 7
 CATCH = TRIAL_FRAMES - 1
-"""Frame of a trial in which the catch is evaluated: one after the balls stood in the player's column."""
+"""Frame of a trial in which the catch is evaluated: one after the balls were in the player's column."""
 
 
 class State(NamedTuple):

@@ -123,7 +123,7 @@ class ForeignBatch:
         return self._actions.read(actions if self._actions.choices is None else actions.reshape(len(actions), -1))
 
     def episode_facts(self, indices: Array) -> Array:
-        """float32 [K, len(episode_fields)]: values from the last `info` of environments `indices`; nan for what is
+        """float32 [K, len(episode_fields)]: values from the last `info` of environments `indices`; nan if
         missing."""
         return facts.read([self.vector.infos[i] for i in indices], self.episode_fields)
 
@@ -132,7 +132,7 @@ class ForeignBatch:
         return facts.read(self.vector.infos, (key,))[:, 0]
 
     def check(self) -> None:
-        """Reset and step the first environment before a run. Raises ValueError naming what is wrong."""
+        """Reset and step the first environment before a run. Raises ValueError naming the error."""
         env = self.vector.envs[0]
         check_behavior(env, self.name, lambda *made: env.action_space.sample(sampling_mask(env, self.name, *made)))
 

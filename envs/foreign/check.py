@@ -1,4 +1,4 @@
-"""One reset and one step of a custom environment before a run: what each method returned, and what was expected."""
+"""One reset and one step of a custom environment before a run, with errors that name actual and expected results."""
 
 import contextlib
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def check_wrappers(env: Any, name: str) -> None:
 
 
 def check_behavior(env: Any, name: str, sample: Callable[[Any, Any], Any], shape: tuple[int, ...] = ()) -> None:
-    """Reset an environment and step it once; ContractError names the method, what it returned and what was expected.
+    """Reset an environment and step it once; ContractError names the method, its result and the expected result.
 
     Args:
         env: an environment, or a vector environment.

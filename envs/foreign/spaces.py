@@ -33,14 +33,14 @@ MOST_ONE_HOT = 1_000_000  # Maximum total size of an observation's one-hot vecto
 class ObservationForm(NamedTuple):
     """How the observations of N environments become arrays for the agent."""
 
-    space: spaces.Box | spaces.Dict  # Space of one environment, as the agent sees it
+    space: spaces.Box | spaces.Dict  # Space of one environment for the agent
     write: Callable[[Any, Any], None]  # write(batched observations of the environment, arrays [N, ...] to fill)
 
 
 class ActionForm(NamedTuple):
     """How an agent's actions become those of the environment."""
 
-    space: spaces.Discrete | spaces.MultiDiscrete | spaces.Box  # Space of one environment, as the agent sees it
+    space: spaces.Discrete | spaces.MultiDiscrete | spaces.Box  # Space of one environment for the agent
     choices: Array | None  # int64 [K]: number of options of each choice; None for a Box.
     read: Callable[[Array], Array]  # [N, K], int64 in range or finite floats -> the batched actions of the environment
 
@@ -81,7 +81,8 @@ def action_form(space: spaces.Space[Any], name: str) -> ActionForm:
 
 
 def _box_action_form(space: spaces.Box) -> ActionForm:
-    """-1..1 becomes low..high in every number that has both bounds; the others are only clipped to what they have."""
+    """-1..1 becomes low..high in every number that has both bounds; the others are only clipped to the existing
+    bound."""
     low, high = (np.asarray(bound, np.float64).reshape(-1) for bound in (space.low, space.high))
     bounded = np.isfinite(low) & np.isfinite(high)
     middle = np.where(bounded, np.where(bounded, low, 0) / 2 + np.where(bounded, high, 0) / 2, 0.0)

@@ -117,7 +117,7 @@ class VectorBatch(ForeignBatch):
         return facts.read(own, (key,))[:, 0]
 
     def check(self) -> None:
-        """Reset and step all environments before a run. Raises ValueError naming what is wrong."""
+        """Reset and step all environments before a run. Raises ValueError naming the error."""
 
         def sample(observation: Any, info: Any) -> Any:
             valid = self._masks.reset(observation, self._mask_infos(info))

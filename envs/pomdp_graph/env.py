@@ -209,7 +209,7 @@ class Point(NamedTuple):
     col: float
 
     def towards(self, other: "Point", forward: float, right: float = 0.0) -> "Point":
-        """The point `forward` cells on the way to `other`, and `right` cells to the right of that way."""
+        """The point `forward` cells towards `other`, and `right` cells to the right of that line."""
         length = max(np.hypot(other.row - self.row, other.col - self.col), 1e-9)
         down, along = (other.row - self.row) / length, (other.col - self.col) / length
         return Point(self.row + forward * down + right * along, self.col + forward * along - right * down)

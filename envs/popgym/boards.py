@@ -148,7 +148,7 @@ class PopgymMineSweeperBatch(BoardBatch):
     Description:
         Mines lie on a board of 4 x 4 cells with 2 (easy), 6 x 6 with 6 (medium) or 8 x 8 with 10 mines (hard). An
         action opens a cell and reports the number of mines in the 3 x 3 cells around it, itself included. The agent
-        sees neither the board nor the cells it has opened: it needs its previous actions.
+        observes neither the board nor the cells it has opened: it needs its previous actions.
 
     Actions: row * side + column of a cell.
 

@@ -1,4 +1,4 @@
-"""Boards drawn with characters. (pycolab's own ascii_art module does not work with today's NumPy.)"""
+"""Boards drawn with characters. (pycolab's ascii_art module does not work with current NumPy.)"""
 
 from collections.abc import Sequence
 

@@ -3,7 +3,7 @@
 Until the pen opens, the lights are a function of the frame number: for each element of the sequence all lights are off
 for `off_frames`, then one is on. From frame `free_frame` on there are two cases. If no light is on, the first light
 that the player enters turns on and is compared with the next element of the sequence. If a light is on, it turns off
-when the player stands on floor again; the next light counts one frame later at the earliest.
+when the player is on floor again; the next light counts one frame later at the earliest.
 """
 
 from typing import NamedTuple
@@ -73,7 +73,7 @@ class Params(NamedTuple):
     sequence_length: int
     off_frames: int
     cycle_frames: int  # Frames for which all lights are off and then one is on
-    demo_frames: int  # Frames until the last light of the demonstration has gone off
+    demo_frames: int  # Frames until the last light of the demonstration is off
     free_frame: int  # First frame in which the player can move
     timeout_frames: int  # `timeout.NEVER` for none
     show_sequence: bool

@@ -13,7 +13,7 @@ from .task import Batch, Task
 
 LETTERS = 26
 SOURCES = LETTERS // 2
-TRIES = 1000  # Queries drawn before the support's first letter is resampled
+TRIES = 1000  # Queries sampled before the support's first letter is resampled
 END, NEXT_EXAMPLE, END_OF_SUPPORT, PLACEHOLDER = range(LETTERS, LETTERS + 4)
 
 

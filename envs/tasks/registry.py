@@ -204,7 +204,7 @@ def task_parameters(entry: Entry) -> dict[str, inspect.Parameter]:
 def make_task(
     name: str, num_sequences: int, parameters: Mapping[str, Any] | None = None, *, seed: int = 0, part: str = "train"
 ) -> Task:
-    """A task by name, with `num_sequences` sequences side by side. Raises ValueError naming the nearest valid names for
+    """A task by name, with `num_sequences` parallel sequences. Raises ValueError naming the nearest valid names for
     an unknown task or parameter."""
     entry, fixed = find_task(name)
     values = {**fixed, **(parameters or {})}

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def certificate(config: CheckConfig, console: Console) -> bool:
-    """Print each line as it is determined; True if all pass."""
+    """Print each line when its check ends; returns whether all pass."""
 
     def make() -> Core:
         return make_core(config.core, config.input_size, **config.core_args)

@@ -187,7 +187,7 @@ def smoothed(steps: Array, values: Array, at: Array) -> Array:
 
 
 def _varied(runs: Sequence[LoadedRun]) -> list[str]:
-    """Settings that differ between runs and change what is learned, other than the seed."""
+    """Settings other than the seed that differ between runs and affect learning."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
     passive = (RESUMABLE | PASSIVE) - {"start_from"}
     return [

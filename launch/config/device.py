@@ -17,7 +17,7 @@ def check_device(name: str) -> None:
 
 
 def find_device(name: str, num_learners: int = 1) -> torch.device:
-    """The learner's device; EngramError if it does not exist. Several learners use GPUs only if the name says so."""
+    """The learner's device; EngramError if it does not exist. Several learners use GPUs only with an explicit name."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() and num_learners == 1 else "cpu"
     device = torch.device(name)

@@ -13,7 +13,7 @@ from ...base.errors import EngramError
 from .settings.plain import flat_settings
 
 _NAMED = re.compile(r"([^\W\d]\w*(?:\.\w+)*):\w+")
-"""`module:name`: a setting's way to name an environment, a core, an algorithm or a tracker."""
+"""`module:name`: the name of a custom environment, core, algorithm or tracker in a setting."""
 
 
 def refuse_inside(config: Mapping[str, Any], folder: Path) -> None:

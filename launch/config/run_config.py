@@ -253,7 +253,7 @@ class RunConfig(Settings):
 
     @property
     def _acting_device(self) -> str:
-        """Where actors query their networks; a Ray process sees the GPU that it claims as the first one."""
+        """Device of the actors' networks; in a Ray process the claimed GPU is the first one."""
         if self.act_on == "auto":
             return "cuda" if self.actor_gpus else "cpu"
         return self.device if self.act_on == "cuda" and self.device.startswith("cuda") else self.act_on
@@ -279,6 +279,6 @@ class RunConfig(Settings):
 
 
 RESUMABLE = frozenset(declared(RunConfig(), "resumable"))
-"""Settings allowed with --resume: they do not change what is learned (except --num-actors with --sync)."""
+"""Settings allowed with --resume: they do not affect learning (except --num-actors with --sync)."""
 PASSIVE = frozenset(declared(RunConfig(), "passive"))
 """Settings that are never reported as a difference between runs or from a preset."""

@@ -230,7 +230,7 @@ _OF_POPULATIONS = ("population", "pbt")
 
 
 def saved_values(file: Path) -> dict[str, Any]:
-    """The settings in a TOML file. Raises EngramError naming the file and what is wrong with it."""
+    """The settings in a TOML file. Raises EngramError naming the file and the error."""
     data = read_toml(file, "the file cannot be read", "expected TOML, as a run's config.toml")
     if file.name == CONFIG and (file.absolute().parent != Path.cwd() or (file.parent / "checkpoints").exists()):
         refuse_inside(data, file.parent)  # the file belongs to a run

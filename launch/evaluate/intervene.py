@@ -38,7 +38,7 @@ class Intervention(NamedTuple):
 
     kind: str
     step: int
-    end: int  # End of a freeze; else the step itself
+    end: int  # End of a freeze; otherwise the step itself
     sigma: float
     part: str
     which: str

@@ -162,8 +162,8 @@ class Member:
         self.accumulator.note(metrics)
 
     def score(self) -> Settled | None:
-        """Mean return of an evaluation of the current weights if the run has evaluations, else of a full window of
-        episodes.
+        """Mean return of an evaluation of the current weights if the run has evaluations, otherwise of a full
+        window of episodes.
 
         None if neither exists. Training episodes of an easier stage do not count: the score is for the run's full
         environment.

@@ -24,7 +24,7 @@ class Entry(NamedTuple):
 
 @contextmanager
 def damage(what: str) -> Generator[None]:
-    """Convert an exception that wrong content causes in the body to EngramError: `what is damaged: exception`."""
+    """Convert an exception caused by invalid content in the body to EngramError: `what is damaged: exception`."""
     try:
         yield
     except EngramError:

@@ -104,7 +104,8 @@ class PopulationHost:
         self.controller.record(member.number, episodes[:, 1])
 
     def look(self) -> list[int]:
-        """Execute what is due after the last update: evaluations, copies, replacements; returns the changed members.
+        """Execute all evaluations, copies and replacements that are due after the last update; returns the changed
+        members.
 
         Evaluations wait until the slowest member has made another update, so that members of one speed are compared
         together.

@@ -158,7 +158,7 @@ def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]
         if which == "latest":
             return path, state
         best = checkpoints.path_of(run.checkpoints, state["best"].step) if state["best"] else None
-        if best is not None and best not in unreadable:  # else an earlier checkpoint may name another
+        if best is not None and best not in unreadable:  # otherwise an earlier checkpoint may name another
             try:
                 return best, saved.read(best)
             except checkpoints.CheckpointError as problem:

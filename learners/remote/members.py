@@ -207,7 +207,7 @@ class RemoteLearner(Learner):
         try:
             updated = self._learn_here() if self._learning is None else self._copy(self._home.get(self._learning))
         except GroupLostError as problem:
-            if self._at == self._home.starts:  # else it was replaced for another member
+            if self._at == self._home.starts:  # otherwise it was replaced for another member
                 self._home.replace(problem)
             updated = self._learn_here()
         self._batch, self._learning = (), None

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-CONFIDENT = 1.959964  # Standard deviations on either side of the mean that contain 95% of a normal distribution
+CONFIDENT = 1.959964  # Standard deviations on each side of the mean that contain 95% of a normal distribution
 
 
 class Score(NamedTuple):

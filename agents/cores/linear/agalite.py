@@ -183,7 +183,7 @@ class Layer(nn.Module):
         return key, query, value, torch.sigmoid(beta), (torch.sigmoid(gamma), torch.sigmoid(third)), wave
 
     def _counts(self, like: Tensor) -> Tensor:
-        """How many of the r frequencies each trace stands for [n]."""
+        """Number of the r frequencies that each trace represents [n]."""
         return 2 - (torch.arange(self.traces, device=like.device) < self.r % 2).to(like.dtype)
 
     def _output(self, x: Tensor, read: Tensor, total: Tensor) -> Tensor:

@@ -30,7 +30,8 @@ class MinGRU(Core):
 
     Choices left open by the paper: two layers, nothing between them (its models put norms and further layers
     there, different ones for each task); both maps have biases; g is off, for a scan that takes no logarithms does not
-    need positive numbers. A `memory_span` above 0 spreads the units' first spans up to so many steps (`gate_biases`).
+    need positive numbers. A `memory_span` above 0 spreads the units' initial spans up to this many steps
+    (`gate_biases`).
     """
 
     loops_over_time = False

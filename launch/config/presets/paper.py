@@ -66,7 +66,7 @@ _LP_RNN: Preset = {
 # POPGym paper and its released code: PPO of RLlib with RLlib's defaults where the code sets nothing (clip .3, lambda 1,
 # 30 epochs, learning rate 5e-5, no entropy bonus, no clipped gradients), 64 environments of 1024 steps and minibatches
 # of 8 of them; each model three times, for 15 M steps. RLlib's value loss has no factor 1/2; ours has. Omitted:
-# RLlib's adaptive KL penalty, and the two hidden layers of 128 units of either head. Its score MMER is the maximum over
+# RLlib's adaptive KL penalty, and the two hidden layers of 128 units in each head. Its score MMER is the maximum over
 # updates of the mean return of episodes: a row of metrics for each update.
 _POPGYM: Preset = {
     "unroll_length": 1024,

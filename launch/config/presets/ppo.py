@@ -2,7 +2,7 @@
 
 from .paper import Preset
 
-# Each step used four times; an entropy bonus that decays, so that the policy keeps what it has learned.
+# Each step used four times; an entropy bonus that decays, so that the policy does not forget.
 PPO: Preset = {
     "algorithm": "ppo",
     "entropy_cost": 0.01,

@@ -103,7 +103,7 @@ def test_real_time_the_rules_and_few_colors(tmp_path):
     terminal = Terminal(*words, terminal="xterm")
     terminal.wait_for("the end (")
     terminal.press(b"?")
-    terminal.wait_for("otherwise meeting a ghost is the end")
+    terminal.wait_for("otherwise a ghost ends the episode")
     terminal.wait_for("any key continues")
     terminal.press(b" ")
     terminal.wait_for("any key continues")

@@ -1,7 +1,7 @@
 """Arrays of MNM's compiled loop.
 
 Shapes: T steps, B environments, S cells of the LSTM, d values of a layer of the memory, H heads. "Local" updates are
-MNMp's; their arrays have length 0 for MNMg, and the other way round.
+MNMp's; their arrays have length 0 for MNMg, and vice versa.
 """
 
 from typing import Any, NamedTuple
