@@ -146,20 +146,21 @@ class Copies:
         self.first_index = first_index
         self.started = False
         self._observation, self._num_actions = observation, num_actions
-        self._seed_streams(int(np.random.SeedSequence().generate_state(1, np.uint64)[0]))
+        self._seed_streams(int(np.random.SeedSequence().generate_state(1, np.uint64)[0]), np.ones(num_envs, np.bool_))
 
     def reset_into(
         self, observation: Array, seed: int | Sequence[int | None] | None = None, mask: Array | None = None
     ) -> None:
-        """Start episodes where `mask` (bool [N], default everywhere) and write all observations [N, ...]."""
-        if seed is not None:
-            self._seed_streams(seed)
+        """Start episodes where `mask` (bool [N], default everywhere), with new streams if there is a `seed`; write all
+        observations [N, ...]."""
         if mask is None:
             mask = np.ones(self.num_envs, np.bool_)
         elif not self.started:
             raise error.ResetNeeded("reset of some environments before the first reset(): reset all of them first")
         self._check_array("reset_mask", mask, (), np.bool_)
         self._check_array("observation", observation, *self._observation)
+        if seed is not None:
+            self._seed_streams(seed, mask)
         self.loops.reset(self.state, self.params, mask, observation)
         self.started = True
 
@@ -241,17 +242,18 @@ class Copies:
             summary.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
         return np.frombuffer(summary.digest()[:16], np.uint8)
 
-    def _seed_streams(self, seed: int | Sequence[int | None]) -> None:
+    def _seed_streams(self, seed: int | Sequence[int | None], mask: Array) -> None:
         if isinstance(seed, Sequence | np.ndarray):
             if len(seed) != self.num_envs:
                 raise ValueError(f"{len(seed)} seeds for {self.num_envs} environments; give one seed, or one for each")
             for i, one in enumerate(seed):
-                if one is not None:
+                if one is not None and mask[i]:
                     check_whole(f"seed of environment {i}", one, 0)
                     self.state.random[i] = streams(int(one), range(1))[0]
         else:
             check_whole("seed", seed, 0)
-            self.state.random[:] = streams(int(seed), range(self.first_index, self.first_index + self.num_envs))
+            every = streams(int(seed), range(self.first_index, self.first_index + self.num_envs))
+            self.state.random[mask] = every[mask]
 
     def _check_array(self, name: str, array: Array, shape: tuple[int, ...], dtype: Any) -> None:
         """Compiled code trusts its arrays, so their shapes and dtypes are checked before every call."""

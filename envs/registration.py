@@ -94,8 +94,9 @@ def batch_class(environment: Environment) -> type[Any]:
 
 
 def purpose(batch: type[Any]) -> str:
-    """Return an environment in one line: the first of the module of its batched class."""
-    return (sys.modules[batch.__module__].__doc__ or "").partition("\n")[0]
+    """Return an environment in one line: the first of its batched class if that has a colon, else of its module."""
+    own, module = ((each.__doc__ or "").partition("\n")[0] for each in (batch, sys.modules[batch.__module__]))
+    return own.removeprefix("N games of ") if ": " in own else module
 
 
 def environment_parameters(environment: Environment) -> dict[str, inspect.Parameter]:

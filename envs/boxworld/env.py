@@ -101,6 +101,7 @@ class BoxWorldBatch(BatchedEnv):
     map_classes = (5, NUM_COLORS)
     loops = batch_loops(rules.start, rules.advance, rules.observe)
     state: State
+    params: Params
 
     def __init__(
         self,
@@ -204,14 +205,14 @@ class BoxWorldBatch(BatchedEnv):
         """Layer 0: border, floor, gem, key, lock; layer 1: the color of a key or lock."""
         shown = layers(self.state.board[:, 1:-1, 1:-1], _MAP)
         places = np.stack([self.state.row, self.state.col], 1) - 1
-        if self.params.full_view:  # pyright: ignore[reportAttributeAccessIssue]
+        if self.params.full_view:
             seen[...] = shown
         else:
             mark_window(seen, shown, places, WINDOW // 2)
         return places
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        full = full or self.params.full_view  # pyright: ignore[reportAttributeAccessIssue]
+        full = full or self.params.full_view
         row, col = int(self.state.row[index]), int(self.state.col[index])
         reach = WINDOW // 2
         board = self.state.board[index]

@@ -26,7 +26,7 @@ from ...base.errors import refuse
 from ..arrays import Array, ContractError, Observation
 
 OBSERVATIONS = "Box, Discrete, MultiBinary, MultiDiscrete and (nested) Dict or Tuple of these"
-ACTIONS = "Discrete, MultiDiscrete and Box of numbers"
+ACTIONS = "Discrete, MultiDiscrete and Box of floats"
 MOST_ONE_HOT = 1_000_000  # Maximum total size of an observation's one-hot vectors
 
 

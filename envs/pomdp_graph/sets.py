@@ -63,20 +63,6 @@ def adjacency(successors: Array) -> Array:
     return np.moveaxis(one_hot, -2, -3).astype(np.uint8)
 
 
-def distances(successors: Array) -> Array:
-    """Fewest actions from each state to each other, int64 [from, to]; -1 without a path."""
-    num_states = len(successors)
-    steps = np.full((num_states, num_states), -1)
-    reached = np.eye(num_states, dtype=bool)
-    steps[reached] = 0
-    edges = adjacency(successors).any(axis=0)
-    for length in range(1, num_states):
-        new = (reached @ edges) & ~reached
-        steps[new] = length
-        reached |= new
-    return steps
-
-
 def _draw(random: np.random.RandomState, num_states: int, num_actions: int) -> Array | None:
     """One sample, connected or not; None if no pair remains for a way in."""
     successors = np.full((num_states, num_actions), -1, np.int8)

@@ -61,7 +61,7 @@ def observe_battleship(state: State, params: Params, i: int, vector: Array) -> N
 
 
 class PopgymBattleshipBatch(BoardBatch):
-    """N games of Battleship.
+    """N games of Battleship (POPGym): sink four ships on a board that is never shown.
 
     Description:
         Ships of 2, 3, 3 and 4 cells lie across or down on a board of 8 x 8 (easy), 10 x 10 (medium) or 12 x 12 (hard)
@@ -143,7 +143,7 @@ def observe_mine_sweeper(state: State, params: Params, i: int, vector: Array) ->
 
 
 class PopgymMineSweeperBatch(BoardBatch):
-    """N games of MineSweeper.
+    """N games of MineSweeper (POPGym): open all free cells of a board that is never shown.
 
     Description:
         Mines lie on a board of 4 x 4 cells with 2 (easy), 6 x 6 with 6 (medium) or 8 x 8 with 10 mines (hard). An

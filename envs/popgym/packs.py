@@ -22,7 +22,7 @@ def advance_repeat_first(state: State, params: Params, i: int, action: int) -> t
 
 
 class PopgymRepeatFirstBatch(SuitBatch):
-    """N games of Repeat First.
+    """N games of Repeat First (POPGym): name the suit of the first card at every step.
 
     Description:
         A card is dealt in every step, and the action should always be the suit of the first one.
@@ -64,7 +64,7 @@ def advance_repeat_previous(state: State, params: Params, i: int, action: int) -
 
 
 class PopgymRepeatPreviousBatch(SuitBatch):
-    """N games of Repeat Previous.
+    """N games of Repeat Previous (POPGym): name the suit of the card dealt k - 1 steps before.
 
     Description:
         A card is dealt in every step, and the action should be the suit of the card dealt k - 1 steps before the
@@ -107,7 +107,7 @@ def advance_higher_lower(state: State, params: Params, i: int, action: int) -> t
 
 
 class PopgymHigherLowerBatch(CardBatch):
-    """N games of Higher Lower.
+    """N games of Higher Lower (POPGym): guess whether the next card has a higher or a lower rank.
 
     Description:
         A card is visible; the action guesses whether the next one has a higher or a lower rank, from ace (lowest) to
@@ -160,7 +160,7 @@ def observe_autoencode(state: State, params: Params, i: int, vector: Array) -> N
 
 
 class PopgymAutoencodeBatch(SuitBatch):
-    """N games of Autoencode.
+    """N games of Autoencode (POPGym): watch a pack of cards, then name their suits, the last card first.
 
     Description:
         All cards of a pack are dealt, one in each step; then the actions should be their suits, the last card first.

@@ -332,6 +332,7 @@ def test_real_actions_fill_the_environments_bounds_and_are_clipped_to_them():
         (spaces.Dict({"a": spaces.Tuple([])}), spaces.Discrete(2), "observation space Tuple"),
         (spaces.Discrete(2), spaces.Text(3), r"action space Text.*supported: Discrete, MultiDiscrete and Box"),
         (spaces.Discrete(2), spaces.MultiBinary(2), "action space MultiBinary"),
+        (spaces.Discrete(2), spaces.Box(0, 9, (2,), np.int64), r"action space Box.*MultiDiscrete and Box of floats"),
     ],
 )
 def test_unsupported_spaces_are_named(observation, action, message):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engram.envs.pomdp_graph import PomdpGraph, PomdpGraphBatch
-from engram.envs.pomdp_graph.sets import adjacency, distances, graph_sets, sample_graph
+from engram.envs.pomdp_graph.sets import adjacency, graph_sets, sample_graph
 
 VARIANTS = ("paper", "released")
 RING = [[[int(b == (a + 1) % 5) for b in range(5)] for a in range(5)]] * 2 + [[[0] * 5] * 5]
@@ -24,6 +24,12 @@ def listed_graph(random: np.random.RandomState) -> np.ndarray:
             graph[action, start, end] = 1
         if (np.linalg.matrix_power((graph.sum(0) > 0).astype(float), 32) > 0).all():
             return graph
+
+
+def distances(successors: np.ndarray) -> np.ndarray:
+    """Fewest actions from each state to each other; all can be reached."""
+    edges = np.eye(5, dtype=int) + adjacency(successors).max(0)
+    return sum((np.linalg.matrix_power(edges, length) == 0).astype(int) for length in range(5))
 
 
 class SlowGraph:

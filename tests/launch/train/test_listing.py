@@ -31,6 +31,7 @@ def test_everything_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
         *(f"zoo:{name}" for name in zoo.names()),
     ]
     assert [name for name in named if not lines.get(name)] == []
+    assert len({" ".join(lines[name]) for name in ENVIRONMENTS}) == len(ENVIRONMENTS)
 
 
 def test_brackets_of_a_docstring_are_shown() -> None:
