@@ -132,7 +132,7 @@ class Concrete(Core):
         def step(inputs: Tensor, reset: Tensor, state: ConcreteState) -> tuple[Tensor, ConcreteState]:
             pools = state.pools.clone(memory_format=torch.contiguous_format)
             hold(
-                embed(inputs.contiguous().numpy())[None],
+                embed(inputs.numpy())[None],
                 reset.numpy()[None],
                 gains,
                 decays,
