@@ -260,7 +260,9 @@ class Learner:
             self.recorded.forget()
 
     def take_over(self, agent: dict[str, Any], optimizer: dict[str, Any]) -> None:
-        """Copy another learner's weights and optimizer state; configuration and counters stay."""
+        """Copy another learner's weights and optimizer state; configuration and counters stay. Replay begins empty:
+        recurrent states of earlier unrolls are those of other weights."""
+        self.replay = Replay()
         self.agent.load_state_dict(agent)
         # Torch would share the moments with the source of the state.
         self.optimizer.load_state_dict(copy.deepcopy(optimizer))
@@ -302,8 +304,8 @@ class Learner:
         """Continue from a `state_dict`."""
         self.updates, self.steps, self._skipped = state["updates"], state["steps"], state["skipped"]
         self._unread, self._read = [], []
-        self.replay.load_state_dict(state.get("replay", []))
         self.take_over(state["agent"], state["optimizer"])
+        self.replay.load_state_dict(state.get("replay", []))
 
     def _use_config(self) -> float:
         """Set the optimizer's hyperparameters with the current schedules; return the learning rate."""

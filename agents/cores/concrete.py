@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .. import bf16
 from ..kernels import Linear
 from ..sequence.scan import scan
 from .core import Axis, Core, Step
@@ -132,7 +133,7 @@ class Concrete(Core):
         def step(inputs: Tensor, reset: Tensor, state: ConcreteState) -> tuple[Tensor, ConcreteState]:
             pools = state.pools.clone(memory_format=torch.contiguous_format)
             hold(
-                embed(inputs.contiguous().numpy())[None],
+                embed(inputs.numpy())[None],
                 reset.numpy()[None],
                 gains,
                 decays,
@@ -152,7 +153,8 @@ class Concrete(Core):
         check("Concrete", inputs, pools=(state.pools, pools), reset=(reset, inputs.shape[:2]))
         size, channels = inputs.shape[-1], self.viewport_bias.numel()
         weight = self.embedding.weight
-        if size * channels > self.pool_size * (size + channels):  # cheaper as two matrix multiplications than as one
+        cheaper = size * channels > self.pool_size * (size + channels)  # as two matrix multiplications than as one
+        if cheaper or bf16.suits(inputs, weight):  # which a step rounds, too
             inputs, weight = self.embedding(inputs), None
         power = torch.linalg.matrix_power(self._feedback, len(inputs)).to(inputs)
         gains, decays = self._stages.to(inputs)

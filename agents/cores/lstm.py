@@ -71,7 +71,7 @@ class LSTM(Core):
         gates, steps = Affine(cell.weight_ih, cell.bias_ih + cell.bias_hh), fast.lstm_steps(cell.weight_hh, batch_size)
 
         def step(inputs: Tensor, reset: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
-            after = LSTMState(*steps(gates(inputs.contiguous().numpy()), reset.numpy(), *state))
+            after = LSTMState(*steps(gates(inputs.numpy()), reset.numpy(), *state))
             return after.h, after
 
         return step

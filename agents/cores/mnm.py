@@ -173,7 +173,7 @@ class MNM(Core):
             if state.memory is not last:
                 torch.stack(list(state.memory), 1, out=memory)
                 last = MemoryWeights(*memory.unbind(1))
-            projected = gates(inputs.contiguous().numpy())
+            projected = gates(inputs.numpy())
             joined, c, errors = run(projected, *state.controller, state.read, reset.numpy())
             h, read = joined.split([self.output_size, self.memory_size], 1)
             return torch.from_numpy(out(joined.numpy())), MNMState(LSTMState(h, c), read, last, errors)

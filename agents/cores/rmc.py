@@ -196,7 +196,7 @@ class RMC(Core):
         (no_gates, no_places) = arrays(gates, places)
 
         def step(inputs: Tensor, reset: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
-            row = project(inputs.contiguous().numpy())
+            row = project(inputs.numpy())
             gates = gate[0](row)[None] if gate else no_gates
             places = arrays(self.read_places(inputs.unsqueeze(0)))[0] if self.image[1] else no_places
             memory = run(row[None], gates, places, state.memory, reset.numpy())

@@ -79,7 +79,8 @@ class IndRNN(Core):
     """Layers of independent units (Li et al. 2018, equation 4): h^l_t = relu(W^l x^l_t + b^l + w^l * h^l_{t-1}).
 
     x^1 is the input, x^{l+1} = h^l, the output h of the last layer. |w| is kept at most `max_weight` (section 4.1),
-    at first it is uniform in [0, max_weight]. Two layers, nothing between them (our choice). h_{-1} = 0.
+    at first it is uniform in [0, max_weight]. Two layers, nothing between them (our choice). h_{-1} = 0. The gradient
+    of w passes the bound: with a clamp's own, which is 0 beyond it, a weight that crossed it would never change again.
     """
 
     def __init__(self, input_size: int, hidden_size: int = 256, num_layers: int = 2, max_weight: float = 1.0) -> None:
@@ -94,7 +95,8 @@ class IndRNN(Core):
         return SimpleState(self.recurrent.new_zeros(batch_size, *self.recurrent.shape))
 
     def forward(self, inputs: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
-        weights = self.recurrent.clamp(-self.max_weight, self.max_weight)
+        w = self.recurrent
+        weights = w + (w.clamp(-self.max_weight, self.max_weight) - w).detach()
         states: list[Tensor] = []
         for number, layer in enumerate(self.layers):
             inputs = F.relu(torch.addcmul(layer(inputs), weights[number], state.h[:, number]))

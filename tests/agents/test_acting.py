@@ -31,6 +31,7 @@ CORES = [
     ("mnm-g", {"hidden_size": 16, "memory_size": 8, "layer_norm": True}),
     ("concrete", POOLS),
     ("parallel", POOLS | {"unit_views": True}),
+    ("concrete", POOLS | {"viewport_size": 1}),
 ]
 SIZE = 140  # Input values, enough for bfloat16 factors
 

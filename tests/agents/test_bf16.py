@@ -138,6 +138,22 @@ def test_a_core_acts_as_it_learns_and_its_gradient_is_near_that_of_float32(name)
     assert (torch.stack(acted) - outputs).abs().max() < 2e-3
 
 
+@needs_routine
+@pytest.mark.parametrize("name", ["concrete", "parallel"])
+def test_few_viewports_of_large_pools_round_in_an_unroll_as_in_a_step(name):
+    torch.manual_seed(0)
+    core = make_core(name, 140, pool_size=130, num_pools=3, viewport_size=9)
+    inputs, reset, start = torch.randn(6, 3, 140), torch.rand(6, 3) < 0.2, core.initial_state(3)
+    with bf16.products(), torch.inference_mode():
+        outputs, last, _ = core.unroll(inputs, reset, start)
+        acted, state = [], start
+        for now, fresh in zip(inputs, reset, strict=True):
+            output, state = core.acting(start, 3)(now, fresh, state)
+            acted.append(output)
+    torch.testing.assert_close(outputs, torch.stack(acted), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(last.pools, state.pools, rtol=1e-5, atol=1e-5)
+
+
 def acting(precision, core="lstm"):
     """An actor of 16 environments whose unrolls have 20 steps."""
     agent = AgentConfig(core=core, core_args=(CORES | LINEAR)[core], torso=TorsoConfig(embedding_size=128))

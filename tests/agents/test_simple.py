@@ -121,3 +121,16 @@ SIZES = {
 @pytest.mark.parametrize("name", SIZES)
 def test_number_of_parameters(name):
     assert sum(p.numel() for p in make_core(name, 64).parameters()) == SIZES[name]
+
+
+def test_a_weight_beyond_its_bound_keeps_learning() -> None:
+    core = IndRNN(SIZE, HIDDEN, 1, max_weight=0.5)
+    inputs, state = torch.ones(3, SIZE), core.initial_state(3)._replace(h=torch.ones(3, 1, HIDDEN))
+    with torch.no_grad():
+        core.layers[0].weight.zero_()
+        core.layers[0].bias.fill_(1.0)
+        core.recurrent.fill_(0.6)
+    output, _ = core(inputs, state)
+    torch.testing.assert_close(output, torch.full_like(output, 1.5))
+    (gradient,) = torch.autograd.grad(output.sum(), core.recurrent)
+    torch.testing.assert_close(gradient, torch.full_like(gradient, 3.0))

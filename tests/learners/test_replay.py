@@ -94,6 +94,22 @@ def test_a_resumed_learner_replays_what_the_other_one_would_have() -> None:
         assert torch.equal(ours, theirs)
 
 
+def test_weights_of_another_learner_replay_no_unrolls_of_the_former_ones() -> None:
+    """Their recurrent states belong to a different network."""
+    actor, agent = make()
+    first, second = actor.unroll(), actor.unroll()
+    config = LearnerConfig(replay_ratio=1.0)
+    loser, winner, fresh = (Learner(each, config, 1000) for each in (agent, make()[1], make()[1]))
+    loser.step(first)
+    winner.step(second)
+    for learner in (loser, fresh):
+        learner.take_over(winner.agent.state_dict(), winner.optimizer.state_dict())
+        learner.updates = learner.steps = 0
+        learner.step(second)
+    for ours, theirs in zip(loser.agent.parameters(), fresh.agent.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_steps_of_a_burn_in_are_in_no_loss() -> None:
     actor, agent = make()
     first, second = actor.unroll(), actor.unroll()

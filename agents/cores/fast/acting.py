@@ -25,10 +25,10 @@ class Affine:
         self._weight = packed(weight) if self._routine < 0 else weights
 
     def __call__(self, x: Array) -> Array:
-        """x [B, I] without gaps -> [B, J]. Raises ValueError."""
+        """x [B, I] -> [B, J]. Raises ValueError."""
         if x.shape[1:] != self._shape or x.dtype != self._bias.dtype:
             raise ValueError(f"inputs are {x.dtype} {x.shape}; expected {self._bias.dtype} of {self._shape[0]} values")
-        out = np.empty((len(x), len(self._bias)), x.dtype)
+        x, out = np.ascontiguousarray(x), np.empty((len(x), len(self._bias)), x.dtype)
         _affine(self._routine, x, self._weight, self._bias, out)
         if self._routine < 0:
             bf16.release()
