@@ -40,8 +40,8 @@ def supervise(arguments: Sequence[str], restarts: int) -> int:
     run = Path(config.run_dir) if config.run_dir else free_path(config.name)
     argv = [*without(argv, ("--run-dir",)), "--run-dir", str(run)]
     # Neither is saved: the limit belongs to this command, and a URL may contain a secret.
-    flags = {flag: value_of(flag, argv) for flag in ("--time-limit", "--checkpoint-url")}
-    again = [argument for flag, value in flags.items() if value is not None for argument in (flag, value)]
+    unsaved = {"--time-limit": config.time_limit, "--checkpoint-url": config.checkpoint_url}
+    again = [argument for flag, value in unsaved.items() if value for argument in (flag, str(value))]
     return _keep_alive([*argv, *trust], ["--resume", str(run), *again, *trust], run, restarts)
 
 
