@@ -63,15 +63,17 @@ def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
             changed = ["--time-limit", str(base.time_limit)] if base.time_limit else []
         else:
             folder = Path(flags.resume)
-            plan, base, changed = _resumed(folder, flags), None, argv
+            plan, changed = _resumed(folder, flags), argv
     runs = trial_runs(folder, plan, [*changed, *passed], changed)
     first = runs[0].config
     actors = 0.0 if first.in_process else (first.fixed_actors or num_cores()) * first.actor_cpus
     usual = max(1, int(num_cores() // (1 + first.num_learners + actors)))  # the first learner has two cores
     jobs = min(flags.jobs or usual, len(runs))
-    if jobs > 1 and base is not None and base.in_process and base.learner_threads == "auto":
+    if jobs > 1 and first.in_process:
         threads = ["--learner-threads", str(max(1, num_cores() // jobs))]
-        runs = [replace(run, flags=(*run.flags, *threads)) for run in runs]
+        runs = [
+            replace(run, flags=(*run.flags, *threads)) if run.config.learner_threads == "auto" else run for run in runs
+        ]
     return _train(folder, plan, runs, jobs, stop)
 
 

@@ -28,7 +28,7 @@ from ...learners.population.search_space import Explored, Values, applied, parse
 from ..cluster.scheduler import Job, tool
 from ..config.run_config import RunConfig
 from ..config.settings.plain import from_dict, to_dict
-from ..metrics.rows import final_value, read_log, series, table_of
+from ..metrics.rows import final_value, read_log, series_of_run, table_of
 from ..runs.directory import CONFIG, RunDirectory, free_path, resume_command
 from ..runs.trained import run_config
 
@@ -146,8 +146,12 @@ class TrialRun(Job):
         return [tool("rl-train"), "--resume", str(self.folder), *self.flags]
 
     def final(self) -> float:
-        """Mean of METRIC over the last tenth of the run's steps; nan if no episode has ended."""
-        steps, values = series(table_of(read_log(RunDirectory(self.folder).metrics_file)), METRIC)
+        """Mean of METRIC, for a population of all members, over the last tenth of the run's steps; nan if no episode
+        has ended."""
+        run = RunDirectory(self.folder)
+        members = [run.member(number) for number in range(self.config.population)]
+        tables = [table_of(read_log(each.metrics_file)) for each in (run, *members)]
+        steps, values = series_of_run(tables, METRIC)
         return final_value(steps, values, steps[-1] if len(steps) else 0.0)
 
 
