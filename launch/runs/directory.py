@@ -18,6 +18,7 @@ import os
 import re
 import shlex
 import socket
+import time
 import tomllib
 import warnings
 from contextlib import AbstractContextManager, suppress
@@ -35,6 +36,7 @@ from ..config.imports import refuse_inside
 from ..config.settings.plain import differences
 
 CONFIG, LOCK = "config.toml", ".lock"
+GLANCE_SECONDS = 0.05  # Seconds after which a process that only checks the lock has released it
 _SHOWN_DIFFERENCES = 3
 
 
@@ -150,7 +152,11 @@ class RunDirectory:
         """Take the lock, or report its owner. The file remains after the release: removing it would be a race."""
         lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # perhaps for a moment only: `in_use` in another process
+                time.sleep(GLANCE_SECONDS)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as problem:
             holder = os.read(lock, 200).decode(errors="replace").strip() or "another process"
             os.close(lock)
