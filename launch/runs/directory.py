@@ -21,7 +21,8 @@ import socket
 import time
 import tomllib
 import warnings
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
@@ -225,21 +226,28 @@ def _refuse_foreign(path: Path) -> None:
         raise EngramError(f"{path} is not empty and contains no run ({names[0]!r} is there); choose another --run-dir")
 
 
-def free_path(name: str) -> Path:
-    """`runs/<name>-<date>-<time>`, numbered if that exists; characters not allowed in a file name become '-'."""
+def new_path(name: str) -> Path:
+    """Create `runs/<name>-<date>-<time>`, numbered if that exists; characters not allowed in a file name become '-'."""
     stem = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
     base = Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
-    numbered = (base.with_name(f"{base.name}-{number}") for number in count(2))
-    return next(path for path in chain([base], numbered) if not path.exists())
-
-
-def new_path(name: str) -> Path:
-    """Create a `free_path`."""
+    endings = chain([""], (f"-{number}" for number in count(2)))
     while True:
-        path = free_path(name)
+        path = base.with_name(base.name + next(endings))
         with _writing(path), suppress(FileExistsError):
             path.mkdir(parents=True)
             return path
+
+
+@contextmanager
+def reserved(path: str | None, name: str) -> Generator[Path]:
+    """The directory in which another process creates a run: `path`, or a `new_path`, removed if it remains empty."""
+    run = Path(path) if path else new_path(name)
+    try:
+        yield run
+    finally:
+        if not path:
+            with suppress(OSError):
+                run.rmdir()
 
 
 def read_toml(file: Path, unreadable: str, wrong: str) -> dict[str, Any]:

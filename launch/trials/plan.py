@@ -29,7 +29,7 @@ from ..cluster.scheduler import Job, tool
 from ..config.run_config import RunConfig
 from ..config.settings.plain import from_dict, to_dict
 from ..metrics.rows import final_value, read_log, series_of_run, table_of
-from ..runs.directory import CONFIG, RunDirectory, free_path, resume_command
+from ..runs.directory import CONFIG, RunDirectory, new_path, resume_command
 from ..runs.trained import run_config
 
 PLAN = "trials.toml"
@@ -91,7 +91,7 @@ def read_plan(folder: Path) -> Plan:
 
 def new_folder(config: RunConfig, plan: Plan) -> Path:
     """Create the directory of a plan. Raises EngramError if it contains files."""
-    folder = Path(config.run_dir) if config.run_dir else free_path(config.name)
+    folder = Path(config.run_dir) if config.run_dir else new_path(config.name)
     refuse(has_plan(folder), f"{folder} contains runs already; to continue them: {resume_command(folder)}")
     with file_errors(f"cannot use {folder} as a run directory"):
         folder.mkdir(parents=True, exist_ok=True)

@@ -131,6 +131,23 @@ def test_a_restarted_run_has_the_time_limit_of_its_configuration_file(
     assert again == [["--resume", str(tmp_path / "run"), "--time-limit", "5.0"]]
 
 
+def test_runs_that_start_in_the_same_second_have_directories_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor names a directory before the run creates its files; one that stays empty is removed."""
+    monkeypatch.chdir(tmp_path)
+    runs: list[Path] = []
+
+    def keep_alive(first: Sequence[str], then: Sequence[str], run: Path, restarts: int) -> int:
+        runs.append(run)
+        return supervisor.supervise(["--env", "t-maze"], 1) if len(runs) == 1 else 0
+
+    monkeypatch.setattr(supervisor, "_keep_alive", keep_alive)
+    assert supervisor.supervise(["--env", "t-maze"], 1) == 0
+    assert len({*runs}) == 2
+    assert os.listdir("runs") == []
+
+
 def test_restarts_is_no_setting_of_a_run() -> None:
     with pytest.raises(EngramError, match=r"--restarts is 'many'"):
         train.main(["--restarts", "many"])
