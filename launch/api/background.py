@@ -15,7 +15,7 @@ from ...base.errors import EngramError
 from ...base.processes import end_with_parent
 from ..config.run_config import RunConfig
 from ..config.settings.plain import to_dict
-from ..runs.directory import CONFIG, RunDirectory, as_toml, free_path, refuse_unusable
+from ..runs.directory import CONFIG, RunDirectory, as_toml, refuse_unusable, reserved
 
 PROGRAM = "import sys; sys.path += {!r}; from engram.launch.train.command import run; run()"
 """Program of the child process; it adds this process's import path after its own libraries."""
@@ -27,8 +27,7 @@ TAIL = 2000
 def started(config: RunConfig) -> "Background":
     """Start the process of a new run. Raises the error that prevents the start."""
     refuse_unusable(config.run_dir, to_dict(config))
-    path = Path(config.run_dir) if config.run_dir else free_path(config.name)
-    with tempfile.TemporaryDirectory() as folder:
+    with reserved(config.run_dir, config.name) as path, tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / CONFIG
         file.write_text(as_toml(to_dict(config) | {"run_dir": None}).decode())
         arguments = ["--config", str(file), "--run-dir", str(path)]

@@ -6,7 +6,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ...base.errors import refuse
-from ...base.messages import check_keys
+from ...base.messages import check_keys, check_whole
 from ...envs.foreign.names import find_foreign, is_vector
 from ...envs.registration import environment_parameters, find_environment, is_environment
 
@@ -28,6 +28,8 @@ def make_env(env: str, num_envs: int | None = None, *, render_mode: str | None =
     """
     wrong = not isinstance(env, str)  # pyright: ignore[reportUnnecessaryIsInstance]
     refuse(wrong, f"env is {env!r}; expected a name, such as boxworld, or module:Class")
+    if num_envs is not None:
+        check_whole("num_envs", num_envs, 1)
     foreign = None if is_environment(env) else find_foreign(env)
     if foreign is None:
         environment, preset_parameters = find_environment(env)

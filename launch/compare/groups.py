@@ -14,7 +14,7 @@ from ..config.command_line import settings_of
 from ..config.run_config import PASSIVE, RESUMABLE, RunConfig
 from ..config.settings.plain import flat_settings
 from ..config.urls import open_store, redacted, store_errors
-from ..metrics.rows import Array, Table, final_value, parse_log, series, table_of
+from ..metrics.rows import Array, Table, final_value, parse_log, series_of_run, table_of
 from ..runs.directory import CONFIG
 
 DEPTH = 4  # Depth to which RUN is searched for configurations
@@ -34,16 +34,8 @@ class LoadedRun(NamedTuple):
         return max((float(table["step"][-1]) for table in self.tables[:1] if len(table["step"])), default=0.0)
 
     def series(self, metric: str) -> tuple[Array, Array]:
-        """Steps [K] and values [K] of a metric; for a population without the metric the mean of its members."""
-        own, *members = (series(table, metric) for table in self.tables)
-        if len(own[0]) or not members:
-            return own
-        members = [each for each in members if len(each[0])]
-        if not members:
-            return own
-        steps = max(members, key=lambda each: len(each[0]))[0]
-        values = np.mean([np.interp(steps, *each) for each in members], 0)
-        return steps * (len(self.tables) - 1), values
+        """`series_of_run` of the metrics."""
+        return series_of_run(self.tables, metric)
 
 
 def load(places: Sequence[str]) -> list[LoadedRun]:

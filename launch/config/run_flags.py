@@ -171,6 +171,11 @@ def _refuse_unused(config: RunConfig, chosen: Collection[str]) -> None:
     )
     if config.synchronous and "max_lag" in chosen and config.max_lag not in ("auto", 0):
         raise EngramError(f"max_lag is {config.max_lag}; allowed with {why} learns from the newest weights: auto, 0")
+    for name in ("curriculum_score", "curriculum_steps"):
+        refuse(
+            config.levels.curriculum_mixture and name in chosen,
+            f"{name} has no effect with curriculum_mixture, whose stages do not end; allowed with: 0",
+        )
     for name, optimizer in _OPTIMIZERS.items():
         if name in chosen and optimizer != config.learner.optimizer:
             raise EngramError(f"{name} has no effect with {config.learner.optimizer}; allowed with: {optimizer}")

@@ -94,7 +94,8 @@ def intervention_study(
     with user_errors("--intervene"):
         what = parsed(text)
         without = play_all(make, episodes, batch, None, seed)
-        fields = tuple(make(1, 0).batch.episode_fields)
+        with closing(make(1, 0)) as actor:
+            fields = tuple(actor.batch.episode_fields)
 
         def at(one: Intervention) -> Effect:
             return effect(without, play_all(make, episodes, batch, one, seed), fields, one.step)

@@ -73,6 +73,17 @@ def series(table: Table, metric: str) -> tuple[Array, Array]:
     return (table["step"][finite], values[finite]) if finite.any() else (np.zeros(0), np.zeros(0))
 
 
+def series_of_run(tables: Sequence[Table], metric: str) -> tuple[Array, Array]:
+    """`series` of a run, from its table and those of the members of a population: their mean, at steps of all members,
+    if the population itself has no such metric."""
+    own, *members = (series(table, metric) for table in tables)
+    members = [each for each in members if len(each[0])]
+    if len(own[0]) or not members:
+        return own
+    steps = max(members, key=lambda each: len(each[0]))[0]
+    return steps * (len(tables) - 1), np.mean([np.interp(steps, *each) for each in members], 0)
+
+
 def final_value(steps: Array, values: Array, end: float) -> float:
     """Mean of the values in the last tenth of the steps up to `end`; nan without values.
 

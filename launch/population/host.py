@@ -140,7 +140,7 @@ class PopulationHost:
     def log(self, member: Member, metrics: Mapping[str, float]) -> dict[str, float]:
         """Record a row of one member; when all have written one, write and return a row of the whole population."""
         self._latest[member.number] = metrics
-        if any(each.number not in self._latest for each in self.members if not each.done):
+        if any(each.number not in self._latest for each in self.members if not each.done or each.due()):
             return {}
         rows, self._latest = list(self._latest.values()), {}
         row = {name: sum(own.get(name, 0.0) for own in rows) for name in _SUMMED}

@@ -18,9 +18,11 @@ import os
 import re
 import shlex
 import socket
+import time
 import tomllib
 import warnings
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
@@ -35,6 +37,7 @@ from ..config.imports import refuse_inside
 from ..config.settings.plain import differences
 
 CONFIG, LOCK = "config.toml", ".lock"
+GLANCE_SECONDS = 0.05  # Seconds after which a process that only checks the lock has released it
 _SHOWN_DIFFERENCES = 3
 
 
@@ -150,7 +153,11 @@ class RunDirectory:
         """Take the lock, or report its owner. The file remains after the release: removing it would be a race."""
         lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # perhaps for a moment only: `in_use` in another process
+                time.sleep(GLANCE_SECONDS)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as problem:
             holder = os.read(lock, 200).decode(errors="replace").strip() or "another process"
             os.close(lock)
@@ -219,21 +226,28 @@ def _refuse_foreign(path: Path) -> None:
         raise EngramError(f"{path} is not empty and contains no run ({names[0]!r} is there); choose another --run-dir")
 
 
-def free_path(name: str) -> Path:
-    """`runs/<name>-<date>-<time>`, numbered if that exists; characters not allowed in a file name become '-'."""
+def new_path(name: str) -> Path:
+    """Create `runs/<name>-<date>-<time>`, numbered if that exists; characters not allowed in a file name become '-'."""
     stem = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
     base = Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
-    numbered = (base.with_name(f"{base.name}-{number}") for number in count(2))
-    return next(path for path in chain([base], numbered) if not path.exists())
-
-
-def new_path(name: str) -> Path:
-    """Create a `free_path`."""
+    endings = chain([""], (f"-{number}" for number in count(2)))
     while True:
-        path = free_path(name)
+        path = base.with_name(base.name + next(endings))
         with _writing(path), suppress(FileExistsError):
             path.mkdir(parents=True)
             return path
+
+
+@contextmanager
+def reserved(path: str | None, name: str) -> Generator[Path]:
+    """The directory in which another process creates a run: `path`, or a `new_path`, removed if it remains empty."""
+    run = Path(path) if path else new_path(name)
+    try:
+        yield run
+    finally:
+        if not path:
+            with suppress(OSError):
+                run.rmdir()
 
 
 def read_toml(file: Path, unreadable: str, wrong: str) -> dict[str, Any]:

@@ -101,8 +101,8 @@ def refuse_unfit(
 
 def drop_code(state: dict[str, Any]) -> bool:
     """Remove actors with pickled environments, which are code, from a state; returns whether there were any."""
-    saved = [actor for actors in state.get("actors", ()) for actor in actors.values()]
-    pickled = any("pickled" in actor["batch"] for actor in saved)
+    batches = [actor["batch"] for actors in state.get("actors", ()) for actor in actors.values()]
+    pickled = any("pickled" in part for batch in batches for part in batch.get("parts", [batch]))  # of a mixture
     if pickled:
         del state["actors"]
     return pickled

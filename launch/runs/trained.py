@@ -78,6 +78,7 @@ def open_run(path: str, checkpoint: str) -> Trained:
     """The run at `path` and the checkpoint selected by `--checkpoint`, `zoo:NAME`, or the folder or URL of a card.
     Raises EngramError."""
     if path.startswith(zoo.PREFIX) or is_card(path):
+        refuse(checkpoint != "latest", f"checkpoint is {checkpoint!r}; allowed for {path}, which has one: latest")
         return _open_card(path)
     run = RunDirectory.open(path, lock=False)
     config = run_config(run)
@@ -148,7 +149,7 @@ def fixed_differences(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, An
 def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]]:
     """The checkpoint selected by `--checkpoint` and its state; "latest" and "best" skip damaged ones."""
     there = ", ".join(sorted(path.name for path in run.checkpoints.glob("step-*"))) or "none"
-    if (number := which.removeprefix("step-")).isdigit():
+    if (number := which.removeprefix("step-")).isdecimal():
         path = checkpoints.path_of(run.checkpoints, int(number))
         refuse(not path.is_dir(), f"{run.path} has no checkpoint of step {int(number)}; there are: {there}")
         return path, saved.read(path)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...base.errors import refuse
 from ...base.processes import leave_at_once
 from ...base.stop_flag import StopFlag
-from ..config.command_line import DRY_RUN, LIST, TRUST, make_console, run_command, value_of, without
+from ..config.command_line import DRY_RUN, LIST, TRUST, dashed, make_console, run_command, value_of, without
 
 if TYPE_CHECKING:
     from ..api.training import Outcome
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
     """Begin or resume a run according to the arguments; returns the exit code."""
-    stop = stop or StopFlag.of_a_command()
+    stop, arguments = stop or StopFlag.of_a_command(), dashed(arguments)
     if LIST in arguments:
         from .listing import show
 

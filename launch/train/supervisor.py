@@ -23,7 +23,7 @@ from ...learners import checkpoints
 from ..config.command_line import TRUST, value_of, without
 from ..config.run_flags import parse_run
 from ..config.settings.plain import to_dict
-from ..runs.directory import CONFIG, RunDirectory, free_path, refuse_unusable
+from ..runs.directory import CONFIG, RunDirectory, refuse_unusable, reserved
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # Seconds before a restart; doubled for each further one in a row
 
@@ -37,12 +37,12 @@ def supervise(arguments: Sequence[str], restarts: int) -> int:
         return _keep_alive([*argv, *trust], [*argv, *trust], Path(resumed), restarts)
     config = parse_run(argv, env_required=True)
     refuse_unusable(config.run_dir, to_dict(config))
-    run = Path(config.run_dir) if config.run_dir else free_path(config.name)
-    argv = [*without(argv, ("--run-dir",)), "--run-dir", str(run)]
     # Neither is saved: the limit belongs to this command, and a URL may contain a secret.
-    flags = {flag: value_of(flag, argv) for flag in ("--time-limit", "--checkpoint-url")}
-    again = [argument for flag, value in flags.items() if value is not None for argument in (flag, value)]
-    return _keep_alive([*argv, *trust], ["--resume", str(run), *again, *trust], run, restarts)
+    unsaved = {"--time-limit": config.time_limit, "--checkpoint-url": config.checkpoint_url}
+    again = [argument for flag, value in unsaved.items() if value for argument in (flag, str(value))]
+    with reserved(config.run_dir, config.name) as run:
+        argv = [*without(argv, ("--run-dir",)), "--run-dir", str(run)]
+        return _keep_alive([*argv, *trust], ["--resume", str(run), *again, *trust], run, restarts)
 
 
 def _keep_alive(arguments: Sequence[str], resume_arguments: Sequence[str], run: Path, restarts: int) -> int:

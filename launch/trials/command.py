@@ -13,7 +13,7 @@ from ...base.stop_flag import StopFlag
 from ...base.units import count
 from ..api.training import make_agents
 from ..cluster.scheduler import RunFailedError, run_shown, signals_as_interrupt
-from ..config.command_line import TRUST, dashed, make_console, value_of
+from ..config.command_line import TRUST, make_console, value_of
 from ..config.device import find_device
 from ..config.run_config import RunConfig
 from ..config.run_flags import TRIAL_FLAGS, parse_run
@@ -24,9 +24,8 @@ from .plan import METRIC, Plan, TrialRun, base_config, has_plan, new_folder, rea
 
 def trains_several(arguments: Sequence[str]) -> bool:
     """Whether arguments of `rl-train` request several runs in one directory."""
-    argv = dashed(arguments)
-    resumed = value_of("--resume", argv)
-    return any(argument.partition("=")[0] in TRIAL_FLAGS for argument in argv) or (
+    resumed = value_of("--resume", arguments)
+    return any(argument.partition("=")[0] in TRIAL_FLAGS for argument in arguments) or (
         resumed is not None and has_plan(resumed)
     )
 
@@ -46,7 +45,7 @@ def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--resume")
     parser.add_argument("--restarts")
     parser.add_argument(TRUST, dest="trust", action="store_true")
-    flags, others = parser.parse_known_args(dashed(arguments))
+    flags, others = parser.parse_known_args(arguments)
     for name in ("trials", "jobs"):
         number = getattr(flags, name)
         refuse(number is not None and number < 1, f"--{name} is {number}; allowed: at least 1")
@@ -64,15 +63,17 @@ def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
             changed = ["--time-limit", str(base.time_limit)] if base.time_limit else []
         else:
             folder = Path(flags.resume)
-            plan, base, changed = _resumed(folder, flags), None, argv
+            plan, changed = _resumed(folder, flags), argv
     runs = trial_runs(folder, plan, [*changed, *passed], changed)
     first = runs[0].config
     actors = 0.0 if first.in_process else (first.fixed_actors or num_cores()) * first.actor_cpus
     usual = max(1, int(num_cores() // (1 + first.num_learners + actors)))  # the first learner has two cores
     jobs = min(flags.jobs or usual, len(runs))
-    if jobs > 1 and base is not None and base.in_process and base.learner_threads == "auto":
+    if jobs > 1 and first.in_process:
         threads = ["--learner-threads", str(max(1, num_cores() // jobs))]
-        runs = [replace(run, flags=(*run.flags, *threads)) for run in runs]
+        runs = [
+            replace(run, flags=(*run.flags, *threads)) if run.config.learner_threads == "auto" else run for run in runs
+        ]
     return _train(folder, plan, runs, jobs, stop)
 
 

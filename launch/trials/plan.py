@@ -28,8 +28,8 @@ from ...learners.population.search_space import Explored, Values, applied, parse
 from ..cluster.scheduler import Job, tool
 from ..config.run_config import RunConfig
 from ..config.settings.plain import from_dict, to_dict
-from ..metrics.rows import final_value, read_log, series, table_of
-from ..runs.directory import CONFIG, RunDirectory, free_path, resume_command
+from ..metrics.rows import final_value, read_log, series_of_run, table_of
+from ..runs.directory import CONFIG, RunDirectory, new_path, resume_command
 from ..runs.trained import run_config
 
 PLAN = "trials.toml"
@@ -91,7 +91,7 @@ def read_plan(folder: Path) -> Plan:
 
 def new_folder(config: RunConfig, plan: Plan) -> Path:
     """Create the directory of a plan. Raises EngramError if it contains files."""
-    folder = Path(config.run_dir) if config.run_dir else free_path(config.name)
+    folder = Path(config.run_dir) if config.run_dir else new_path(config.name)
     refuse(has_plan(folder), f"{folder} contains runs already; to continue them: {resume_command(folder)}")
     with file_errors(f"cannot use {folder} as a run directory"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -146,8 +146,12 @@ class TrialRun(Job):
         return [tool("rl-train"), "--resume", str(self.folder), *self.flags]
 
     def final(self) -> float:
-        """Mean of METRIC over the last tenth of the run's steps; nan if no episode has ended."""
-        steps, values = series(table_of(read_log(RunDirectory(self.folder).metrics_file)), METRIC)
+        """Mean of METRIC, for a population of all members, over the last tenth of the run's steps; nan if no episode
+        has ended."""
+        run = RunDirectory(self.folder)
+        members = [run.member(number) for number in range(self.config.population)]
+        tables = [table_of(read_log(each.metrics_file)) for each in (run, *members)]
+        steps, values = series_of_run(tables, METRIC)
         return final_value(steps, values, steps[-1] if len(steps) else 0.0)
 
 

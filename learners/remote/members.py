@@ -9,6 +9,7 @@ its members until a replacement has started.
 
 import os
 import pickle
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -30,6 +31,9 @@ from .answers import MOST_LOSSES, PATIENCE, START_SECONDS, answer_of
 from .worker import ProcessHandle, RemoteProcess, claims, on_cpu
 
 FETCH_SECONDS = 10.0  # Seconds within which a process must have an unroll; the machine with it may be unreachable
+FETCH_IN_DOUBT_SECONDS, DOUBT_SECONDS = 1.0, 30.0
+"""After a loss the shorter limit applies for a while: the unrolls of other members are probably on the same machine."""
+_doubt_until = 0.0  # Monotonic time
 
 
 class Answer(NamedTuple):
@@ -88,11 +92,16 @@ class MemberProcess(RemoteProcess):
 
 def batch_of(stored: Sequence[Stored]) -> Unroll | None:
     """Join parts of unrolls, which are fetched if they are in Ray's store; None if one is lost."""
+    global _doubt_until
     parts: list[Unroll] = []
     for parcel, first, end in stored:
+        in_doubt = time.monotonic() < _doubt_until
+        seconds = FETCH_IN_DOUBT_SECONDS if in_doubt else FETCH_SECONDS
         try:
-            value: Any = ray.get(parcel, timeout=FETCH_SECONDS) if isinstance(parcel, ray.ObjectRef) else parcel
+            value: Any = ray.get(parcel, timeout=seconds) if isinstance(parcel, ray.ObjectRef) else parcel
         except RayError:
+            if not in_doubt:
+                _doubt_until = time.monotonic() + DOUBT_SECONDS
             return None
         parts.append(some_environments(unpack(value), slice(first, end)))
     return join(parts)

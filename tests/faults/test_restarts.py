@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -9,6 +10,7 @@ import pytest
 
 from engram.base.errors import EngramError
 from engram.launch.train import command as train
+from engram.launch.train import supervisor
 from runs import FOREVER, TINY, family, gone, last_step, rows, start, steps_saved, stop, wait_for
 
 
@@ -116,6 +118,34 @@ def test_sigint_reaches_the_run_once(tmp_path: Path) -> None:
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     assert "stopped (SIGINT)" in output
+
+
+def test_a_restarted_run_has_the_time_limit_of_its_configuration_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit is not saved with the run, so every restart repeats it."""
+    (tmp_path / "base.toml").write_text('env = "t-maze"\ntime_limit = 5.0\n')
+    again: list[Sequence[str]] = []
+    monkeypatch.setattr(supervisor, "_keep_alive", lambda first, then, run, restarts: again.append(then))
+    supervisor.supervise(["--config", str(tmp_path / "base.toml"), "--run-dir", str(tmp_path / "run")], 1)
+    assert again == [["--resume", str(tmp_path / "run"), "--time-limit", "5.0"]]
+
+
+def test_runs_that_start_in_the_same_second_have_directories_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor names a directory before the run creates its files; one that stays empty is removed."""
+    monkeypatch.chdir(tmp_path)
+    runs: list[Path] = []
+
+    def keep_alive(first: Sequence[str], then: Sequence[str], run: Path, restarts: int) -> int:
+        runs.append(run)
+        return supervisor.supervise(["--env", "t-maze"], 1) if len(runs) == 1 else 0
+
+    monkeypatch.setattr(supervisor, "_keep_alive", keep_alive)
+    assert supervisor.supervise(["--env", "t-maze"], 1) == 0
+    assert len({*runs}) == 2
+    assert os.listdir("runs") == []
 
 
 def test_restarts_is_no_setting_of_a_run() -> None:

@@ -70,6 +70,8 @@ def test_a_misspelt_agent_is_answered_with_the_nearest() -> None:
     name = zoo.names()[0]
     with pytest.raises(EngramError, match=f"did you mean: {name}"):
         open_run(f"zoo:{name}x", "latest")
+    with pytest.raises(EngramError, match=f"checkpoint is 'best'; allowed for zoo:{name}, which has one: latest"):
+        open_run(f"zoo:{name}", "best")
 
 
 def test_a_damaged_agent_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

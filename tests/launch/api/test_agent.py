@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 import engram
 from engram.agents.agent import AgentConfig
+from engram.base.errors import EngramError
 from engram.launch.api.agent import TrainedAgent
 from engram.launch.config.run_config import RunConfig
 from masked_envs import ENVIRONMENTS
@@ -210,6 +211,13 @@ def test_an_agent_of_the_zoo_earns_what_its_file_says():
         began, total = terminated | truncated, total + reward.sum() / 200
     facts = engram.evaluate("zoo:graph-fwm", episodes=400)
     assert abs(total - facts.estimates["return"].mean) < 0.1 * abs(facts.estimates["return"].mean) + 0.5
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "engram.examples.masked_cartpole:MaskedCartPole", "t-maze"])
+def test_a_wrong_number_of_environments_is_named(env):
+    for number in (0, "3"):
+        with pytest.raises(EngramError, match=f"num_envs is {number!r}; "):
+            engram.make_env(env, number)
 
 
 def test_make_env():

@@ -1,7 +1,9 @@
+import fcntl
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -175,6 +177,15 @@ def test_one_process_at_a_time_and_death_unlocks(tmp_path: Path) -> None:
             other.send_signal(signal.SIGKILL)
     with RunDirectory.open(tmp_path) as run:
         assert run.config() == {"seed": 1}
+
+
+def test_a_process_that_only_looks_whether_a_run_is_in_use_keeps_no_one_out(tmp_path: Path) -> None:
+    RunDirectory.create(tmp_path / "run", {"seed": 1}, name="x").close()
+    with (tmp_path / "run" / ".lock").open("rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(0.01, lambda: fcntl.flock(looking, fcntl.LOCK_UN)).start()
+        with RunDirectory.open(tmp_path / "run") as run:
+            assert run.in_use
 
 
 def test_a_replaced_file_is_old_or_new_and_leaves_nothing_beside_it(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from engram.base.errors import EngramError
 from engram.launch.config.imports import refuse_inside
 from engram.launch.evaluate.command import main as evaluate
 from engram.launch.insight.command import main as look
+from engram.launch.runs.resume import drop_code
 from engram.launch.train import command as train
 from engram.learners import checkpoints
 
@@ -64,6 +65,12 @@ def test_environments_saved_as_code_are_resumed_exactly_when_trusted_only(tmp_pa
     weights = {name: trained_weights(tmp_path / name) for name in ("whole", "trusted", "plain")}
     assert all(np.array_equal(weights["trusted"][key], weights["whole"][key]) for key in weights["whole"])
     assert not all(np.array_equal(weights["plain"][key], weights["whole"][key]) for key in weights["whole"])
+
+
+def test_a_mixture_of_environments_saved_as_code_is_recognized() -> None:
+    saved = {"actors": [{0: {"batch": {"parts": [{"pickled": np.zeros(1, np.uint8)}]}}}]}
+    assert drop_code(saved)
+    assert not saved
 
 
 @pytest.mark.integration

@@ -119,6 +119,8 @@ def test_another_configuration_does_not_touch_a_run(run: Path) -> None:
         run_train(*TINY, "--total-steps", 100, "--run-dir", run, "--lr", 0.123)
     with pytest.raises(EngramError, match=r"--resume can change"):
         run_train("--resume", run, "--lr", 0.123)
+    with pytest.raises(EngramError, match=r"--run-dir has no effect with --resume"):
+        run_train("--resume", run, "--run_dir", run.with_name("other"))
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 

@@ -23,7 +23,7 @@ def test_the_configuration_is_printed_and_accepted(
     assert not list(tmp_path.iterdir())
     assert from_dict(RunConfig, tomllib.loads(printed)) == parse_run(words[:-1])
     (tmp_path / "again.toml").write_text(printed)
-    assert command.main(["--config", "again.toml", "--dry-run"]) == 0
+    assert command.main(["--config", "again.toml", "--dry_run"]) == 0
     assert capsys.readouterr().out == printed
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from engram.base.errors import EngramError
+from engram.base.processes import num_cores
 from engram.base.stop_flag import StopFlag
 from engram.launch.compare.groups import compare, load
 from engram.launch.config.run_flags import parse_run
@@ -19,8 +21,9 @@ from engram.launch.metrics.rows import read_log
 from engram.launch.runs.directory import RunDirectory
 from engram.launch.runs.trained import run_config
 from engram.launch.train import command
+from engram.launch.trials import command as several
 from engram.launch.trials.command import trial_runs
-from engram.launch.trials.plan import Plan, new_folder, summary
+from engram.launch.trials.plan import Plan, TrialRun, new_folder, summary
 from engram.learners import checkpoints
 from runs import FOREVER, TINY, family, gone, start, wait_for
 
@@ -135,6 +138,30 @@ def test_trials_are_sorted_by_their_final_return(tmp_path: Path) -> None:
     assert [line[0] for line in found] == ["1", "0", "2"]
     assert [line[2] for line in found] == ["4", "1.5", "-"]
     assert found[0][3:6] == ["(sd", "1.4,", "n"]
+
+
+def test_the_final_return_of_a_population_is_the_mean_of_its_members(tmp_path: Path) -> None:
+    plan = Plan(seeds=(1, 2))
+    folder = new_folder(parse_run([*SMALL, "--population", "2", "--run-dir", str(tmp_path / "seeds")]), plan)
+    runs = trial_runs(folder, plan, [], [])
+    for member, value in enumerate((1.0, 4.0)):
+        row = {"step": 9, "time": 1.0, "wall_s": 1.0, "metrics": {"episode/return": value}}
+        file = folder / "seed-1" / "members" / str(member) / "metrics.jsonl"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(row) + "\n")
+    assert runs[0].final() == 2.5
+    assert math.isnan(runs[1].final())
+
+
+def test_runs_that_are_resumed_at_a_time_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that have not begun, or have been added."""
+    folder = new_folder(parse_run([*SMALL, "--run-dir", str(tmp_path / "seeds")]), Plan(seeds=(1, 2)))
+    trained: list[TrialRun] = []
+    monkeypatch.setattr(several, "_train", lambda folder, plan, runs, jobs, stop: trained.extend(runs))
+    for more in ([], ["--learner-threads", "3"]):
+        several.train_several(["--resume", str(folder), "--jobs", "2", *more], StopFlag(()))
+    threads = str(max(1, num_cores() // 2))
+    assert [run.flags for run in trained] == [("--learner-threads", threads)] * 2 + [("--learner-threads", "3")] * 2
 
 
 def test_a_run_of_a_seed_is_that_of_the_seed_alone() -> None:
