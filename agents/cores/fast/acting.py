@@ -6,7 +6,7 @@ from torch import Tensor
 from ....base.compiled import compiled
 from ... import bf16
 from .blas import multiply
-from .elementwise import Array, add, dot, normalize, part, rectify, sigmoid, tanh
+from .elementwise import Array, add, copy, dot, normalize, part, rectify, sigmoid, tanh
 from .routes import arrays, packed, routine
 
 
@@ -68,7 +68,7 @@ def convolve(
                         col = c * stride - left + j
                         into = patch[(i * kernel + j) * width : (i * kernel + j + 1) * width]
                         if 0 <= row < rows and 0 <= col < cols:
-                            into[:] = x[n, row, col]
+                            copy(x[n, row, col], into)
                         else:
                             into[:] = 0
     multiply(gemm, patches, weight, False, flat)
@@ -122,7 +122,7 @@ def write_and_read(
             if reset[b]:
                 memory[p, :] = 0
             else:
-                memory[p, :] = before[b, p]
+                copy(before[b, p], memory[p])
         _apply(memory, key1, key2, room, old)
         for q in range(size):
             for c in range(size):
@@ -142,8 +142,8 @@ def write_and_read(
         hops = reads[b]
         tail = hops[len(hops) - squashed :]
         tanh(tail, tail)
-        query[:] = hops[:size]
+        copy(hops[:size], query)
         for start in range(size, len(hops), size):
             _apply(memory, query, hops[start : start + size], room, old)
-            query[:] = old
+            copy(old, query)
             normalize(query)

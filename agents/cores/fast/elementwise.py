@@ -19,6 +19,21 @@ part = compiled("reassoc", "nsz", inline=True)  # Decorator of parts that are in
 
 
 @part
+def copy(x: Array, out: Array) -> None:
+    """out [F] = x. An assignment of slices compiles several times as long: it checks shapes and overlaps."""
+    for c in range(len(out)):
+        out[c] = x[c]
+
+
+@part
+def copy_rows(x: Array, out: Array) -> None:
+    """out [R, F] = x."""
+    for r in range(len(out)):
+        for c in range(out.shape[1]):
+            out[r, c] = x[r, c]
+
+
+@part
 def add(total: Array, x: Array) -> None:
     """total [F] += x."""
     for c in range(len(total)):

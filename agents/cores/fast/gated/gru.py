@@ -5,7 +5,7 @@ The equations are in `gru.GRU`; shapes are those of `arrays.py`, with one place.
 
 from .....base.compiled import compiled
 from ..blas import multiply
-from ..elementwise import Array, add, gradient_ends, sigmoid, tanh
+from ..elementwise import Array, add, copy, gradient_ends, sigmoid, tanh
 from .arrays import Gradients, Inputs, Record
 
 
@@ -37,7 +37,7 @@ def forward(
             if inputs.reset[t, b + shift]:
                 h[b, :] = 0
             else:
-                h[b, :] = out[t - 1, b + shift, 0] if t > 0 else inputs.h[b + shift, 0]
+                copy(out[t - 1, b + shift, 0] if t > 0 else inputs.h[b + shift, 0], h[b])
         multiply(gemm, h[start:end], weight, not turned, gates[start:end])
         for b in range(start, end):
             both, from_input = gates[b, : 2 * size], inputs.gates[t, b + shift, 0]

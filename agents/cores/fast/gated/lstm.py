@@ -7,7 +7,7 @@ the neighborhood.
 
 from .....base.compiled import compiled
 from ..blas import multiply
-from ..elementwise import Array, add, gradient_ends, part, sigmoid, tanh
+from ..elementwise import Array, add, copy_rows, gradient_ends, part, sigmoid, tanh
 from .arrays import Gradients, Inputs, Record, look, look_backward
 
 
@@ -66,7 +66,8 @@ def forward(
     size = len(inputs.places)
     start = first % (record.c.shape[1] // size)
     shift, end = first - start, start + last - first
-    cells[first:last] = inputs.c[first:last]
+    for b in range(first, last):
+        copy_rows(inputs.c[b], cells[b])
     for t in range(len(out)):
         s = t % len(record.c)
         seen, c, gates, inner = record.seen[s], record.c[s], record.gates[s], record.inner[s]
@@ -77,7 +78,7 @@ def forward(
                 c[rows] = 0
             else:
                 look(out[t - 1, b + shift] if t > 0 else inputs.h[b + shift], inputs.places, seen[rows])
-                c[rows] = cells[b + shift]
+                copy_rows(cells[b + shift], c[rows])
         multiply(gemm, seen[start * size : end * size], weight, not turned, gates[start * size : end * size])
         for b in range(start, end):
             for p in range(size):

@@ -12,7 +12,7 @@ b [T, B, G, J], or `rates` [G, J, I] and b [T, B, G, 0], or both empty (1); memo
 from typing import TypeAlias
 
 from .....base.compiled import compiled
-from ..elementwise import Array, add_scaled, dot, gradient_ends, part, tanh
+from ..elementwise import Array, add_scaled, copy, dot, gradient_ends, part, tanh
 
 EXP, TANH, COMPLEMENT = 0, 1, 2  # f(P): exp(-P), 1 + tanh(P), 1 - P
 
@@ -62,13 +62,6 @@ def through_decay(form: int, grad: Array, before: Array, decay: Array, out: Arra
     else:
         for i in range(len(out)):
             out[i] = -grad[i] * before[i]
-
-
-@part
-def copy(x: Array, out: Array) -> None:
-    """out [F] = x."""
-    for i in range(len(out)):
-        out[i] = x[i]
 
 
 @part

@@ -13,7 +13,7 @@ from ..blas import multiply
 from ..elementwise import Array, add, add_through_tanh, dot, gradient_ends, normalize_backward, part
 from ..gated.lstm import cell_backward
 from .arrays import Gradients, Inputs, Leaves, Record
-from .products import add_outer, times, turned_times
+from .products import add_outer, copy_memory, times, turned_times
 
 
 class Room(NamedTuple):
@@ -77,7 +77,7 @@ def backward(
         multiply(gemm, grads.gates[t, first:last], w.recurrent, False, grads.joined[first:last])
         for b in range(first, last):
             if inputs.kept[t, b] >= 0:
-                memory[b] = record.memories[inputs.kept[t, b]]
+                copy_memory(record.memories[inputs.kept[t, b]], memory[b])
             if gradient_ends(inputs.reset, cut, t, b):
                 grads.joined[b, :] = 0
                 grads.c[b, :] = 0

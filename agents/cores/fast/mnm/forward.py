@@ -6,10 +6,10 @@ import numpy as np
 
 from .....base.compiled import compiled
 from ..blas import multiply
-from ..elementwise import Array, add, normalize, part, scale, tanh
+from ..elementwise import Array, add, copy, copy_rows, normalize, part, scale, tanh
 from ..gated.lstm import cell
 from .arrays import Inputs, Leaves, Record
-from .products import add_outer, times, turned_times
+from .products import add_outer, copy_memory, times, turned_times
 
 
 @compiled("reassoc", "nsz")
@@ -32,7 +32,7 @@ def forward(
     shift, end = first - start, start + last - first
     values, width = record.values.shape[2:]
     size = cells.shape[1]
-    cells[first:last] = w.c[first:last]
+    copy_rows(w.c[first:last], cells[first:last])
     hidden = np.empty((end - start, size), out.dtype)
     for t in range(len(out)):
         s = t % len(record.c)
@@ -43,7 +43,7 @@ def forward(
             e = b + shift
             add(record.gates[s, b], w.gates[t, e])
             cell(record.gates[s, b], record.c[s, b], record.squashed[s, b], cells[e], out[t, e, :size])
-            hidden[b - start] = out[t, e, :size]
+            copy(out[t, e, :size], hidden[b - start])
         # [beta' ; k^w, v^w, k^r per head] = tanh(W_v h + b_v), or its layer normalization
         multiply(gemm, hidden, w.heads, False, record.heads[s, start:end])
         for b in range(start, end):
@@ -51,16 +51,16 @@ def forward(
             add(heads, w.heads_bias)
             if len(w.norm_gain) > 0:
                 record.spread[s, b, 0] = normalize(heads)
-                record.normal[s, b] = heads
+                copy(heads, record.normal[s, b])
                 scale(record.normal[s, b], w.norm_gain, w.norm_bias, heads)
             else:
                 tanh(heads, heads)
             record.beta[s, b, 0] = _rate(heads[:width], w)
             for n in range(values):
                 at = width * (1 + 3 * n)
-                record.keys[s, b, n] = heads[at : at + width]
-                record.values[s, b, n] = heads[at + width : at + 2 * width]
-                record.keys[s, b, values + n] = heads[at + 2 * width : at + 3 * width]
+                copy(heads[at : at + width], record.keys[s, b, n])
+                copy(heads[at + width : at + 2 * width], record.values[s, b, n])
+                copy(heads[at + 2 * width : at + 3 * width], record.keys[s, b, values + n])
         if len(w.targets_bias) > 0:
             rows = record.values[s, start:end].reshape(-1, width)
             multiply(gemm, rows, w.targets, False, record.targets[s, start:end].reshape(len(rows), -1))
@@ -89,15 +89,15 @@ def _remember(
         joined[:] = 0
         c[:] = 0
         if inputs.kept[t, e] >= 0:
-            memories[inputs.kept[t, e]] = memory[e]
-        memory[e] = inputs.initial
+            copy_memory(memory[e], memories[inputs.kept[t, e]])
+        copy_memory(inputs.initial, memory[e])
     else:
         if t > 0:
-            joined[:] = out[t - 1, e]
+            copy(out[t - 1, e], joined)
         else:
-            joined[:size] = w.h[e]
-            joined[size:] = w.read[e]
-        c[:] = cells[e]
+            copy(w.h[e], joined[:size])
+            copy(w.read[e], joined[size:])
+        copy(cells[e], c)
 
 
 @part

@@ -9,7 +9,7 @@ D = H (2 K + V), per head query, key and value; P places of an image, which have
 
 import numpy as np
 
-from ..elementwise import Array, add_scaled, dot, part, scale
+from ..elementwise import Array, add_scaled, copy, dot, part, scale
 
 
 @part
@@ -110,7 +110,7 @@ def _attend_head(
         for p in range(len(places)):
             weight[every + p] = scale * dot(qkv[i, first : first + keys], places[p, start : start + keys])
         _softmax(weight)
-        y[:] = rows[i, column : column + width]
+        copy(rows[i, column : column + width], y)
         for j in range(every):
             add_scaled(y, weight[j], qkv[j, values:end])
         for p in range(len(places)):

@@ -15,6 +15,8 @@ from ..elementwise import (
     Array,
     add,
     add_through_tanh,
+    copy,
+    copy_rows,
     gradient_ends,
     normalize,
     normalize_backward,
@@ -71,13 +73,13 @@ def _remember(own: Group, resets: Resets, w: Leaves, record: Record, out: Array)
     slots = len(resets.memory)
     for b in range(own.width):
         rows, env = record.rows[own.s, own.start + b], own.first + b
-        rows[slots, :] = w.row[own.t, env]
+        copy(w.row[own.t, env], rows[slots])
         if resets.at[own.t, env]:
-            rows[:slots] = resets.memory
+            copy_rows(resets.memory, rows[:slots])
         elif own.t > 0:
-            rows[:slots] = out[own.t - 1, env]
+            copy_rows(out[own.t - 1, env], rows[:slots])
         else:
-            rows[:slots] = w.memory[env]
+            copy_rows(w.memory[env], rows[:slots])
 
 
 @part
@@ -168,12 +170,12 @@ def backward(
         _mlp_backward(gemm, group, own, w, record, memory_grad, through, grads)
         _attention_backward(gemm, group, own, w, record, through, rows_grad, grads)
         for b in range(first, last):
-            grads.row[t, b, :] = rows_grad[b - first, memory_grad.shape[1]]
+            copy(rows_grad[b - first, memory_grad.shape[1]], grads.row[t, b])
             if gradient_ends(resets.at, cut, t, b):
                 memory_grad[b] = 0
                 continue
             for n in range(memory_grad.shape[1]):
-                memory_grad[b, n, :] = rows_grad[b - first, n]
+                copy(rows_grad[b - first, n], memory_grad[b, n])
                 add(memory_grad[b, n], through[b - first, n])
                 add(memory_grad[b, n], old[b - first, n])
 
@@ -201,7 +203,7 @@ def _gates_backward(
             above, candidate = grad[first + b, n], record.candidate[t, first + b, n]
             down = to_gates[first + b, n]
             mix_backward(above, memory[first + b, n], candidate, gates[first + b, n], old[b, n], row, down)
-            above[:] = row
+            copy(row, above)
             add(to_input, down)
         add(grads.gates_bias[group], to_input)
     single = Group(t, 0, 0, 0, own.width)
@@ -254,7 +256,7 @@ def _attention_backward(
         to_sum = through[b - first]
         for n in range(slots):
             normalize_backward(to_sum[n], attended[b, n], rstd[b, n], w.attention_gain, row, to_gain, to_offset)
-            to_sum[n, :] = row
+            copy(row, to_sum[n])
         for n in range(slots + 1):
             scale(projected[b, n], w.qkv_gain, w.qkv_offset, qkv[n])
         attend_backward(to_sum, qkv, w.places[t, b], record.attention[t, b], grad_qkv, grads.places[t, b])
