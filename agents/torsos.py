@@ -6,20 +6,14 @@ A torso maps [N, *shape] to [N, output_size]. Having no memory, it works on all 
 import math
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..base import compiled
 from ..base.messages import above
 from ..base.settings import Settings, setting
-from .cores.core import altered
-from .cores.fast.acting import convolve
-from .cores.fast.blas import gemm
-from .cores.fast.routes import GROUP_OF_A_STEP, arrays, suits
 from .custom.torso import TORSOS, check_torso_name, custom_torso
 from .image_torsos import IMAGE_TORSOS
 from .kernels import Linear
@@ -149,12 +143,14 @@ class ConvTorso(nn.Module):
         self.symbols = Symbols(features, config.symbol_size, config.balance_symbols) if symbols else None
         channels = (features + (config.symbol_size if symbols else 0), *config.conv_channels)
         strides, kernel = config.conv_strides or (1,) * len(config.conv_channels), config.conv_kernel
-        sizes = zip(pairwise(channels), strides, strict=True)
-        self.convs = nn.ModuleList(nn.Conv2d(a, b, kernel, stride) for (a, b), stride in sizes)
-        self.paddings: list[tuple[int, int, int, int]] = []
-        """Padding of each convolution: columns left and right, rows above and below."""
-        for stride in strides:
-            self.paddings.append((*_same(cols, kernel, stride), *_same(rows, kernel, stride)))
+        self.convs = nn.ModuleList()
+        self.paddings: list[tuple[int, int, int, int] | None] = []
+        """Padding before each convolution: columns left and right, rows above and below; None if the module pads."""
+        for (a, b), stride in zip(pairwise(channels), strides, strict=True):
+            left, right, above, below = padding = *_same(cols, kernel, stride), *_same(rows, kernel, stride)
+            equal = left == right and above == below
+            self.convs.append(nn.Conv2d(a, b, kernel, stride, (above, left) if equal else 0))
+            self.paddings.append(None if equal else padding)
             rows, cols = -(-rows // stride), -(-cols // stride)
         # On the CPU even for the meta device, since torch would import its compiler otherwise.
         with torch.device("cpu"):
@@ -171,29 +167,11 @@ class ConvTorso(nn.Module):
         x = x if self.moments is None else self.moments(x)
         if self.symbols is not None:
             x = torch.cat([x, self.symbols(with_channels_last(observation, self.first))], 3)
-        layers = list(zip(self.convs, self.paddings, strict=True))
-        if self._compiles(x):
-            for conv, padding in layers:
-                x = _convolved(cast(nn.Conv2d, conv), padding, x)
-            x = x.permute(0, 3, 1, 2)
-        else:
-            x = x.permute(0, 3, 1, 2)
-            for conv, padding in layers:
-                x = torch.relu(conv(functional.pad(x, padding)))
+        x = x.permute(0, 3, 1, 2)
+        for conv, padding in zip(self.convs, self.paddings, strict=True):
+            x = torch.relu(conv(functional.pad(x, padding) if padding else x))
         planes = self.get_buffer("planes")
         return torch.cat([x, planes.expand(x.shape[0], *planes.shape)], 1).flatten(1)
-
-    def _compiles(self, x: Tensor) -> bool:
-        """Whether compiled convolutions replace the modules, for acting: a call of torch's takes longer than that."""
-        return (
-            compiled.enabled
-            and torch.is_inference_mode_enabled()  # before the size of the batch, which an export must not compare
-            and len(x) <= GROUP_OF_A_STEP
-            and suits(x)
-            and not torch.is_autocast_enabled("cpu")
-            and not altered(self.convs)
-            and gemm(x.dtype) != 0
-        )
 
     def observe(self, observation: Tensor) -> None:
         """Add observations [N, *shape] to the running moments."""
@@ -202,19 +180,6 @@ class ConvTorso(nn.Module):
             self.moments.update(x.flatten(0, 2), float(len(observation)))
         if self.symbols is not None:
             self.symbols.observe(with_channels_last(observation, self.first))
-
-
-def _convolved(conv: nn.Conv2d, padding: tuple[int, int, int, int], x: Tensor) -> Tensor:
-    """relu of a padded convolution of x [N, rows, cols, I] -> [N, rows, cols, O], compiled."""
-    (left, right, top, below), kernel, stride = padding, conv.kernel_size[0], conv.stride[0]
-    num, rows, cols, width = x.shape
-    rows, cols = ((n - kernel) // stride + 1 for n in (rows + top + below, cols + left + right))
-    out = x.new_empty(num, rows, cols, conv.out_channels)
-    patches = np.empty((num * rows * cols, kernel * kernel * width), out.numpy().dtype)
-    assert conv.bias is not None
-    values, weight, bias = arrays(x, conv.weight.permute(2, 3, 1, 0).flatten(0, 2), conv.bias)
-    convolve(gemm(x.dtype), values, weight, bias, (kernel, stride, top, left), patches, out.numpy())
-    return out
 
 
 def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:

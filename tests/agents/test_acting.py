@@ -1,7 +1,5 @@
 """Steps that are prepared for acting equal the equations."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -10,7 +8,6 @@ from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores.core import map_state, reset_state, state_leaves
 from engram.agents.cores.registry import make_core
 from engram.agents.specs import ArraySpec, ChoiceSpec
-from engram.agents.torsos import TorsoConfig, make_torso
 from engram.agents.values import EnvOutput
 from engram.base import compiled
 
@@ -92,22 +89,6 @@ def test_inputs_of_another_size_are_refused():
     state, reset = core.initial_state(B), torch.zeros(B, dtype=torch.bool)
     with torch.inference_mode(), pytest.raises(ValueError, match="expected float32 of 140 values"):
         core.acting(state, B)(torch.randn(B, SIZE + 1), reset, state)
-
-
-@pytest.mark.parametrize("config", [TorsoConfig(), TorsoConfig(conv_kernel=3, conv_strides=(1, 2), embedding_size=7)])
-@pytest.mark.parametrize("layout", ["channels-last", "channels-first"])
-def test_convolutions_for_acting_equal_the_modules(config, layout, monkeypatch):
-    shape = (4, 5, 3) if layout == "channels-last" else (3, 4, 5)
-    torso = make_torso(ArraySpec(shape, 1 / 255), replace(config, image_layout=layout))
-    observation = torch.randint(256, (9, *shape), dtype=torch.uint8)
-    expected = torso(observation).detach()
-    with torch.inference_mode():
-        torch.testing.assert_close(torso(observation), expected, rtol=1e-5, atol=1e-5)
-        monkeypatch.setattr("engram.agents.torsos.convolve", lambda *_: pytest.fail("compiled"))
-        with pytest.raises(pytest.fail.Exception):
-            torso(observation)
-        monkeypatch.setattr(compiled, "enabled", False)
-        torch.testing.assert_close(torso(observation), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rescaled", [False, True])

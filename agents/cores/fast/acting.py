@@ -6,7 +6,7 @@ from torch import Tensor
 from ....base.compiled import compiled
 from ... import bf16
 from .blas import multiply
-from .elementwise import Array, add, copy, dot, normalize, part, rectify, sigmoid, tanh
+from .elementwise import Array, add, copy, dot, normalize, part, sigmoid, tanh
 from .routes import arrays, packed, routine
 
 
@@ -40,40 +40,6 @@ def _affine(gemm: int, x: Array, weight: Array, bias: Array, out: Array) -> None
     multiply(gemm, x, weight, True, out)
     for b in range(len(out)):
         add(out[b], bias)
-
-
-@compiled()
-def convolve(
-    gemm: int, x: Array, weight: Array, bias: Array, sizes: tuple[int, int, int, int], patches: Array, out: Array
-) -> None:
-    """out [N, R', C', O] = relu(the convolution of x [N, R, C, I] + bias [O]).
-
-    Args:
-        weight: [K K I, O].
-        sizes: kernel K, stride, and the rows above and columns left of x that are zero.
-        patches: room, [N R' C', K K I].
-    """
-    kernel, stride, top, left = sizes
-    num, rows, cols, width = x.shape
-    flat = out.reshape(len(patches), out.shape[3])
-    place = 0
-    for n in range(num):
-        for r in range(out.shape[1]):
-            for c in range(out.shape[2]):
-                patch = patches[place]
-                place += 1
-                for i in range(kernel):
-                    row = r * stride - top + i
-                    for j in range(kernel):
-                        col = c * stride - left + j
-                        into = patch[(i * kernel + j) * width : (i * kernel + j + 1) * width]
-                        if 0 <= row < rows and 0 <= col < cols:
-                            copy(x[n, row, col], into)
-                        else:
-                            into[:] = 0
-    multiply(gemm, patches, weight, False, flat)
-    for k in range(len(flat)):
-        rectify(flat[k], bias)
 
 
 @part
