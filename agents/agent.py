@@ -14,6 +14,7 @@ from ..base import compiled
 from ..base.settings import Settings, setting
 from .bf16 import as_learned
 from .cores.core import CoreState, Step, readable, reset_state
+from .cores.parts.bounds import bounded
 from .cores.registry import core_class, make_core
 from .critic import PrivilegedCritic
 from .custom.torso import TORSOS
@@ -27,7 +28,6 @@ from .specs import (
     ObservationSpec,
     as_input,
     best,
-    bounded,
     masked,
     no_action,
     noise_like,
@@ -37,6 +37,7 @@ from .torsos import TorsoConfig, make_torso
 from .unique_observations import TorsoCache, once_each
 from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 
+LOG_DEVIATIONS = (-5.0, 2.0)  # Bounds of a Gaussian policy's log standard deviations
 PRIVILEGED, MAP = "privileged", "map"  # Names of extras, or of observation entries that the torso does not read
 PREPARED_FROM = 4  # Unroll length from which preparing steps takes less time than it saves
 MOST_STEPS = 2**63 - 1  # A count of steps is an int64
@@ -322,7 +323,7 @@ class Agent(nn.Module):
     def _heads(self, outputs: Tensor, env: EnvOutput) -> tuple[Tensor, Tensor]:
         logits = self.policy(outputs)
         if isinstance(self.action_spec, BoxSpec):
-            logits = torch.cat([logits, bounded(self.log_deviation).expand_as(logits)], -1)
+            logits = torch.cat([logits, bounded(self.log_deviation, *LOG_DEVIATIONS).expand_as(logits)], -1)
         value_inputs = outputs if self.critic is None else self.critic(outputs, _extra(env, PRIVILEGED))
         return masked(logits, env.action_mask), self.value(value_inputs).squeeze(-1)
 

@@ -2,7 +2,7 @@
 
 import math
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -100,34 +100,6 @@ def image_size(shape: tuple[int, ...], first: bool) -> tuple[int, int, int]:
 def with_channels_last(x: Tensor, first: bool) -> Tensor:
     """[N, rows, cols, channels] of an image in either layout."""
     return x.permute(0, 2, 3, 1) if first else x
-
-
-LOG_DEVIATIONS = (-5.0, 2.0)  # Bounds of a Gaussian policy's log standard deviations
-
-
-def bounded(log_deviation: Tensor) -> Tensor:
-    """Log standard deviations [K], clamped to LOG_DEVIATIONS. A parameter beyond a bound can return: only the gradient
-    that would move it further out is 0. The gradient of a plain clamp is always 0 there, so that an entropy bonus
-    without rewards would fix the policy at its largest deviation forever."""
-    return _Bounded.apply(log_deviation) if torch.is_grad_enabled() else log_deviation.clamp(*LOG_DEVIATIONS)  # pyright: ignore
-
-
-class _Bounded(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:  # pyright: ignore
-        return x.clamp(*LOG_DEVIATIONS)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # pyright: ignore
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # pyright: ignore
-        (x,), (low, high) = ctx.saved_tensors, LOG_DEVIATIONS
-        outward = ((x > high) & (grad < 0)) | ((x < low) & (grad > 0))  # a step is against the gradient
-        return torch.where(outward, 0.0, grad)
 
 
 def no_action(spec: ActionSpec, batch_size: int, device: torch.device) -> Tensor:

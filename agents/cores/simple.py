@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..kernels import linear
 from .core import Core, unroll_step_by_step
+from .parts.bounds import bounded
 
 
 class SimpleState(NamedTuple):
@@ -79,8 +80,7 @@ class IndRNN(Core):
     """Layers of independent units (Li et al. 2018, equation 4): h^l_t = relu(W^l x^l_t + b^l + w^l * h^l_{t-1}).
 
     x^1 is the input, x^{l+1} = h^l, the output h of the last layer. |w| is kept at most `max_weight` (section 4.1),
-    at first it is uniform in [0, max_weight]. Two layers, nothing between them (our choice). h_{-1} = 0. The gradient
-    of w passes the bound: with a clamp's own, which is 0 beyond it, a weight that crossed it would never change again.
+    at first it is uniform in [0, max_weight]. Two layers, nothing between them (our choice). h_{-1} = 0.
     """
 
     def __init__(self, input_size: int, hidden_size: int = 256, num_layers: int = 2, max_weight: float = 1.0) -> None:
@@ -95,8 +95,7 @@ class IndRNN(Core):
         return SimpleState(self.recurrent.new_zeros(batch_size, *self.recurrent.shape))
 
     def forward(self, inputs: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
-        w = self.recurrent
-        weights = w + (w.clamp(-self.max_weight, self.max_weight) - w).detach()
+        weights = bounded(self.recurrent, -self.max_weight, self.max_weight)
         states: list[Tensor] = []
         for number, layer in enumerate(self.layers):
             inputs = F.relu(torch.addcmul(layer(inputs), weights[number], state.h[:, number]))

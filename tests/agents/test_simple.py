@@ -134,3 +134,5 @@ def test_a_weight_beyond_its_bound_keeps_learning() -> None:
     torch.testing.assert_close(output, torch.full_like(output, 1.5))
     (gradient,) = torch.autograd.grad(output.sum(), core.recurrent)
     torch.testing.assert_close(gradient, torch.full_like(gradient, 3.0))
+    (outward,) = torch.autograd.grad(-core(inputs, state)[0].sum(), core.recurrent)
+    assert not outward.any()

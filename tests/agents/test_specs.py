@@ -29,24 +29,6 @@ def test_a_box_is_independent_gaussians() -> None:
     assert torch.equal(specs.best(BOX, ours), ours[..., :3])
 
 
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_a_deviation_beyond_its_bounds_returns_and_leaves_no_further(sign: float) -> None:
-    """Alone and in the batched pass of a population's members."""
-    low, high = specs.LOG_DEVIATIONS
-    parameter = torch.tensor([low - 1, low - 1, 0.5, high + 1, high + 1], requires_grad=True)
-    weight = sign * torch.tensor([1.0, -1.0, 3.0, 1.0, -1.0])
-    value = specs.bounded(parameter)
-    assert torch.equal(value, parameter.clamp(low, high))
-    with torch.no_grad():
-        assert torch.equal(specs.bounded(parameter), value)
-    expected = torch.where(torch.tensor([sign > 0, sign < 0, False, sign < 0, sign > 0]), 0.0, weight)
-    (gradient,) = torch.autograd.grad((value * weight).sum(), parameter)
-    assert torch.equal(gradient, expected)
-    members = torch.func.vmap(lambda x, w: (specs.bounded(x) * w).sum())(parameter.expand(2, 5), weight.expand(2, 5))
-    (gradient,) = torch.autograd.grad(members.sum(), parameter)
-    assert torch.equal(gradient, 2 * expected)
-
-
 def test_samples_have_the_mean_and_deviation_that_were_asked_for() -> None:
     wanted = torch.tensor([1.0, -2.0, 0.0, 0.0, -1.0, 1.0])
     drawn = specs.sample(BOX, wanted.expand(20_000, 6), torch.Generator().manual_seed(0))

@@ -1,0 +1,31 @@
+"""Parameters with bounds that they can leave again."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def bounded(x: Tensor, low: float, high: float) -> Tensor:
+    """Clamp parameters to low..high. Beyond a bound only the gradient that would move them further out is 0; that of a
+    plain clamp is always 0 there, so a parameter that crossed a bound would never change again."""
+    return _Bounded.apply(x, low, high) if torch.is_grad_enabled() else x.clamp(low, high)  # pyright: ignore
+
+
+class _Bounded(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, low: float, high: float) -> Tensor:  # pyright: ignore
+        return x.clamp(low, high)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float, float], output: Tensor) -> None:  # pyright: ignore
+        x, *ctx.bounds = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore
+        (x,), (low, high) = ctx.saved_tensors, ctx.bounds
+        outward = ((x > high) & (grad < 0)) | ((x < low) & (grad > 0))  # a step is against the gradient
+        return torch.where(outward, 0.0, grad), None, None
