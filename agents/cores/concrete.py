@@ -27,7 +27,7 @@ class ConcreteState(NamedTuple):
 
 
 class Concrete(Core):
-    """Chain of k pools, each of which smooths the previous one, with one readout layer per pool.
+    """Concrete: a chain of k pools, each of which smooths the previous one, with one readout layer per pool.
 
     a_n = base^-n, P = pool_size, k = num_pools.
 
@@ -192,7 +192,7 @@ class Concrete(Core):
 
 
 class Parallel(Concrete):
-    """Control condition of the same paper: every pool smooths the embedding itself (figure 1b, figures 14 and 15).
+    """Parallel pools, the control condition of Concrete: every pool smooths the embedding (figures 1b, 14 and 15).
 
         p^1_t = u_t + (1 - a_1) p^1_{t-1},   p^n_t = a_n u_t / a_1 + (1 - a_n) p^n_{t-1}   n >= 2, no gradient
 

@@ -26,7 +26,7 @@ class ConvLSTMState(NamedTuple):
 
 
 class ConvLSTM(Core):
-    """An LSTM at every place of a grid, connected to its neighbors by a convolution.
+    """Convolutional LSTM: an LSTM at every place of a grid, connected to its neighbors by a convolution.
 
     i, f, g, o = K_x * x + b_x + K_h * h + b_h       four blocks of hidden_channels, in this order
     c' = sigmoid(f + 1) c + sigmoid(i) tanh(g)

@@ -13,7 +13,7 @@ class FeedforwardState(NamedTuple):
 
 
 class Feedforward(Core):
-    """One hidden layer, y = relu(W x + b), W [hidden_size, input_size]."""
+    """Control without memory: one hidden layer, y = relu(W x + b), W [hidden_size, input_size]."""
 
     loops_over_time = False
 

@@ -24,7 +24,9 @@ class FWMState(NamedTuple):
 
 
 class FWM(Core):
-    """An LSTM that writes to and reads from a tensor of fast weights F [d, d, d], d = memory_size, R = num_reads.
+    """Fast weight memory: an LSTM that writes to and reads from a tensor of fast weights.
+
+    F [d, d, d], d = memory_size, R = num_reads:
 
         h_t = LSTM(x_t, h_{t-1})
         [k1, k2, v] = tanh(W_write h + b),  beta = sigmoid(w_beta h + b + beta_bias)        (equations 1, 2)

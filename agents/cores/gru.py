@@ -22,7 +22,7 @@ class GRUState(NamedTuple):
 
 
 class GRU(Core):
-    """One layer of gated recurrent units.
+    """GRU: one layer of gated recurrent units.
 
     x_r, x_z, x_n = W_x x + b_x,   h_r, h_z, h_n = W_h h + b_h      three blocks of hidden_size rows, in this order
     r = sigmoid(x_r + h_r),  z = sigmoid(x_z + h_z),  n = tanh(x_n + r * h_n)

@@ -19,7 +19,9 @@ class GTrXLState(NamedTuple):
 
 
 class GTrXL(Core):
-    """Transformer layers with gates for sums, each attending to its own last M = memory_length inputs and the present.
+    """Gated transformer-XL: layers with gates for sums that attend to their last inputs.
+
+    M = memory_length inputs and the present one:
 
         e^0_t = W_e x_t + b_e
         E     = LayerNorm(e^{l-1}_{t-M} .. e^{l-1}_t)                                       as many as there are

@@ -34,7 +34,7 @@ class Cell(nn.LSTMCell):
 
 
 class LSTM(Core):
-    """One layer of LSTM.
+    """LSTM: one layer of long short-term memory.
 
     i, f, g, o = W_x x + b_x + W_h h + b_h        four blocks of hidden_size rows, in this order
     c' = sigmoid(f) * c + sigmoid(i) * tanh(g)

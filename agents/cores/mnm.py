@@ -234,7 +234,9 @@ class MNM(Core):
 
 
 class MNMp(MNM):
-    """MNM with learned local updates: D^l = z^l - q^l(v^w), q one linear layer for all three (equation 4).
+    """Metalearned neural memory with learned local updates.
+
+    D^l = z^l - q^l(v^w), q one linear layer for all three (equation 4).
 
     All layers are written at once, from activations and targets alone, without a derivative.
     """
@@ -253,7 +255,7 @@ class MNMp(MNM):
 
 
 class MNMg(MNM):
-    """MNM with one gradient step on the squared error of f(k^w) (equations 2 and 3).
+    """Metalearned neural memory with one gradient step on the squared error of f(k^w) (equations 2 and 3).
 
     D^l is the error propagated back to layer l: the partial derivative with respect to the memory alone, k^w and v^w
     held fixed. It is explicit, so acting needs no autograd, and learning differentiates it like any operation.

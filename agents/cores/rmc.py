@@ -61,7 +61,7 @@ class RelationalBlock(nn.Module):
 
 
 class RMC(Core):
-    """N memory slots that attend to each other and the new input, then are gated like the cells of an LSTM.
+    """Relational memory core: N slots that attend to each other and the new input, gated like the cells of an LSTM.
 
     N slots, H heads, slot width F = H * head_size, key size K (default head_size), V = head_size.
 

@@ -40,7 +40,7 @@ class Projected(Core):
 
 
 class Elman(Projected):
-    """h_t = tanh(W x_t + b + U h_{t-1}); the output is h (Elman 1990). U is orthogonal at first; h_{-1} = 0."""
+    """Elman network (1990): h_t = tanh(W x_t + b + U h_{t-1}), the output. U is orthogonal at first; h_{-1} = 0."""
 
     def __init__(self, input_size: int, hidden_size: int = 256) -> None:
         super().__init__()
@@ -77,7 +77,9 @@ class MGU(Projected):
 
 
 class IndRNN(Core):
-    """Layers of independent units (Li et al. 2018, equation 4): h^l_t = relu(W^l x^l_t + b^l + w^l * h^l_{t-1}).
+    """IndRNN: layers of independent units (Li et al. 2018).
+
+    h^l_t = relu(W^l x^l_t + b^l + w^l * h^l_{t-1})    (equation 4)
 
     x^1 is the input, x^{l+1} = h^l, the output h of the last layer. |w| is kept at most `max_weight` (section 4.1),
     at first it is uniform in [0, max_weight]. Two layers, nothing between them (our choice). h_{-1} = 0.
@@ -104,7 +106,7 @@ class IndRNN(Core):
 
 
 class FrameStack(Core):
-    """The last `num_frames` inputs, joined, through one layer: relu(W [x_t ; x_{t-1} ; ...] + b). No recurrence.
+    """Frame stack: relu(W [x_t ; x_{t-1} ; ...] + b) of the last `num_frames` inputs. No recurrence.
 
     Inputs from before the episode are zeros. It is a baseline with a short exact memory.
     """

@@ -21,7 +21,7 @@ class SLSTMState(NamedTuple):
 
 
 class SLSTM(Projected):
-    """One layer of LSTM units with exponential input gates and a normalizer; units mix within their head only.
+    """sLSTM of xLSTM: one layer of LSTM units with exponential gates; units mix within their head only.
 
         z', i', f', o' = W x_t + R h_{t-1} + b                 four blocks of rows; R block-diagonal, num_heads blocks
         z = tanh(z'),  o = sigmoid(o'),  i = exp(i'),  f = sigmoid(f')                        (equations 11 to 14)

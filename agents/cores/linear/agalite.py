@@ -28,7 +28,7 @@ class AGaLiTeState(NamedTuple):
 
 
 class AGaLiTe(Core):
-    """Layers of gated linear attention over feature maps, its matrix approximated by r pairs of oscillating traces.
+    """AGaLiTe: layers of gated linear attention; r pairs of oscillating traces approximate its matrix.
 
         x^0 = relu(W_e input + b_e),  u = LayerNorm(x^{l-1})
         k = relu(W_k u) (x) relu(W_1 u),  q = relu(W_q u) (x) relu(W_2 u)        eta d values per head   (section 3.1)

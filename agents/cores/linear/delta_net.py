@@ -18,7 +18,9 @@ class DeltaNetState(NamedTuple):
 
 
 class DeltaNet(Stack):
-    """Residual layers (`parts/stack.py`), each a fast-weight matrix S per head; d = head_size, n = num_writes.
+    """DeltaNet: residual layers of fast weights that a delta rule writes, optionally gated or with several writes.
+
+    A matrix S per head; d = head_size, n = num_writes; the layers are those of `parts/stack.py`.
 
         q = unit(silu(W_q u)),  k_i = unit(silu(W_k^i u)),  v_i = silu(W_v^i u),  beta_i = sigmoid(w_b^i u), i = 1 .. n
         S <- alpha S                                                         alpha = 1 without `gated`

@@ -22,7 +22,9 @@ class FFMState(NamedTuple):
 
 
 class FFM(Core):
-    """Sums of gated inputs that decay and rotate at individual rates: m = memory_size, c = context_size.
+    """Fast and forgetful memory: sums of gated inputs that decay and rotate at individual rates.
+
+    m = memory_size, c = context_size:
 
         v_t, y_t, i_t, o_t = W x_t + b           of widths m, H, m, H
         S_t = gamma * S_{t-1} + (v_t * sigmoid(i_t)) 1_c^T           complex [m, c]        (section 4.1)

@@ -18,7 +18,7 @@ class LRUState(NamedTuple):
 
 
 class LRU(Core):
-    """Blocks of a linear recurrence with a complex diagonal, each followed by a gated layer.
+    """Linear recurrent unit: blocks of a linear recurrence with a complex diagonal, each followed by a gated layer.
 
         x^0_t = W_e x_t + b_e                                        encoder, H = hidden_size, N = state_size
         u_t   = LayerNorm(x^{l-1}_t)

@@ -22,7 +22,9 @@ class MambaState(NamedTuple):
 
 
 class Mamba2(Stack):
-    """Residual layers (`parts/stack.py`), each a selective state-space model of num_heads heads of head_size channels.
+    """Mamba-2, or with `s6=true` Mamba: residual layers of selective state-space models.
+
+    num_heads heads of head_size channels; the layers are those of `parts/stack.py`.
 
         z, c, delta' = W u                                         c joins x [H P], B [N] and C [N]
         x_t, B_t, C_t = silu(short convolution over c_{t-3} .. c_t)

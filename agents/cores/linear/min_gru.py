@@ -17,7 +17,7 @@ class MinGRUState(NamedTuple):
 
 
 class MinGRU(Core):
-    """Layers of minimal gated recurrent units, the first fed with the input, each other with the one before.
+    """minGRU: layers of gated units whose gates depend on the input only.
 
         z_t = sigmoid(W_z x_t + b_z)                 how much is new                       (section 3.1.2)
         n_t = W_h x_t + b_h                          or g(W_h x_t + b_h) with `positive`   (section 3.1.2, appendix B)

@@ -20,7 +20,9 @@ class MLSTMState(NamedTuple):
 
 
 class MLSTM(Stack):
-    """Residual layers (`parts/stack.py`), each a matrix of memory per head; d = head_size.
+    """mLSTM of xLSTM: residual layers, each an LSTM with a matrix as its cell.
+
+    A matrix C per head, d = head_size; the layers are those of `parts/stack.py`.
 
         q, v = W_q u, W_v u,  k = W_k u / sqrt(d),  o = sigmoid(W_o u)                        (equations 21 to 24, 27)
         i = exp(i'), i' = w_i u + b_i;   f = sigmoid(f'), f' = w_f u + b_f                    (equations 25, 26)

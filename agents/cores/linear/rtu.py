@@ -22,7 +22,7 @@ class RTUState(NamedTuple):
 
 
 class RTU(Core):
-    """One layer of complex linear units whose gradient needs no backpropagation through time.
+    """Recurrent trace units: complex linear units whose gradient needs no backpropagation through time.
 
         h_t = lambda * h_{t-1} + gamma * (W x_t)                     complex [n]            (equation 5)
         lambda = r exp(i phi),  r = exp(-exp(rho)),  phi = exp(tau),  gamma = sqrt(1 - r^2)  (section 3)

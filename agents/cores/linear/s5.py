@@ -18,7 +18,9 @@ class S5State(NamedTuple):
 
 
 class S5(Stack):
-    """Residual layers (`parts/stack.py`), each a linear state-space model with a complex diagonal; N = state_size.
+    """S5: residual layers, each a linear state-space model with a complex diagonal.
+
+    N = state_size; the layers are those of `parts/stack.py`.
 
         Lambda' = exp(Lambda Delta),  B' = Lambda^-1 (Lambda' - 1) B                        (equation 6)
         h_t = Lambda' h_{t-1} + B' u_t                                complex [N]            (equation 2)

@@ -18,7 +18,9 @@ class SHMState(NamedTuple):
 
 
 class SHM(Stack):
-    """Residual layers (`parts/stack.py`), each a matrix M [d, d], d = memory_size, updated by Hadamard products.
+    """Stable Hadamard memory: residual layers, each a matrix that is calibrated element by element.
+
+    M [d, d], d = memory_size; the layers are those of `parts/stack.py`.
 
         k, q = relu(W_k u) / sum, relu(W_q u) / sum;   v = W_v u;   e = sigmoid(w_e u)
         C_t = 1 + tanh(theta_t (W_c u)^T)                                       calibration (section 3.2)
