@@ -60,10 +60,18 @@ SET_OF = {
 """The set of a file or folder below tests/: the longest path that fits decides; without one a file runs by default."""
 SLOW_TO_COMPILE = {"conv-lstm", "mnm-g", "mnm-p", "rmc"}
 """Cores whose compiled routes take a minute to compile: default tests with such a parameter are integration tests."""
+FIRST = {
+    "actors/remote/test_pool.py",
+    "agents/test_mnm.py",
+    "launch/figures/test_command.py",
+    "launch/train/test_learners.py",
+    "learners/remote/test_members.py",
+}
+"""Files of the integration tests that take a minute or more: they begin first, so that no process waits for one."""
 CORES = "core_names|" + "|".join(f'"{name}"' for name in sorted(SLOW_TO_COMPILE))
 """A regular expression: files that may have such tests."""
 TESTS = Path(__file__).parent
-assert [place for place in SET_OF if not (TESTS / place).exists()] == [], "moved, and so in no set"
+assert [place for place in (*SET_OF, *FIRST) if not (TESTS / place).exists()] == [], "moved, and so in no set"
 UNTIL = pytest.StashKey[tuple[str, float]]()
 """The date and the time after which no test starts."""
 DEFAULT = f"not ({' or '.join(SETS)})"
@@ -141,6 +149,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = config.option.markexpr
+    if chosen == "integration":
+        items.sort(key=lambda item: item.path.relative_to(TESTS).as_posix() not in FIRST)
     if config.option.minutes:
         date, _ = config.stash[UNTIL]
         items.sort(key=lambda item: zlib.crc32(f"{date} {item.path}".encode()))
