@@ -1,6 +1,7 @@
 """The batched engine: N instances of one environment with Gymnasium's vector interface, levels and images."""
 
 import inspect
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -146,7 +147,12 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         self._check_started("set_level()")
         check_integer("index", index, 0, self.num_envs - 1)
         self.check_level("level", level)
-        self.place_level(index, level)
+        try:
+            self.place_level(index, level)
+        except TypeError as problem:  # such as a number where a list is expected
+            raise ValueError(
+                f"level is {level!r}: {problem}; expected values as in {reprlib.repr(self.level(index))}"
+            ) from None
         self.state.over[index] = False
 
     def check_level(self, name: str, level: Any) -> None:

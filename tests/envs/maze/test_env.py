@@ -172,6 +172,7 @@ def test_what_is_reported():
         ({"goal": 3}, "level goal is 3; expected two integers"),
         ({"goal": (-2, 1)}, "level goal"),
         ({"goal": (1, 1), "teleports": [(1, 2), (11, 1)]}, r"level teleport is \(11, 1\)"),
+        ({"goal": (1, 1), "teleports": 5}, r"'int' object is not iterable; expected values as in \{'goal'"),
     ],
 )
 def test_levels_that_make_no_sense(level, message):
