@@ -17,7 +17,7 @@ from engram.agents.cores.core import named_leaves
 from engram.agents.inside.parts import mask
 from engram.launch.entry import rl_eval as run
 from engram.launch.evaluate.decode import decode, reading
-from engram.launch.evaluate.intervene import Interference, parsed, play_all, play_first
+from engram.launch.evaluate.intervene import Interference, Played, parsed, play_all, play_first
 from engram.launch.evaluate.study import effect
 from engram.launch.runs.trained import make_actor
 
@@ -166,6 +166,17 @@ def test_differences_are_of_pairs() -> None:
     assert found.outcomes["return"].difference.mean == -1.0
     spread = np.std([0, -1, 0, -1], ddof=1) / 2 * 3.182446
     assert found.outcomes["solved"].difference.high == pytest.approx(-0.5 + spread, rel=1e-4)
+
+
+def test_a_solved_rate_is_of_the_episodes_that_report_it() -> None:
+    def played(solved: list[float]) -> Played:
+        rows = np.array([[i, 1, 5, s] for i, s in enumerate(solved)], np.float32)
+        return Played(rows, np.ones(len(solved), np.bool_))
+
+    some = effect(played([1, np.nan, 1, 0]), played([0, 1, 1, np.nan]), ("solved",), 3).outcomes["solved"]
+    assert (some.without, some.changed, some.difference.mean) == (1.0, 0.5, -0.5)
+    none = effect(played([np.nan] * 4), played([np.nan] * 4), ("solved",), 3)
+    assert list(none.outcomes) == ["return", "length"]
 
 
 @pytest.mark.parametrize(
