@@ -1,6 +1,7 @@
 """Interventions and decoding: nothing done changes nothing, pairs and parts are what they are called."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,13 @@ def test_the_place_is_read_from_a_memory_and_the_goal_before_the_cue_is_gone() -
     assert [each.step for each in readings["goal"]][:3] == [0, 2, 4]
     assert readings["goal"][0].accuracy == 1.0  # the cue is shown
     assert all(each.accuracy >= each.chance - 0.2 for each in readings["place"])
+
+
+def test_the_state_after_the_last_step_of_episodes_of_equal_length_is_read() -> None:
+    factory = replace(FACTORY, env_args=ENVIRONMENT | {"timeout_frames": 4})
+    lengths = play_first(fresh(50, factory=factory)).episodes[:, 2]
+    assert set(lengths) == {4.0}
+    assert [each.step for each in decode(fresh(50, factory=factory), "goal", 1)] == [0, 1, 2, 3]
 
 
 def test_a_part_is_decoded_from_its_own_numbers() -> None:
