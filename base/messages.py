@@ -193,7 +193,7 @@ def check_flag(name: str, value: object) -> None:
 def low_high(name: str, value: Any, low: int | None, high: int | None) -> tuple[int, int]:
     """Range of a parameter given as one value or as (smallest, largest); both inside low..high."""
     ends = tuple(value) if isinstance(value, Sequence) else (value, value)
-    whole = [int(end) for end in ends if isinstance(end, int | np.integer)]
+    whole = [int(end) for end in ends if isinstance(end, int | np.integer) and not isinstance(end, bool)]
     if len(ends) != 2 or len(whole) != 2 or whole[0] > whole[1]:
         raise EngramError(f"{name} is {value!r}; expected an integer, or two: smallest, largest")
     for end in whole:

@@ -62,7 +62,7 @@ def in_words(value: Any, kind: Any = None) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         for unit in ("B", "M", "k"):
             if abs(value) >= COUNTS[unit] and value * 10 % COUNTS[unit] == 0:
-                return f"{value / COUNTS[unit]:g}{unit}"
+                return f"{value / COUNTS[unit]:.15g}{unit}"
     return str(value)
 
 

@@ -67,6 +67,10 @@ class Pass(NamedTuple):
     state: CoreState
     loss: Tensor | None
 
+    def each(self) -> Tensor:
+        """Outputs and, as one more feature, the loss: what every step of every environment computes."""
+        return self.outputs if self.loss is None else torch.cat([self.outputs, self.loss.unsqueeze(2)], 2)
+
 
 Run = Callable[[Core, Tensor, Tensor, CoreState], Pass]
 """Form of an unroll over T steps: core, inputs [T, B, D], reset [T, B], state."""
@@ -139,11 +143,11 @@ def floats(state: CoreState) -> list[Tensor]:
     return [leaf for leaf in state_leaves(state) if leaf.is_floating_point()]
 
 
-def gradients(of: Tensor, sources: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients of a scalar; zeros if it does not depend on a tensor."""
+def gradients(of: Tensor, sources: Sequence[Tensor], retain: bool = False) -> list[Tensor]:
+    """Gradients of a scalar; zeros if it does not depend on a tensor. With `retain` the graph can be used again."""
     if not of.requires_grad:
         return [torch.zeros_like(tensor) for tensor in sources]
-    return list(torch.autograd.grad(of, sources, allow_unused=True, materialize_grads=True))
+    return list(torch.autograd.grad(of, sources, None, retain, allow_unused=True, materialize_grads=True))
 
 
 def summed(one: Pass) -> Tensor:

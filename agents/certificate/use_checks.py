@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..cores.core import Core, reset_state, state_leaves
+from ..cores.core import Core, state_leaves
 from .probe import ENVS, STEPS, Failure, Probe, by_steps, by_unroll, cast, fail_if, floats, form, require_equal, summed
 
 DELAY = 10  # Steps between the cue and the query
@@ -85,20 +85,27 @@ def state_survives_pickling(probe: Probe) -> str:
 
 
 def actor_and_learner_agree(probe: Probe) -> str:
-    """Steps in inference mode, as in actors, and the learner's unroll agree in float32."""
-    core, inputs = probe.single, probe.inputs.float()
+    """The actor's steps and the learner's unroll agree in float32, with the first weights and with others."""
+    core, inputs = probe.make(), probe.inputs.float()
     first = cast(probe.state, torch.float32)
-    outputs: list[Tensor] = []
-    state = first
-    with torch.inference_mode():
-        for t in range(STEPS):
-            state = reset_state(state, core.initial_state(ENVS), probe.reset[t])
-            output, state = core(inputs[t], state)
-            outputs.append(output)
-    acted = torch.stack(outputs).clone()
-    learned = by_unroll(core, inputs, probe.reset, first).outputs.detach()
-    require_equal(learned, acted, "outputs of learner and actor", 1e-4)
-    error = (learned - acted).abs().max().item()
+
+    def compare(when: str) -> float:
+        outputs: list[Tensor] = []
+        with torch.inference_mode():
+            state, step = first, core.acting(first, ENVS)
+            for t in range(STEPS):
+                output, state = step(inputs[t], probe.reset[t], state)
+                outputs.append(output.clone())  # the next step may overwrite it
+        acted = torch.stack(outputs).clone()
+        learned = by_unroll(core, inputs, probe.reset, first).outputs.detach()
+        require_equal(learned, acted, f"outputs of learner and actor{when}", 1e-4)
+        return (learned - acted).abs().max().item()
+
+    error = compare("")
+    with torch.no_grad():
+        for parameter in core.parameters():
+            parameter.mul_(0.9)
+    error = max(error, compare(" after a change of the weights"))
     return f"outputs to {error:.0e}" if error else "outputs bit for bit"
 
 

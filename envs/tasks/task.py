@@ -95,7 +95,7 @@ def number_or_range(name: str, value: Any, low: float, high: float | None = None
     values: list[Any] = list(value) if isinstance(value, tuple | list) else [value, value]
     ends = [end for end in values if isinstance(end, int | float) and not isinstance(end, bool)]
     refuse(len(values) != 2 or len(ends) != 2, f"{name} is {value!r}; allowed: a number, or two: smallest, largest")
-    if not low <= ends[0] <= ends[1] or (high is not None and ends[1] > high):
+    if not low <= ends[0] <= ends[1] < np.inf or (high is not None and ends[1] > high):
         span = f"at least {low}" if high is None else f"{low}..{high}"
         raise ValueError(f"{name} is {value!r}; allowed: {span}, the smallest first")
     return ends[0], ends[1]

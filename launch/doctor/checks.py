@@ -172,7 +172,9 @@ def processors(config: RunConfig, here: Facts, nodes: Sequence[Facts], actors: i
     value = f"{cores} cores on {len(nodes)} machine(s){gpus} for {actors} actors"
     verdict: Verdict = "problem" if config.ray_address else "warning"
     why = "the others wait forever" if config.ray_address else "they take turns"
-    return _if(actors * config.actor_cpus > cores, "processors", verdict, value, f"--num-actors {cores}: {why}")
+    full = actors * config.actor_cpus > cores
+    room = max(1, int(cores / config.actor_cpus)) if full else actors
+    return _if(full, "processors", verdict, value, f"--num-actors {room}: {why}")
 
 
 def learners(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> list[Finding]:

@@ -73,6 +73,7 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
 
     if state_leaves(actor.state.core):
         play_first(actor, read)
+        read(0, actor.state, np.zeros(batch.num_envs, np.bool_))  # the states after the last step of all
     return readings
 
 

@@ -51,11 +51,16 @@ class Study(NamedTuple):
 
 
 def effect(without: Played, changed: Played, fields: tuple[str, ...], step: int) -> Effect:
-    """Paired differences of the episodes' outcomes."""
+    """Paired differences of the episodes' outcomes; a rate is of the episodes that report it in both."""
     outcomes: dict[str, Difference] = {}
     for place, name in enumerate((*EPISODE_COLUMNS, *fields)):
         if name in ("return", "length", *RATES):
-            old, new = without.episodes[:, place].astype(np.float64), changed.episodes[:, place].astype(np.float64)
+            old, new = (each.episodes[:, place].astype(np.float64) for each in (without, changed))
+            if name in RATES:  # nan in an episode that does not report it
+                reported = ~np.isnan(old + new)
+                if not reported.any():
+                    continue
+                old, new = old[reported], new[reported]
             outcomes[name] = Difference(float(old.mean()), float(new.mean()), mean_interval(new - old))
     return Effect(step, int(changed.reached.sum()), outcomes)
 

@@ -15,6 +15,7 @@ from engram.base.units import Minutes, Seconds, count, duration, in_words, numbe
         ("2e6", 2 * 10**6),
         ("1_000", 1000),
         ("-3", -3),
+        ("123456700", 123_456_700),
     ],
 )
 def test_counts(text: str, value: int) -> None:

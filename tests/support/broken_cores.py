@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram.agents.cores import Core
@@ -154,6 +155,30 @@ class CutTooOften(Toy):
         return unroll_step_by_step(self, inputs, reset, state, bptt_length and -(-bptt_length // 2))
 
 
+class CountedState(NamedTuple):
+    h: Tensor
+    steps: Tensor
+
+
+class DetachedAtTimes(Toy):
+    """No gradient from every seventh step to the one before."""
+
+    def initial_state(self, batch_size):
+        return CountedState(super().initial_state(batch_size).h, torch.zeros(batch_size, dtype=torch.int64))
+
+    def forward(self, inputs, state):
+        cut = (state.steps % 7 == 0).unsqueeze(1)
+        h, _ = super().forward(inputs, ToyState(torch.where(cut, state.h.detach(), state.h)))
+        return h, CountedState(h, state.steps + 1)
+
+
+class SharedLoss(Toy):
+    """Every environment gets the mean of all environments' losses."""
+
+    def auxiliary_loss(self, state):
+        return state.h.square().mean().expand(len(state.h))
+
+
 class IdleParameter(Toy):
     def __init__(self, input_size):
         super().__init__(input_size)
@@ -207,6 +232,27 @@ class OtherWhenActing(Toy):
     def forward(self, inputs, state):
         h, _ = super().forward(inputs if torch.is_grad_enabled() else 0.9 * inputs, state)
         return h, ToyState(h)
+
+
+class StaleWhenActing(Toy):
+    """Acts with the first weights that it acted with, however they change."""
+
+    def forward(self, inputs, state):
+        if torch.is_grad_enabled():
+            return super().forward(inputs, state)
+        if not hasattr(self, "weight"):
+            self.weight = self.layer.weight.clone()
+        h = torch.tanh(F.linear(torch.cat([inputs, state.h], 1), self.weight, self.layer.bias))
+        return h, ToyState(h)
+
+
+class FastStepWithoutReset(Toy):
+    """Its step for acting takes no notice of resets."""
+
+    unroll_at_once = unroll_step_by_step
+
+    def fast_step(self, batch_size):
+        return lambda inputs, reset, state: self(inputs, state)
 
 
 class HalfPrecision(Toy):

@@ -91,6 +91,8 @@ def test_a_wrong_name_names_the_nearest():
         ("recall", {"delay": [5, 2]}, r"delay is \[5, 2\]; expected an integer, or two: smallest, largest"),
         ("recall", {"delay": 1.5}, "delay is 1.5; expected an integer, or two: smallest, largest"),
         ("recall", {"noise": -1}, "noise is -1; allowed: at least 0"),
+        ("recall", {"noise": float("inf")}, "noise is inf; allowed: at least 0"),
+        ("copy", {"length": True}, "length is True; expected an integer, or two: smallest, largest"),
         ("capacity", {"pairs": 0}, "pairs is 0; allowed: at least 1"),
         ("interference", {"similarity": 2}, r"similarity is 2; allowed: 0\.\.1"),
         ("temporal-order", {"markers": 4}, "markers is 4; allowed: 2, 3"),

@@ -116,6 +116,8 @@ def test_actors_that_a_cluster_has_no_room_for_are_a_problem() -> None:
     assert processors(joined, HERE, nodes, 16).verdict == "ok"
     found = processors(joined, HERE, nodes, 17)
     assert (found.verdict, found.advice) == ("problem", "--num-actors 16: the others wait forever")
+    found = processors(RunConfig(ray_address="auto", actor_cpus=2.5), HERE, nodes, 16)
+    assert found.advice == "--num-actors 6: the others wait forever", "15 of 16 cores"
     assert processors(RunConfig(), HERE, [HERE], 17).verdict == "warning", "a private Ray lets them take turns"
 
 

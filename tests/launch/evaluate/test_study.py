@@ -1,6 +1,7 @@
 """Interventions and decoding: nothing done changes nothing, pairs and parts are what they are called."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from engram.agents.cores.core import named_leaves
 from engram.agents.inside.parts import mask
 from engram.launch.entry import rl_eval as run
 from engram.launch.evaluate.decode import decode, reading
-from engram.launch.evaluate.intervene import Interference, parsed, play_all, play_first
+from engram.launch.evaluate.intervene import Interference, Played, parsed, play_all, play_first
 from engram.launch.evaluate.study import effect
 from engram.launch.runs.trained import make_actor
 
@@ -168,6 +169,17 @@ def test_differences_are_of_pairs() -> None:
     assert found.outcomes["solved"].difference.high == pytest.approx(-0.5 + spread, rel=1e-4)
 
 
+def test_a_solved_rate_is_of_the_episodes_that_report_it() -> None:
+    def played(solved: list[float]) -> Played:
+        rows = np.array([[i, 1, 5, s] for i, s in enumerate(solved)], np.float32)
+        return Played(rows, np.ones(len(solved), np.bool_))
+
+    some = effect(played([1, np.nan, 1, 0]), played([0, 1, 1, np.nan]), ("solved",), 3).outcomes["solved"]
+    assert (some.without, some.changed, some.difference.mean) == (1.0, 0.5, -0.5)
+    none = effect(played([np.nan] * 4), played([np.nan] * 4), ("solved",), 3)
+    assert list(none.outcomes) == ["return", "length"]
+
+
 @pytest.mark.parametrize(
     ("core", "options", "words", "count"),
     [
@@ -245,6 +257,13 @@ def test_the_place_is_read_from_a_memory_and_the_goal_before_the_cue_is_gone() -
     assert [each.step for each in readings["goal"]][:3] == [0, 2, 4]
     assert readings["goal"][0].accuracy == 1.0  # the cue is shown
     assert all(each.accuracy >= each.chance - 0.2 for each in readings["place"])
+
+
+def test_the_state_after_the_last_step_of_episodes_of_equal_length_is_read() -> None:
+    factory = replace(FACTORY, env_args=ENVIRONMENT | {"timeout_frames": 4})
+    lengths = play_first(fresh(50, factory=factory)).episodes[:, 2]
+    assert set(lengths) == {4.0}
+    assert [each.step for each in decode(fresh(50, factory=factory), "goal", 1)] == [0, 1, 2, 3]
 
 
 def test_a_part_is_decoded_from_its_own_numbers() -> None:

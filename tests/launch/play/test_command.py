@@ -25,6 +25,7 @@ from engram.envs.registration import environment_names, make_batch
 from engram.launch.play.command import main
 from engram.launch.play.game import Game
 from engram.launch.play.terminal import UPPER_HALF, Glyph, compose, with_legend
+from engram.launch.play.terminal import Terminal as Screen
 
 RED, BLUE, GREEN = (255, 0, 0), (0, 0, 255), (0, 255, 0)
 PATIENCE = 240.0
@@ -114,6 +115,26 @@ def test_real_time_the_rules_and_few_colors(tmp_path):
     saved = json.loads(file.read_text())
     assert set(saved["actions"]) == {0}
     assert len(saved["scores"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "keys"),
+    [
+        (b"\033[5~q", ["\033[5~", "q"]),  # page up
+        (b"\033[H\033OP", ["\033[H", "\033OP"]),  # home, F1
+        (b"\033[1;2Ax\033OD", ["up", "x", "left"]),  # an arrow with shift
+        (b"\033", ["\033"]),
+    ],
+)
+def test_a_key_of_several_bytes_is_one_key_and_not_escape(typed, keys, monkeypatch):
+    read, write = os.pipe()
+    with os.fdopen(read) as end, os.fdopen(write, "wb") as other:
+        monkeypatch.setattr(sys, "stdin", end)
+        other.write(typed)
+        other.flush()
+        screen = Screen()
+        assert [screen.key(0) for _ in keys] == keys
+        assert screen.key(0) == ""
 
 
 def test_actions_beyond_nine_are_typed_digit_by_digit(tmp_path):
