@@ -1,6 +1,7 @@
 """Who may use a run's Ray, what a run leaves of secrets, and how it lives on a cluster that is not its own."""
 
 import ast
+import contextlib
 import os
 import resource
 import signal
@@ -93,18 +94,25 @@ def test_a_private_ray_asks_for_the_token(address: str) -> None:
     assert "token" in stranger.stderr.lower()
 
 
+def sockets_of(process: psutil.Process, kind: str) -> list[Any]:
+    """Open sockets of a process; none of one that has ended since it was listed."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.net_connections(kind)
+    return []
+
+
 def test_nobody_else_on_the_network_or_the_machine_reaches_a_private_ray(private: "subprocess.Popen[str]") -> None:
     found = {
         (process.name(), socket.laddr.ip.removeprefix("::ffff:"))
         for process in tree(private.pid)
-        for socket in process.net_connections("inet")
+        for socket in sockets_of(process, "inet")
         if socket.status == psutil.CONN_LISTEN
     }
     assert {"gcs_server", "raylet"} <= {name for name, _ in found}
     assert {ip for _, ip in found} == {"127.0.0.1"}, found
     folder = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / f"engram-ray-{os.getuid()}"
     assert folder.stat().st_mode & 0o777 == 0o700
-    sockets = [socket.laddr for process in tree(private.pid) for socket in process.net_connections("unix")]
+    sockets = [socket.laddr for process in tree(private.pid) for socket in sockets_of(process, "unix")]
     places = [place for place in sockets if "/session_" in place]
     assert places
     assert all(place.startswith(f"{folder}/") for place in places)
