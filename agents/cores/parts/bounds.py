@@ -7,8 +7,8 @@ from torch import Tensor
 
 
 def bounded(x: Tensor, low: float, high: float) -> Tensor:
-    """Clamp parameters to low..high. Beyond a bound only the gradient that would move them further out is 0; that of a
-    plain clamp is always 0 there, so a parameter that crossed a bound would never change again."""
+    """Clamp parameters x, of any shape, to low..high. Beyond a bound only the gradient that would move them further out
+    is 0; that of a plain clamp is always 0 there, so a parameter that crossed a bound would never change again."""
     return _Bounded.apply(x, low, high) if torch.is_grad_enabled() else x.clamp(low, high)  # pyright: ignore
 
 
