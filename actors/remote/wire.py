@@ -1,18 +1,15 @@
-"""Wire format between actor and learner: unrolls as bytes, Ray's serializer for tensors, state of Ray's processes.
+"""Wire format between actor and learner: unrolls as arrays, Ray's serializer for tensors, state of Ray's processes.
 
-An unroll is sent as its tensors' bytes and a short description of them.
-
-Pickling a tensor calls Python a dozen times on each side, which for small unrolls takes longer than the rest
-of the transfer. Here a tensor is sent as its buffer. A small unroll is one string of bytes; the
-sender does not copy the buffers of a large one, and the receiver uses views of them.
+Pickling a tensor calls Python a dozen times on each side, which for small unrolls takes longer than the rest of the
+transfer; numpy pickles an array in compiled code. A small unroll is one string of bytes; the sender does not copy the
+arrays of a large one, and the receiver uses views of them.
 """
 
 import pickle
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import ray
@@ -32,22 +29,6 @@ INLINE_BYTES = 90_000
 MOST_PIECES = 90  # Pieces of a result that Ray sends with one response, which is limited to 10 MB
 
 NEEDED = ("raylet", "gcs_server")  # Ray's processes without which a run cannot continue
-
-
-@dataclass
-class Leaf:
-    """Placeholder for a tensor."""
-
-    dtype: str  # Name of the type in numpy
-    shape: tuple[int, ...]
-
-
-class Parcel(NamedTuple):
-    """Serialized unroll."""
-
-    form: Any  # The unroll with a Leaf for every tensor
-    contents: list[Any]
-    """The tensors' bytes in the order of the leaves: PickleBuffers when sent, any readable buffers when received."""
 
 
 def share_tensors() -> None:
@@ -121,31 +102,23 @@ def cut(content: bytes, pieces: int) -> Any:
     return content if pieces == 1 else [content[size * part : size * (part + 1)] for part in range(pieces)]
 
 
-def pack(unroll: Any) -> Parcel | bytes:
-    """Serialize an unroll or another structure of tensors, which must not change until the parcel has been pickled."""
-    contents: list[Any] = []
+def pack(unroll: Any) -> Any:
+    """An unroll or another structure of tensors with arrays in their place, which must not change until it has been
+    pickled; the pickled bytes of a small one."""
+    nbytes = 0
 
-    def take(value: Any) -> Any:
+    def as_array(value: Any) -> Any:
+        nonlocal nbytes
         if not isinstance(value, Tensor):
             return value
-        array = value.detach().cpu().contiguous().numpy()
-        contents.append(array)
-        return Leaf(array.dtype.str, array.shape)
+        nbytes += value.nbytes
+        return value.detach().cpu().contiguous().numpy()
 
-    form = map_leaves(take, unroll)
-    parcel = Parcel(form, [pickle.PickleBuffer(array) for array in contents])
-    small = sum(array.nbytes for array in contents) < SMALL_BYTES
-    return pickle.dumps(parcel, protocol=5) if small else parcel
+    arrays = map_leaves(as_array, unroll)
+    return pickle.dumps(arrays, protocol=5) if nbytes < SMALL_BYTES else arrays
 
 
-def unpack(parcel: Parcel | bytes) -> Any:
+def unpack(parcel: Any) -> Any:
     """Restore what was packed, bit for bit; its tensors are read-only views of the parcel."""
-    form, contents = pickle.loads(parcel) if isinstance(parcel, bytes) else parcel
-    rest = iter(contents)
-
-    def put(value: Any) -> Any:
-        if not isinstance(value, Leaf):
-            return value
-        return torch.from_numpy(np.ndarray(value.shape, value.dtype, next(rest)))
-
-    return map_leaves(put, form)
+    arrays = pickle.loads(parcel) if isinstance(parcel, bytes) else parcel
+    return map_leaves(lambda value: torch.from_numpy(value) if isinstance(value, np.ndarray) else value, arrays)
