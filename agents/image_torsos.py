@@ -1,7 +1,8 @@
-"""Networks for images of many pixels."""
+"""Networks for images of many pixels or cells."""
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from .kernels import Linear
 from .normalization import Moments
@@ -29,7 +30,7 @@ class PictureTorso(nn.Module):
         self.linear = Linear(size, self.width)
         self.output_size = self.width
 
-    def _layers(self, channels: int, rows: int, cols: int) -> tuple[nn.Sequential, int]:
+    def _layers(self, channels: int, rows: int, cols: int) -> tuple[nn.Module, int]:
         """Build the convolutions; return them and their number of outputs."""
         raise NotImplementedError
 
@@ -107,5 +108,52 @@ class ResNetTorso(PictureTorso):
         return nn.Sequential(*layers, nn.ReLU()), channels * rows * cols
 
 
-IMAGE_TORSOS: dict[str, type[PictureTorso]] = {"atari": NatureTorso, "atari-resnet": ResNetTorso}
+class _Scales(nn.Module):
+    """The center of an image cell by cell, and the whole image in blocks of 3 x 3 cells."""
+
+    CROP, BLOCK, KERNELS = 11, 3, 16
+
+    def __init__(self, channels: int, rows: int, cols: int) -> None:
+        super().__init__()
+        self.near_rows, self.near_cols = (slice((n - self.CROP) // 2, (n + self.CROP) // 2) for n in (rows, cols))
+        (left, right), (above, below) = ((-n % self.BLOCK // 2, (-n % self.BLOCK + 1) // 2) for n in (cols, rows))
+        self.padding = left, right, above, below
+        self.near = nn.Sequential(
+            nn.Conv2d(channels, self.KERNELS, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(self.KERNELS, self.KERNELS, 3, padding=1),
+            nn.ReLU(),
+        )
+        self.far = nn.Sequential(nn.Conv2d(channels, self.KERNELS, 3, padding=1), nn.ReLU())
+        self.size = self.KERNELS * (self.CROP**2 + -(-rows // self.BLOCK) * -(-cols // self.BLOCK))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, channels, rows, cols] -> [N, size]."""
+        far = functional.avg_pool2d(functional.pad(x, self.padding), self.BLOCK)
+        near = x[:, :, self.near_rows, self.near_cols].contiguous()
+        return torch.cat([self.near(near).flatten(1), self.far(far).flatten(1)], 1)
+
+
+class FovealTorso(PictureTorso):
+    """For images centered on the agent: two convolutions of 16 kernels over the central 11 x 11 cells, one over the
+    means of blocks of 3 x 3 cells of the whole image, all 3 x 3; then 256 units.
+    """
+
+    width = 256
+
+    def _layers(self, channels: int, rows: int, cols: int) -> tuple[nn.Module, int]:
+        if min(rows, cols) < _Scales.CROP:
+            raise ValueError(
+                f"torso is 'foveal'; allowed for images of at least {_Scales.CROP} x {_Scales.CROP}, these have "
+                f"{rows} x {cols}; 'grid' accepts any"
+            )
+        scales = _Scales(channels, rows, cols)
+        return scales, scales.size
+
+
+IMAGE_TORSOS: dict[str, type[PictureTorso]] = {
+    "atari": NatureTorso,
+    "atari-resnet": ResNetTorso,
+    "foveal": FovealTorso,
+}
 """Networks by their name in --torso."""

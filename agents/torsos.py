@@ -37,7 +37,8 @@ class TorsoConfig(Settings):
     torso: str = "grid"
     """Network over an image: grid (2x2 convolutions, for environments of cells), atari (strided convolutions of Mnih et
     al. 2015, 512 units) or atari-resnet (residual blocks of Espeholt et al. 2018, 256 units), for images of pixels,
-    also without channels and in stacks of frames; or a custom network for the complete observation, module:Class."""
+    also without channels and in stacks of frames; foveal (center in full, all of it coarsely, 256 units), for images
+    centered on the agent; or a custom network for the complete observation, module:Class."""
     torso_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Options of a custom torso; omitted ones have their defaults."""
     image_layout: Literal["auto", "channels-last", "channels-first"] = "auto"

@@ -15,7 +15,7 @@ from ...base.registry import Registry
 from ..specs import ArraySpec, ObservationSpec
 from ..values import ObservationTensor, map_leaves
 
-TORSOS = ("grid", "atari", "atari-resnet")
+TORSOS = ("grid", "atari", "atari-resnet", "foveal")
 OUTSIDE = (Path(__file__).parents[1], Path(torch.__file__).parent, Path(np.__file__).parent)
 """Folders whose frames do not belong to the user."""
 BATCH = 3

@@ -80,6 +80,24 @@ def test_a_picture_too_small_for_strides_is_refused() -> None:
     make_torso(ArraySpec((36, 36, 3)), TorsoConfig(torso="atari"))(torch.rand(1, 36, 36, 3))
 
 
+def test_foveal_reads_the_center_by_cells_and_the_rest_by_blocks() -> None:
+    torch.manual_seed(0)
+    net = make_torso(ArraySpec((29, 37, 3), 1 / 255), TorsoConfig(torso="foveal"))
+    observation = torch.randint(0, 256, (2, 29, 37, 3), dtype=torch.uint8)
+    # plain: the crop; and means of blocks, after one column of zeros on each side and one row below
+    x = observation.permute(0, 3, 1, 2) / 255
+    blocks = torch.zeros(2, 3, 10, 13)
+    for r in range(29):
+        for c in range(37):
+            blocks[:, :, r // 3, (c + 1) // 3] += x[:, :, r, c] / 9
+    layers: nn.Module = net.layers  # type: ignore[assignment]
+    near, far = layers.near(x[:, :, 9:20, 13:24]), layers.far(blocks)  # type: ignore[operator]
+    expected = torch.relu(net.linear(torch.cat([near.flatten(1), far.flatten(1)], 1)))  # type: ignore[operator]
+    torch.testing.assert_close(net(observation), expected)
+    with pytest.raises(ValueError, match=r"torso is 'foveal'; allowed for images of at least 11 x 11, .* 10 x 37"):
+        make_torso(ArraySpec((10, 37, 3)), TorsoConfig(torso="foveal"))
+
+
 def test_environments_of_ours_need_no_layout() -> None:
     for name in ENVIRONMENTS:
         factory = ActorFactory(

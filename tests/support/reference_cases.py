@@ -31,6 +31,7 @@ TORSOS: dict[str, tuple[ObservationSpec, TorsoConfig]] = {
     "convolutions": (GRID, TorsoConfig(conv_channels=(4, 5))),
     "strided": (GRID, TorsoConfig(conv_channels=(4, 5), conv_kernel=3, conv_strides=(1, 2))),
     "atari-resnet": (ArraySpec((9, 9, 3), 1 / 255), TorsoConfig(torso="atari-resnet")),
+    "foveal": (ArraySpec((13, 14, 3), 1 / 255), TorsoConfig(torso="foveal")),
     "symbols": (GRID, TorsoConfig(conv_channels=(4,), symbol_size=3, balance_symbols=True)),
     "embeddings": (
         GRID,

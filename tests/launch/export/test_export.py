@@ -137,6 +137,7 @@ KINDS: dict[str, tuple[ObservationSpec, ActionSpec, dict[str, Any]]] = {
     "symbols": (GRID, BoxSpec(2), {"symbol_size": 3, "balance_symbols": True, "normalize_observations": True}),
     "atari": (PICTURE, ChoiceSpec((3,)), {"torso": "atari"}),
     "atari-resnet": (PICTURE._replace(shape=(9, 9, 3)), ChoiceSpec((3,)), {"torso": "atari-resnet"}),
+    "foveal": (PICTURE._replace(shape=(13, 14, 3)), ChoiceSpec((3,)), {"torso": "foveal"}),
 }
 
 
