@@ -263,7 +263,7 @@ def test_impossible_parameters(parameters, message):
 
 
 def test_levels_that_make_no_sense():
-    for sequence, message in (([0, 1, 2], "expected 4 integers"), ([0, 1, 2, 4], r"numbers in 0\.\.3")):
+    for sequence, message in (([0, 1, 2], "expected 4 integers"), ([0, 1, 2, 4], r"integers in 0\.\.3")):
         with pytest.raises(ValueError, match=message):
             SequenceRecall().reset(options={"level": {"sequence": sequence}})
 

@@ -369,7 +369,7 @@ def test_goals_are_drawn_evenly():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"goal": 2}, r"level\['goal'\].*numbers in 0\.\.1"),
+        ({"goal": 2}, r"level\['goal'\].*integers in 0\.\.1"),
         ({"speckle": CLEAR[:-1]}, r"level\['speckle'\] is an array of bool \(76, 191\); expected bool \(77, 191\)"),
         ({"speckle": CLEAR.astype(int)}, "expected bool"),
     ],
