@@ -189,7 +189,7 @@ class RayPool:
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def _request_stream(self) -> None:
-        """Send all requests that the window allows: to slots with the fewest open ones first, then by age of the last."""
+        """Send all requests that the window allows, first to slots with the fewest open or the least recent request."""
         limit = self._window.requests_per_slot
         for depth in range(limit):
             slots = [slot for slot in self._slots if slot.at_work and len(slot.requests) == depth]
