@@ -120,7 +120,7 @@ MISTAKES = [
     ("rl-train --local --env nope", "unknown environment 'nope'; available: boxworld"),
     (
         "rl-train --local --env fractions",
-        "environment 'fractions' is a module; expected: a class of it, fractions:CLASS",
+        "environment 'fractions' is a module; expected: a class in it, fractions:CLASS",
     ),
     (
         "rl-train --local --env my/environments.py",
