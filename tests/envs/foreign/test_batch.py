@@ -417,7 +417,10 @@ def test_a_step_needs_a_reset():
         ("CartPol-v1", "unknown environment 'CartPol-v1'; did you mean: CartPole-v1"),
         ("maze-twim", "did you mean: maze-twin"),
         ("nowhere:Nothing", "needs the module nowhere: No module named 'nowhere'"),
-        ("engram.envs.maze:Mase", "engram.envs.maze: no 'Mase'; expected a subclass of gymnasium.Env, .* Maze$"),
+        (
+            "engram.envs.maze:Mase",
+            "engram.envs.maze: no 'Mase'; expected a subclass of gymnasium.Env, .*available: Maze",
+        ),
         ("fractions:Fraction", "fractions: 'Fraction' is a class that is not a gymnasium.Env; .*available: \\(none\\)"),
         ("subprocess:getoutput", "subprocess: 'getoutput' is a function; expected .* @engram.envs.foreign.environment"),
         ("math:pi", "math: 'pi' is a float; expected"),
