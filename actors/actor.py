@@ -172,7 +172,7 @@ class Actor:
         return Buffers(env, tensors, _steps(env), _steps(tensors), self.state, initial, [none])
 
     def env_output(self, buffers: "Buffers", t: int) -> EnvOutput:
-        """Return the environments' output at step t, leaves [N, ...], copied to the network's device in one go."""
+        """Return the environments' output at step t, leaves [N, ...], copied together to the network's device."""
         env = buffers.tensor_steps[t]
         if self._packer is None:
             return env

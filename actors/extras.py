@@ -28,7 +28,7 @@ class Player(Protocol):
     `save() -> dict` (plain values and arrays) and `restore(saved)` let a resumed run continue exactly."""
 
     def act(self, observation: Any, first: NDArray[np.bool_]) -> NDArray[Any]:
-        """Return actions [N, ...] for observations [N, ...], whatever actions were actually taken before.
+        """Return actions [N, ...] for observations [N, ...], regardless of the actions actually taken before.
 
         Args:
             observation: read-only arrays.

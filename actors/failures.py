@@ -1,6 +1,6 @@
 """Failures of actors: training survives occasional ones; a crash loop ends it.
 
-In days of training, actors are killed, nodes are lost and environments raise exceptions. Unlike those of a bug, such
+Over days of training, actors are killed, nodes are lost and environments raise exceptions. Unlike those of a bug, such
 failures do not recur in a replacement, so an actor's failures are forgotten after FORGIVEN_AFTER unrolls: transient
 faults never add up, and a lost node counts once for each of its actors. An actor that fails immediately and
 repeatedly ends the run with the first traceback of the series. An actor whose total number of failures exceeds IN_ALL

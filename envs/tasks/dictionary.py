@@ -64,7 +64,7 @@ def fill(random: Array, pairs: int, length: int, inputs: Array, targets: Array, 
 class Dictionary(Task):
     """`num_pairs` words of `length` letters with their translations, then a word to translate at placeholders.
 
-    In every sequence, 26 letters are split anew into 13 sources and 13 targets with a random one-to-one code. The
+    In every sequence, a new random one-to-one code splits the 26 letters into 13 sources and 13 targets. The
     query is a new word of letters that occur in the examples.
 
     Our choices where the paper leaves them open: a query's letters are sampled from the positions of the support
