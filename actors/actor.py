@@ -30,11 +30,11 @@ ALL_NEW = LevelsConfig()  # Configuration without replay, stages or staggering: 
 
 
 def _no_other_environment(stage: int) -> BatchedEnvironment:
-    raise ValueError(f"stage {stage} of a curriculum for an actor that has none")
+    raise ValueError(f"stage {stage} of a curriculum is requested; this actor has no curriculum")
 
 
 class Actor:
-    """Step `batch` with `agent` and return unrolls of `unroll_length` steps.
+    """Actor that steps `batch` with `agent` and returns unrolls of `unroll_length` steps.
 
     Args:
         batch: the environments; the actor resets them.
@@ -45,11 +45,11 @@ class Actor:
         number: index of this actor, recorded in its unrolls.
         member: member of the population this actor acts for.
         levels: configuration of levels.
-        discount: discount of the returns that values estimate, for the scores of levels.
-        reward_clip: bound of the rewards in these scores; 0 for none.
+        discount: discount of the returns that values estimate; used in the scores of levels.
+        reward_clip: bound on the rewards in these scores; 0 for none.
         imitate: player whose actions are recorded in unrolls; "" for none.
-        novelty: whether unrolls record cells or observations that are new in their episode.
-        make_environment: returns the environments of a stage of the curriculum; `batch` are those of stage 0.
+        novelty: whether unrolls record which cells or observations are new in their episode.
+        make_environment: returns the environments of a stage of the curriculum; `batch` is that of the first stage.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class Actor:
         self._restart(seed)
 
     def call_at_steps(self, call: Callable[[], None]) -> None:
-        """Call `call` after every step of the batch and, where environments step in turn, of each environment. An
-        exception raised by it ends the unroll."""
+        """Set a callback that runs after every step of the batch and, if environments step in turn, of each
+        environment. An exception that it raises ends the unroll."""
         self._at_step = call
         batch: Any = self.batch
         if hasattr(batch, "at_step"):
@@ -98,15 +98,15 @@ class Actor:
         self.batch.close()
 
     def load(self, weights: Weights) -> None:
-        """Act with these weights from now on (nothing to do if this version is loaded). Weights copied from another
-        member begin new episodes: they cannot use recurrent states of other weights, and running episodes must not
-        count for their score. A new stage of the curriculum uses other environments."""
+        """Use these weights from now on; no effect if this version is already loaded. Weights copied from another
+        member begin new episodes: they cannot use recurrent states of other weights, and episodes in progress must not
+        count toward their score. A new stage of the curriculum uses different environments."""
         if weights.version != self.version:
             if isinstance(weights.values, torch.Tensor):
                 take_over([weights.values], weights.ready, self.device)
             load(self.agent, weights.values)
             self.version = weights.version
-            if not self._begun:  # the initial state may be learned, so it belongs to the acting weights
+            if not self._begun:  # the initial state may be learned, so it depends on the weights
                 self.state = self.agent.initial_state(self.batch.num_envs)
         if weights.beginnings != self.beginnings:
             self.beginnings = weights.beginnings
@@ -138,7 +138,7 @@ class Actor:
             self._mask(self._env_output)
         self._begun = False
         self.state: AgentState = self.agent.initial_state(n)
-        """Recurrent state before the next step; a study may change it between two unrolls."""
+        """Recurrent state before the next step; callers may change it between two unrolls."""
         self._stagger = Stagger(self._levels.stagger, self.first_index, n) if self._levels.stagger else None
         self._replay: Replay | None = None
         if self._levels.level_replay:
@@ -165,14 +165,14 @@ class Actor:
         self._begun = True
         self.agent.begin_unroll(self.unroll_length)
         steps = self.unroll_length
-        env = map_leaves(lambda x: _room(x, steps), self._env_output)  # the environments write directly into it
+        env = map_leaves(lambda x: _allocate(x, steps), self._env_output)  # the environments write directly into it
         with torch.inference_mode():
             initial = self.agent.initial_state(self.batch.num_envs)
         tensors, none = map_leaves(torch.from_numpy, env), np.zeros((0, 3 + len(self.batch.episode_fields)), np.float32)
         return Buffers(env, tensors, _steps(env), _steps(tensors), self.state, initial, [none])
 
     def env_output(self, buffers: "Buffers", t: int) -> EnvOutput:
-        """Output of the environments at step t, leaves [N, ...], copied to the network's device at once."""
+        """Return the environments' output at step t, leaves [N, ...], copied together to the network's device."""
         env = buffers.tensor_steps[t]
         if self._packer is None:
             return env
@@ -184,14 +184,14 @@ class Actor:
         return env
 
     def step_environment(self, buffers: "Buffers", t: int, output: AgentOutput, action: NDArray[Any]) -> None:
-        """Step the environments with the agent's output at step t; actions [N, ...] are on the CPU."""
+        """Step the environments after the agent's output at step t; `action` is its action [N, ...] on the CPU."""
         before, after = buffers.steps[t : t + 2]
         buffers.outputs.append(output)
         if self._replay:
             ends = before.terminated, before.truncated
             values = output.value.cpu().numpy()
             streams = cast(ReplayableEnvironment, self.batch).streams
-            self._replay.see(before.reward, *ends, values, streams, self._solved(*ends))
+            self._replay.see(before.reward, *ends, values, streams, self._read_solved(*ends))
         self.batch.step_into(action, after.observation, after.reward, after.terminated, after.truncated)
         self._at_step()
         self._mask(after)
@@ -215,7 +215,7 @@ class Actor:
         )
 
     def _mask(self, env: Any) -> None:
-        """Copy the mask of valid actions; where an episode ended, all are valid, since the action is ignored."""
+        """Copy the mask of valid actions; where an episode ended, all are valid, since the next action is ignored."""
         if env.action_mask is not None:
             mask = self.batch.action_mask
             assert mask is not None, "an environment with masks has one at every step"
@@ -236,13 +236,13 @@ class Actor:
             self._returns[cut], self._lengths[cut] = 0.0, 0  # partial episodes do not count
         if over.any():
             ended = np.flatnonzero(over)
-            own = np.stack([ended + self.first_index, self._returns[ended], self._lengths[ended]], 1)
-            episodes.append(np.concatenate([own.astype(np.float32), self.batch.episode_facts(ended)], 1))
+            columns = np.stack([ended + self.first_index, self._returns[ended], self._lengths[ended]], 1)
+            episodes.append(np.concatenate([columns.astype(np.float32), self.batch.episode_facts(ended)], 1))
             self._returns[ended] = 0.0
             self._lengths[ended] = 0
 
-    def _solved(self, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
-        """Whether the episodes that end at this step were solved, bool [N]; None without this field."""
+    def _read_solved(self, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+        """Return which episodes that end at this step were solved, bool [N]; None if this is not reported."""
         if "solved" not in self.batch.episode_fields:
             return None
         solved, ended = np.zeros(self.batch.num_envs, np.bool_), np.flatnonzero(terminated | truncated)
@@ -251,7 +251,7 @@ class Actor:
         return solved
 
     def save(self) -> dict[str, Any]:
-        """Everything that the next unroll depends on, except the weights: environments, state, randomness, counters."""
+        """Return everything on which the next unroll depends, except the weights."""
         leaves: list[torch.Tensor] = []
         map_state(lambda x: leaves.append(x.clone()) or x, self.state)
         return {
@@ -286,7 +286,7 @@ class Actor:
             self.generator.set_state(generator)
         else:  # saved on another kind of device; this generator is already seeded
             print(
-                f"engram: actor {self.number}: the saved random number generator is not one of {self.device}; "
+                f"engram: actor {self.number}: the saved random number generator is not for {self.device}; "
                 "actions are sampled with a new seed",
                 file=sys.stderr,
                 flush=True,
@@ -318,18 +318,18 @@ class Buffers:
     started: float = field(default_factory=time.perf_counter)
 
     def whole(self, device: torch.device) -> EnvOutput:
-        """All steps, with the observations on the network's device; flags stay on the CPU, where steps are counted."""
+        """Return all steps, with observations on the network's device; flags stay on the CPU, which counts steps."""
         if device.type == "cpu":
             return self.tensors
         last = map_leaves(lambda x: x[-1].to(device), self.tensors.observation)
         return self.tensors._replace(observation=map_leaves(lambda *x: torch.stack(x), *self.shown, last))
 
 
-def _room(first: NDArray[Any], steps: int) -> NDArray[Any]:
-    """Allocate an array of steps 0..T whose first step is `x`."""
-    room = np.empty((steps + 1, *first.shape), first.dtype)
-    room[0] = first
-    return room
+def _allocate(first: NDArray[Any], steps: int) -> NDArray[Any]:
+    """Allocate an array for steps 0..T, T = `steps`, whose first step is `first`."""
+    array = np.empty((steps + 1, *first.shape), first.dtype)
+    array[0] = first
+    return array
 
 
 def _steps(env: Any) -> list[Any]:

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from .actor import Actor
 from .unroll import EPISODE_COLUMNS
 
-Episodes = NDArray[np.float32]  # [K, 3 + F]: K episodes with EPISODE_COLUMNS and the environment's own fields
+Episodes = NDArray[np.float32]  # [K, 3 + F]: K episodes, with EPISODE_COLUMNS and F fields of the environment
 
 
 class UnfinishedError(RuntimeError):
-    """Raised when episodes have not ended within the allowed number of steps."""
+    """Raised when too few episodes have ended within the allowed number of steps."""
 
 
 def play(
@@ -22,7 +22,7 @@ def play(
 ) -> Episodes:
     """Return `episodes` finished episodes of an actor, an unbiased sample of all episodes.
 
-    The number of episodes of each environment is fixed beforehand, and its first episodes count. Counting the first
+    The number of episodes that count is fixed in advance for each environment: its first ones. Counting the first
     episodes to end in any environment would favor short episodes.
 
     Args:
@@ -32,7 +32,7 @@ def play(
         most_steps: steps per environment after which no further unroll begins.
 
     Raises:
-        UnfinishedError: episodes were missing after `most_steps` steps.
+        UnfinishedError: fewer episodes have ended after `most_steps` steps.
     """
     n = actor.batch.num_envs
     missing = episodes // n + (np.arange(n) < episodes % n)
@@ -52,8 +52,8 @@ def play(
 
 
 def known(facts: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-    """Mask [K, 2 + F] of the fields to average, without the index: all but nan values of the environment's own
-    fields."""
+    """Mask [K, 2 + F] of the values to average, without the index column: all except nan values of the environment's
+    own fields."""
     mask = ~np.isnan(facts)
     mask[:, : len(EPISODE_COLUMNS) - 1] = True  # a nan return is an error and must stay visible
     return mask

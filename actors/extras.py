@@ -1,4 +1,4 @@
-"""Inputs of losses and a privileged critic in addition to observations, hidden from the policy; one array per step."""
+"""Extras: inputs of losses and of a privileged critic that are hidden from the policy, one array per step."""
 
 import hashlib
 import importlib
@@ -24,11 +24,11 @@ PLAYER, NOVELTY = "player", "novelty"  # Names of the extras for a player's acti
 
 class Player(Protocol):
     """Scripted player of N environments: a class whose only argument is the batch of environments. It may read the
-    batch, but should base its actions only on information in the observations of this episode. Optional `save() ->
-    dict` and `restore(saved)`, of plain values and arrays, let a resumed run continue exactly."""
+    batch, but should base its actions only on information in the observations of this episode. The optional methods
+    `save() -> dict` (plain values and arrays) and `restore(saved)` let a resumed run continue exactly."""
 
     def act(self, observation: Any, first: NDArray[np.bool_]) -> NDArray[Any]:
-        """Return actions [N, ...] for observations [N, ...], independent of the actions that were taken.
+        """Return actions [N, ...] for observations [N, ...], regardless of the actions actually taken before.
 
         Args:
             observation: read-only arrays.
@@ -56,27 +56,27 @@ def privileged_size(env: str, batch: BatchedEnvironment) -> int:
         size = entry.shape[0]
     if not size:
         raise ValueError(
-            f"critic is 'privileged', and {env} has no privileged information; allowed: 'history', or an environment "
+            f"critic is 'privileged', but {env} has no privileged information; allowed: 'history', or an environment "
             f"whose Dict observation has a vector {PRIVILEGED!r}"
         )
     return size
 
 
 def map_spec(env: str, batch: BatchedEnvironment) -> MapSpec:
-    """The map of an environment. Raises ValueError if it has none."""
+    """Describe the map of an environment. Raises ValueError if it has none."""
     if classes := getattr(batch, "map_classes", ()):
         return MapSpec(SIDE, SIDE, classes)
     entry = _entry(batch, MAP)
     if isinstance(entry, spaces.Box) and entry.dtype == np.uint8 and len(entry.shape) == 3:
         return MapSpec(*entry.shape[:2], tuple(int(most) for most in entry.high.max((0, 1))))
     raise ValueError(
-        f"predict is 'map', and {env} has no map; allowed: observation, reward, or an environment whose Dict "
-        f"observation has a {MAP!r} of uint8 [rows, columns, layers]: 0 not seen in this episode, else 1 + a class"
+        f"predict is 'map', but {env} has no map; allowed: observation, reward, or an environment whose Dict "
+        f"observation has an entry {MAP!r}, uint8 [rows, columns, layers]: 0 if unseen in this episode, else 1 + class"
     )
 
 
 def _entry(batch: BatchedEnvironment, name: str) -> spaces.Space[Any] | None:
-    """Space of an entry of a Dict observation."""
+    """Space of an entry of a Dict observation, if there is one."""
     space = batch.single_observation_space
     return space.spaces.get(name) if isinstance(space, spaces.Dict) else None
 
@@ -88,21 +88,21 @@ class Extras:
         batch: the environments.
         names: extras that the agent reads; with Dict observations they are entries of the observation.
         player: name of the imitated player; "" without one.
-        novelty: whether to add the extra NOVELTY: 1 at a step whose cell of the map, or whose observation if the
-            environment has no map, is new in its episode, else 0; 0 at the first step.
+        novelty: whether to add NOVELTY: 1 at a step whose map cell (in environments without a map, whose observation)
+            is new in the episode, else 0; 0 at the first step.
     """
 
     def __init__(self, batch: Any, names: Sequence[str], player: str, novelty: bool = False) -> None:
         self._batch, self._name = batch, player
         self._player = make_player(player, batch) if player else None
-        own = getattr(batch, "map_shape", None)
+        map_shape = getattr(batch, "map_shape", None)
         self._privileged = PRIVILEGED in names and bool(getattr(batch, "privileged_size", 0))
         self._maps: NDArray[np.uint8] | None = None  # Maps of the whole environment, [N, rows, columns, layers]
-        self._map = MAP in names and own is not None
+        self._map = MAP in names and map_shape is not None
         self._visited: list[set[int]] | None = [set() for _ in range(batch.num_envs)] if novelty else None
-        """Digests of the cells or observations of each environment's episode."""
-        if (self._map or novelty) and own is not None:
-            self._maps = np.zeros((batch.num_envs, *own, len(batch.map_classes)), np.uint8)
+        """Digests of the cells or observations visited in each environment's current episode."""
+        if (self._map or novelty) and map_shape is not None:
+            self._maps = np.zeros((batch.num_envs, *map_shape, len(batch.map_classes)), np.uint8)
 
     def arrays(self) -> dict[str, NDArray[Any]] | None:
         """Allocate arrays [N, ...] for the extras of a step; None without extras."""
@@ -145,7 +145,7 @@ class Extras:
             extras[PLAYER][...] = actions
 
     def save(self) -> dict[str, Any]:
-        """Everything that the next extras depend on."""
+        """Return everything on which the next extras depend."""
         player = self._player.save() if hasattr(self._player, "save") else None  # pyright: ignore
         saved = {"player": player, "seen": None if self._maps is None else self._maps.copy()}
         if self._visited is not None:
@@ -163,7 +163,7 @@ class Extras:
 
 
 def _digests(values: Any, count: int) -> list[int]:
-    """64-bit digest of each environment's part of values [N, ...], an array or a (nested) dict of them."""
+    """64-bit digest of each environment's part of `values` [N, ...], an array or a (nested) dict of arrays."""
     leaves: list[NDArray[Any]] = []
     map_leaves(lambda leaf: leaves.append(np.ascontiguousarray(leaf)), values)
     rows = (b"".join(leaf[i].tobytes() for leaf in leaves) for i in range(count))

@@ -1,4 +1,4 @@
-"""Picklable description of an actor, which works in this process and on another node."""
+"""Picklable description of an actor, which can be created from it in this process or on another node."""
 
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -27,24 +27,24 @@ class ActorFactory:
     imitate: str = ""  # Player whose actions are recorded in unrolls, module:Class
     novelty: bool = False  # Whether unrolls record novelty within the episode
     levels: LevelsConfig = LevelsConfig()  # Configuration of levels
-    discount: float = 1.0  # Discount of the returns that values estimate, for the scores of levels
+    discount: float = 1.0  # Discount of the returns that values estimate; used in the scores of levels
     reward_clip: float = 0.0
-    """Rewards are clipped to plus or minus this when levels are scored, as in learning; 0 does not clip."""
+    """Bound on the rewards in the scores of levels, as in learning; 0 for none."""
     agent: AgentConfig  # The network
     num_envs: int  # Environments per actor
-    env_workers: int = 0  # Processes that step the environments of an actor; 0: the actor's process.
+    env_workers: int = 0  # Processes that step the environments of an actor; 0: the actor's own process
     unroll_length: int  # Steps per unroll
     seed: int  # Seed of the run
     precision: str = "float32"
-    """The learner's precision; with bf16, a network on a CPU that supports it acts with bfloat16 factors."""
+    """The learner's precision; with bf16, a network on a CPU that supports it multiplies bfloat16 matrices."""
     device: str = "cpu"  # Device of the network
     resumed_at: int = 0
-    """Steps of the run before it was resumed; a resumed run samples other levels than at its beginning."""
+    """Steps of the run before it was resumed; a resumed run samples different levels than at its beginning."""
     trust_checkpoint: bool = False
-    """Whether saved environments from other sources may be unpickled, which can run any code."""
+    """Whether saved environments from other sources may be unpickled, which can run arbitrary code."""
 
     def make_batch(self, first_index: int = 0, num_envs: int | None = None, stage: int = -1) -> BatchedEnvironment:
-        """Create the environments from `first_index` on; the last stage is the configured environment."""
+        """Create environments of a stage, starting at `first_index`; the last stage is the configured environment."""
         parameters = self.env_args | self.levels.stages[stage]
         count = num_envs or self.num_envs
         batch: BatchedEnvironment = make_batch(self.env, count, first_index, self.env_workers, **parameters)
@@ -63,29 +63,29 @@ class ActorFactory:
         return MixtureBatch(parts)
 
     def check_levels(self, environment: BatchedEnvironment) -> None:
-        """Raise ValueError for a stage of the curriculum that cannot be created or has other spaces than `environment`.
+        """Raise ValueError if a stage of the curriculum cannot be created, or its spaces differ from `environment`'s.
 
-        Also for a player that cannot be created, and for level replay in an environment whose next level cannot be
-        set.
+        Also raise it for a player that cannot be created, and for level replay in environments whose next level
+        cannot be set.
 
         Args:
             environment: environments of the last stage.
         """
         if self.imitate:
             if isinstance(environment.single_action_space, spaces.Box):
-                raise ValueError(f"imitate is {self.imitate!r}; allowed in an environment with Box actions: none")
+                raise ValueError(f"imitate is {self.imitate!r}; allowed in an environment with Box actions: no player")
             make_player(self.imitate, environment)
         if self.imitate and self.levels.curriculum_mixture:
             raise ValueError(f"imitate is {self.imitate!r}; allowed with curriculum_mixture: no player")
         if self.levels.level_replay and not environment.replayable:
             raise ValueError(
-                f"level_replay is {self.levels.level_replay}, and {self.env} does not accept levels; "
+                f"level_replay is {self.levels.level_replay}, but {self.env} does not accept levels; "
                 "allowed: 0, or another environment"
             )
         learnability = self.levels.level_replay_score == "learnability"
         if self.levels.level_replay and learnability and "solved" not in environment.episode_fields:
             raise ValueError(
-                f"level_replay_score is 'learnability', and {self.env} does not report 'solved'; allowed: error"
+                f"level_replay_score is 'learnability', but {self.env} does not report 'solved'; allowed: error"
             )
         for stage, parameters in enumerate(self.levels.stages[:-1]):
             name = f"stage {stage + 1} of the curriculum ({in_words(parameters)})"
@@ -93,11 +93,11 @@ class ActorFactory:
                 batch = self.make_batch(num_envs=1, stage=stage)
             with closing(batch):
                 for attribute in ("single_observation_space", "single_action_space", "episode_fields"):
-                    theirs, expected = getattr(batch, attribute), getattr(environment, attribute)
-                    if theirs != expected:
+                    actual, expected = getattr(batch, attribute), getattr(environment, attribute)
+                    if actual != expected:
                         label = attribute.removeprefix("single_").replace("_", " ")
                         raise ValueError(
-                            f"{name} has a different {label} from the environment: {theirs}; allowed: {expected}"
+                            f"{name} has a different {label} than the environment: {actual}; allowed: {expected}"
                         )
 
     def make_agent(self, batch: BatchedEnvironment) -> Agent:
@@ -117,16 +117,16 @@ class ActorFactory:
         return agent
 
     def make_actor(self, number: int, member: int = 0, life: int = 0) -> Actor:
-        """Create actor `number`; a replacement for a failed one has a later `life`, so it samples other levels."""
+        """Create actor `number`; the replacement of a failed one has a higher `life`, so it samples other levels."""
         first_index = number * self.num_envs
         batch = self.make_stage(first_index, self.levels.first_stage)
         seed = int(
             np.random.SeedSequence(self.seed, spawn_key=(member, life, self.resumed_at)).generate_state(1, np.uint64)[0]
         )
-        with ExitStack() as files:
-            files.callback(batch.close)
+        with ExitStack() as on_error:
+            on_error.callback(batch.close)
             agent = self.make_agent(batch).to(self.device)
-            files.pop_all()
+            on_error.pop_all()
         return Actor(
             batch,
             agent,

@@ -1,4 +1,4 @@
-"""Actors for every member of a population, and the schedule of members for the next unrolls.
+"""Actors for every member of a population, and the schedule that assigns the next unrolls to members.
 
 Any process can act for any member, so a population needs no more processes than a single learner.
 """
@@ -17,7 +17,7 @@ MakeActor = Callable[[int, int, int], Actor]  # (number, member, life) -> Actor
 
 
 class WeightsVersion(NamedTuple):
-    """Reference to weights sent earlier; fetching them takes longer than the rest of a request."""
+    """Reference to weights sent earlier, since fetching weights takes longer than the rest of a request."""
 
     member: int
     version: int
@@ -29,7 +29,7 @@ class MemberActors:
     Args:
         make_actor: creates an actor when it is first needed.
         number: index of the slot.
-        life: number of earlier lives of the slot.
+        life: number of times that the slot's actors have been replaced.
     """
 
     def __init__(self, make_actor: MakeActor, number: int, life: int) -> None:
@@ -54,7 +54,7 @@ class MemberActors:
         return join([first, *(self.actor(weights.member).unroll() for _ in range(count - 1))])
 
     def save(self) -> dict[int, Any]:
-        """Exact state of every member's environments and actors."""
+        """Return the exact state of every member's actor and its environments."""
         return {member: actor.save() for member, actor in self._actors.items()}
 
     def restore(self, saved: dict[int, Any]) -> None:
@@ -72,7 +72,7 @@ class MemberActors:
                 _log.warning("actor %d: close() of an environment raised %r", self.number, problem)
 
     def actor(self, member: int) -> Actor:
-        """Return the actor of a member, created when it is first needed."""
+        """Return the actor of a member; create it when it is first needed."""
         if member not in self._actors:
             self._actors[member] = self._make_actor(self.number, member, self.life)
             self._actors[member].call_at_steps(self._note_step)
@@ -86,38 +86,38 @@ class MemberSchedule:
     """Schedule of requests that gives all members the same number of unrolls."""
 
     def __init__(self) -> None:
-        self._dealt: dict[int, int] = {}
+        self._counts: dict[int, int] = {}
         self.homes: dict[int, str] = {}
         """Machine of each member's learner, if that matters."""
 
     def join(self, member: int) -> None:
         """Add `member`, starting at the others' current count; no effect if it is already scheduled."""
-        self._dealt.setdefault(member, min(self._dealt.values(), default=0))
+        self._counts.setdefault(member, min(self._counts.values(), default=0))
 
     def leave(self, member: int) -> None:
         """Remove `member`."""
-        self._dealt.pop(member, None)
+        self._counts.pop(member, None)
 
     def next(self, may: Callable[[int], bool] = lambda _: True, served: Mapping[int, int] | None = None) -> int | None:
-        """Return the member of the next request: the one with the fewest so far among those that `may` get one, then
-        the one with the fewest in `served`, the counts of one actor, whose environments would otherwise always serve
-        the same members."""
-        among = [member for member in self._dealt if may(member)]
+        """Return the member of the next request: among those that `may` get one, the one with the fewest so far.
+        Ties go to the member with the lowest count in `served`, the requests of one actor; otherwise this actor
+        would always serve the same members."""
+        among = [member for member in self._counts if may(member)]
         if not among:
             return None
-        member = min(among, key=lambda each: (self._dealt[each], (served or {}).get(each, 0), each))
-        self._dealt[member] += 1
+        member = min(among, key=lambda m: (self._counts[m], (served or {}).get(m, 0), m))
+        self._counts[member] += 1
         return member
 
     def next_at(
         self, machine: str, may: Callable[[int], bool], idle: bool, served: Mapping[int, int] | None = None
     ) -> int | None:
-        """Return the member of an actor's next request: one with a learner on its machine, if there are any.
+        """Return the member of an actor's next request: one with a learner on the actor's machine, if there are any.
 
         An idle actor also acts for other members, and an actor on a machine without learners acts for all.
         """
         if machine in self.homes.values():
-            member = self.next(lambda each: self.homes.get(each) == machine and may(each), served)
+            member = self.next(lambda m: self.homes.get(m) == machine and may(m), served)
             if member is not None or not idle:
                 return member
         return self.next(may, served)
@@ -125,20 +125,20 @@ class MemberSchedule:
     @property
     def members(self) -> list[int]:
         """Scheduled members."""
-        return sorted(self._dealt)
+        return sorted(self._counts)
 
     def round(self) -> list[int]:
-        """Count one request for each of them."""
-        for member in self._dealt:
-            self._dealt[member] += 1
+        """Count one request for every member, and return the members."""
+        for member in self._counts:
+            self._counts[member] += 1
         return self.members
 
     def turn(self) -> list[int]:
-        """Count one request for the next member; no effect without members."""
+        """Count one request for the next member, and return it in a list; the list is empty without members."""
         member = self.next()
         return [] if member is None else [member]
 
     def give_back(self, member: int) -> None:
         """Reschedule a request of `member` that was lost with its actor."""
-        if member in self._dealt:
-            self._dealt[member] -= 1
+        if member in self._counts:
+            self._counts[member] -= 1

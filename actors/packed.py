@@ -17,7 +17,7 @@ class Sent(NamedTuple):
     """Tensors being copied to a device."""
 
     leaves: list[Tensor]  # Views of one buffer on the device, or tensors that were already on it
-    event: Any  # Reached when the copy is complete; None on a device without streams.
+    event: Any  # Completes with the copy; None on a device without streams
 
 
 class Packer:
@@ -33,7 +33,7 @@ class Packer:
         self._last: Any = None  # Event of the last copy out of the buffer
 
     def send(self, leaves: Sequence[Tensor]) -> Sent:
-        """Start copying on the current stream; wait for the previous copy if it is in progress. Leaves that are not on
+        """Start copying on the current stream, after waiting for a previous copy in progress. Leaves that are not on
         the CPU are not copied."""
         if self._last is not None:
             self._last.synchronize()
@@ -56,7 +56,7 @@ class Packer:
 
 
 def fetch(tensor: Tensor) -> Callable[[], NDArray[Any]]:
-    """Start copying a tensor to the CPU; the returned function waits for this copy only, not for later work."""
+    """Start copying a tensor to the CPU; the returned function waits only for this copy, not for later work."""
     streams = stream_module(tensor.device)
     if streams is None:
         return lambda: tensor.cpu().numpy()
@@ -79,7 +79,7 @@ def record_event(device: torch.device) -> Any:
 
 def weights_for(agent: nn.Module, device: torch.device | None) -> tuple[NDArray[np.float32] | Tensor, Any]:
     """Return all weights of an agent (`Weights.values`), and the event after which another stream may read them.
-    They stay on the device for actors that use it."""
+    They stay on the agent's device if actors use it (`device`); otherwise they move to the CPU."""
     values = flat(agent)
     if values.device.type == "cpu" or values.device != device:
         return values.cpu().numpy(), None
@@ -87,8 +87,8 @@ def weights_for(agent: nn.Module, device: torch.device | None) -> tuple[NDArray[
 
 
 def take_over(tensors: Iterable[Tensor], event: Any, device: torch.device) -> None:
-    """Let the current stream use another stream's tensors after this event; their memory is not reused before that.
-    Tensors of other devices are ignored; an event of None (a device without streams) has no effect."""
+    """Let the current stream use another stream's tensors after `event`; their memory is not reused while it does.
+    Tensors on other devices are ignored; None as the event (a device without streams) has no effect."""
     if event is None:
         return
     current = stream_module(device).current_stream(device)
@@ -107,5 +107,5 @@ def stream_module(device: torch.device) -> Any:
 
 
 def _view(buffer: Tensor, begin: int, like: Tensor) -> Tensor:
-    """View of a leaf's part of a byte buffer, as a tensor of its type and shape."""
+    """View of the bytes at `begin` in a buffer, as a tensor with the type and shape of `like`."""
     return buffer[begin : begin + like.nbytes].view(like.dtype).view(like.shape)

@@ -1,8 +1,8 @@
 """Sources of unrolls: the interface of pools, and the pool inside this process.
 
 The learner requests unrolls. `publish` sets the newest weights, which every later request contains. Actors produce the
-next unrolls only while the learner processes a batch. This bounds memory, and the lag of the acting weights to
-`max_lag` updates, for any number of actors and environments.
+next unrolls only while the learner processes a batch. This bounds memory use, and it bounds policy lag to `max_lag`
+updates, for any number of actors and environments.
 """
 
 import math
@@ -21,13 +21,13 @@ from .vectorized import unroll_groups
 
 
 def least_max_lag(batch_size: int, num_envs: int) -> int:
-    """Smallest bound on policy lag that is possible with this number of environments per actor. An unroll of several
-    batches is used in several updates, and begins in the middle of a batch if the sizes do not divide each other."""
+    """Smallest possible bound on policy lag with this number of environments per actor. An unroll of several batches is
+    used in several updates, and may begin in the middle of a batch if neither size divides the other."""
     return -(-(num_envs - math.gcd(num_envs, batch_size)) // batch_size)
 
 
 def usual_max_lag(batch_size: int, num_envs: int) -> int:
-    """Smallest bound with which acting and learning overlap."""
+    """Smallest bound on policy lag with which acting and learning overlap."""
     return -(-num_envs // batch_size)
 
 
@@ -50,7 +50,7 @@ class ActorPool(Protocol):
 
     @property
     def progress(self) -> int:
-        """Value that changes while any environment steps, also within an unroll; it stays constant if actors hang."""
+        """Value that changes while any environment steps, even within an unroll; it stays constant if actors hang."""
         ...
 
     @property
@@ -82,7 +82,7 @@ class ActorPool(Protocol):
         ...
 
     def next(self) -> Unroll | None:
-        """Return the next unroll of any member; members take turns. Returns None if there was none for a while, so that
+        """Return the next unroll of any member; members take turns. Returns None if none arrives for a while, so that
         the caller can check signals and the clock."""
         ...
 
@@ -92,11 +92,11 @@ class ActorPool(Protocol):
 
     def gather(self, member: int = 0) -> list[Unroll] | None:
         """Return one unroll of every actor, in order, all made with the member's newest weights (synchronous mode).
-        Returns None if some are missing after a while; the next call, for the same member, keeps the arrived ones."""
+        Returns None if some are missing after a while; the next call must be for this member and keeps the others."""
         ...
 
     def save(self) -> list[Any]:
-        """Exact state of every actor between two `gather`s. Raises ActorStateError if it is unavailable."""
+        """Return the exact state of every actor between two `gather`s. Raises ActorStateError if it is unavailable."""
         ...
 
     def restore(self, saved: list[Any]) -> None:
@@ -112,7 +112,7 @@ class InProcess:
     """Base class of pools with actors in this process; nothing is stored elsewhere.
 
     Args:
-        together: members' networks are evaluated in one call, so unrolls are made for all members at once.
+        together: whether the networks of all members are evaluated in one call, so that all get unrolls at once.
     """
 
     def __init__(self, together: bool) -> None:
@@ -121,7 +121,7 @@ class InProcess:
         self._weights: dict[int, Weights] = {}
         self._schedule = MemberSchedule()
         self._gathered: dict[int, list[Unroll]] = {}
-        """Unrolls by member that were gathered together with another member's."""
+        """Unrolls by member that were gathered along with another member's."""
 
     @property
     def gathering(self) -> bool:
@@ -139,7 +139,7 @@ class InProcess:
     def gather(self, member: int = 0) -> list[Unroll]:
         if member not in self._gathered:
             members = self._schedule.members if self._together else [member]
-            for unroll in self._one_of_each([self._weights[each] for each in members]):
+            for unroll in self._one_of_each([self._weights[m] for m in members]):
                 self._gathered.setdefault(unroll.member, []).append(unroll)
         return self._gathered.pop(member)
 
@@ -149,7 +149,7 @@ class InProcess:
 
 
 class LocalPool(InProcess):
-    """Pool that runs all actors in turn in this process: for tests, debugging, bit-exact runs. Methods: ActorPool."""
+    """Pool of all actors in turn in this process, for tests, debugging and bit-exact runs. Methods: ActorPool."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class LocalPool(InProcess):
         self._make_actor = make_actor
         self._actors = [MemberActors(make_actor, number, 0) for number in range(num_actors)]
         for actors in self._actors:
-            actors.actor(0)  # no unroll's time includes importing and compiling its environment
+            actors.actor(0)  # so that no unroll's time includes importing and compiling
         self._failures = Failures(max_failures, report)
         self._turn = 0
         self._made: list[Unroll] = []  # Unrolls made together with a requested one
@@ -194,8 +194,8 @@ class LocalPool(InProcess):
             number = self._turn
             self._turn = (number + 1) % self.num_actors
             members = self._schedule.round() if self._together else self._schedule.turn()
-            assert members, "publish() comes before the first request"
-            self._made = self.unrolls(range(number, number + 1), [self._weights[each] for each in members])
+            assert members, "call publish() before the first request"
+            self._made = self.unrolls(range(number, number + 1), [self._weights[m] for m in members])
         return self._made.pop(0)
 
     def _one_of_each(self, weights: Sequence[Weights]) -> list[Unroll]:
@@ -209,31 +209,31 @@ class LocalPool(InProcess):
 
     def restore(self, saved: list[Any]) -> None:
         if len(saved) != self.num_actors:
-            raise ValueError(f"state of {len(saved)} actors for a pool of {self.num_actors}")
+            raise ValueError(f"the saved state has {len(saved)} actors; this pool has {self.num_actors}")
         for actor, state in zip(self._actors, saved, strict=True):
             actor.restore(state)
 
     def close(self) -> None:
         """Close the environments."""
         actors, self._actors = self._actors, []
-        for each in actors:
-            each.close()
+        for actor in actors:
+            actor.close()
 
     def unrolls(self, numbers: range, weights: Sequence[Weights]) -> list[Unroll]:
         """Return one unroll of each of these actors for each of these members; one call evaluates all their networks.
-        On a separate device, actors take turns at every step, so that the environments of one are stepped while the
-        device evaluates another."""
+        With a separate device, actors take turns at every step: the environments of one step while the device
+        evaluates the network of another."""
         if len(weights) == 1 and (self.device.type == "cpu" or len(numbers) == 1):
             return [self._unroll(number, weights[0]) for number in numbers]
         return self._in_turn(numbers, weights)
 
     def _in_turn(self, numbers: range, weights: Sequence[Weights]) -> list[Unroll]:
-        groups = {number: [(self._actors[number].actor(own.member), own) for own in weights] for number in numbers}
+        groups = {number: [(self._actors[number].actor(w.member), w) for w in weights] for number in numbers}
         unrolls = unroll_groups(groups, self._replace)
         for number in unrolls:
             self._failures.forgive(number)
-        failed = {number: [self._unroll(number, own) for own in weights] for number in numbers if number not in unrolls}
-        return [unroll for number in numbers for unroll in (unrolls | failed)[number]]
+        again = {number: [self._unroll(number, w) for w in weights] for number in numbers if number not in unrolls}
+        return [unroll for number in numbers for unroll in (unrolls | again)[number]]
 
     def _replace(self, number: int, problem: BaseException) -> None:
         self._failures.add(number, traceback.format_exc(), problem)

@@ -1,7 +1,7 @@
-"""Pool whose actors run in a thread of the learner's process while the learner learns.
+"""Pool whose actors run in a thread of the learner's process, concurrently with learning.
 
-Environments and networks release the interpreter's lock while they compute, so a thread suffices. Unrolls are passed
-without a copy, and stay on a GPU.
+Environments and networks release the GIL while they compute, so a thread suffices. Unrolls are passed without copying
+and stay on the GPU.
 """
 
 import queue
@@ -28,7 +28,7 @@ class _Request(NamedTuple):
     weights: Sequence[Weights]
 
 
-class _Made(NamedTuple):
+class _Result(NamedTuple):
     """Unrolls, and the event after which the learner's stream may read their device tensors."""
 
     unrolls: list[Unroll]
@@ -41,12 +41,12 @@ class ThreadPool(InProcess):
     Args:
         make_actor: creates an actor.
         num_actors: number of batches of environments, which take turns.
-        max_failures: failures in a row of one actor that are tolerated.
+        max_failures: failures in a row that are tolerated for each actor.
         report: displays a failure to the user.
         num_envs: environments per actor.
-        ahead: environments of a member that may be requested and not yet learned from, which bounds policy lag as
-            in actors/remote/slot.py: at least those of one actor.
-        together: unrolls of several members are requested at once, and their networks evaluated in one call.
+        ahead: limit on a member's environments requested and not yet learned from (at least those of one actor),
+            which bounds policy lag as in actors/remote/slot.py.
+        together: whether unrolls of several members are requested at once, with all networks evaluated in one call.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ThreadPool(InProcess):
         self._streaming = self._over = False
         self._ready: list[Unroll] = []
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[_Made | BaseException] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[_Result | BaseException] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._act, name="actors", daemon=True)
         self._thread.start()
 
@@ -88,7 +88,7 @@ class ThreadPool(InProcess):
         self._weights[weights.member] = weights
         self._schedule.join(weights.member)
         self._unlearned[weights.member] = max(0, self._unlearned[weights.member] - learned)
-        if weights.beginnings != before.beginnings:  # earlier requests will not be learned from
+        if weights.beginnings != before.beginnings:  # unrolls requested earlier are not learned from
             del self._unlearned[weights.member]
         if self._streaming:
             self._send_requests()
@@ -98,14 +98,14 @@ class ThreadPool(InProcess):
         self._send_requests()
         if not self._ready:
             try:
-                self._ready = self._answer(WAIT_SECONDS)
+                self._ready = self._take_result(WAIT_SECONDS)
             except queue.Empty:
                 return None
         return self._ready.pop(0)
 
     def _one_of_each(self, weights: Sequence[Weights]) -> list[Unroll]:
         self._requests.put(_Request(range(self.num_actors), weights))
-        return self._answer(None)
+        return self._take_result(None)
 
     def save(self) -> list[Any]:
         saved = self._actors.save()
@@ -122,7 +122,7 @@ class ThreadPool(InProcess):
             event.synchronize()
 
     def close(self) -> None:
-        self._over = True  # drops requests that have not begun
+        self._over = True  # drop requests that have not begun
         self._requests.put(None)
         self._thread.join()
         self._actors.close()
@@ -134,11 +134,11 @@ class ThreadPool(InProcess):
                 self._requests.put(_Request(numbers, weights))
 
     def _round(self) -> dict[range, list[Weights]]:
-        """Select at most one request per member, of all members with room if they act together, else of one."""
+        """Select at most one request per member: for all members with room if they act together, else for one."""
         requests: dict[range, list[Weights]] = {}
         served: set[int] = set()
         while (self._together or not served) and (
-            member := self._schedule.next(lambda each: each not in served and self._room(each) > 0)
+            member := self._schedule.next(lambda m: m not in served and self._room(m) > 0)
         ) is not None:
             first = self._turns[member]
             numbers = range(first, min(first + self._room(member), self.num_actors))
@@ -149,10 +149,10 @@ class ThreadPool(InProcess):
         return requests
 
     def _room(self, member: int) -> int:
-        """Number of actors that a further request of a member may use."""
+        """Number of actors that another request for a member may use."""
         return (self._ahead - self._unlearned[member]) // self._num_envs
 
-    def _answer(self, seconds: float | None) -> list[Unroll]:
+    def _take_result(self, seconds: float | None) -> list[Unroll]:
         result = self._results.get(timeout=seconds)
         if isinstance(result, BaseException):
             raise result
@@ -169,7 +169,7 @@ class ThreadPool(InProcess):
                 try:
                     with self.still:
                         unrolls = self._actors.unrolls(request.numbers, request.weights)
-                    self._results.put(_Made(unrolls, record_event(self.device)))
+                    self._results.put(_Result(unrolls, record_event(self.device)))
                 except BaseException as problem:
                     self._results.put(problem)
                     return

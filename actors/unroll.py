@@ -1,13 +1,13 @@
-"""The unroll: the data that an actor sends to the learner.
+"""The unroll: the data that an actor sends to the learner, T steps of B environments.
 
-T steps of B environments with one version of the weights. Steps are aligned so that no shift is needed:
+All steps use one version of the weights. They are aligned so that no shift is needed:
 
     step t of env    output of the environment before the agent's t-th action; its reward belongs to action t-1
     step t of agent  the action at that step, with the behavior policy's logits and value
     step T of env    used to bootstrap; it is step 0 of the next unroll of the same environments
 
 Episodes end inside an unroll as in Gymnasium's NEXT_STEP autoreset: the step of the last observation has the
-flag, the action there is ignored, and the next step is the first of a new episode.
+flag, the action at that step is ignored, and the next step is the first of a new episode.
 """
 
 from collections.abc import Callable, Iterable
@@ -46,12 +46,12 @@ class Unroll(NamedTuple):
     """float32 [K, 3 + F]: the K episodes that ended here, with EPISODE_COLUMNS and the environment's own fields."""
     seconds: float  # Wall time of acting in seconds
     stored: tuple[Stored, ...] = ()
-    """Where state and steps are, if this process does not receive them; then they are None here."""
+    """Location of state and steps if this process does not receive them; both are then None."""
 
 
 def _map(function: Callable[..., Tensor], *unrolls: Unroll) -> Unroll:
-    """Apply `function(axis, *leaves)` to the tensors that a learner reads, in a fixed order; finished episodes stay.
-    The axis is the batch axis."""
+    """Apply `function(axis, *leaves)`, with the batch axis, to all tensors that a learner reads, in a fixed order.
+    Finished episodes are unchanged."""
     per_environment, per_step = partial(function, 0), partial(function, 1)
     return unrolls[0]._replace(
         initial_state=map_leaves(per_environment, *(unroll.initial_state for unroll in unrolls)),
@@ -62,7 +62,7 @@ def _map(function: Callable[..., Tensor], *unrolls: Unroll) -> Unroll:
 
 
 def some_environments(unroll: Unroll, chosen: slice | Tensor) -> Unroll:
-    """Select environments of an unroll by a slice or by indices (int64 [K]); indices copy. The result contains the
+    """Select environments of an unroll by a slice, or by indices (int64 [K]), which copies. The result contains the
     finished episodes only for a slice that begins at environment 0."""
     selected = _map(lambda axis, x: x[chosen] if axis == 0 else x[:, chosen], unroll)
     if unroll.stored:
@@ -73,11 +73,11 @@ def some_environments(unroll: Unroll, chosen: slice | Tensor) -> Unroll:
 
 
 def _some_stored(stored: Iterable[Stored], first: int, end: int, _: int) -> tuple[Stored, ...]:
-    """Environments `first` to `end`, counted over all parts."""
+    """Select environments `first` to `end`, counted across all parts."""
     chosen: list[Stored] = []
     for part in stored:
-        own = part._replace(first=part.first + max(first, 0), end=min(part.first + end, part.end))
-        chosen += [own] if own.first < own.end else []
+        selected = part._replace(first=part.first + max(first, 0), end=min(part.first + end, part.end))
+        chosen += [selected] if selected.first < selected.end else []
         first, end = first - (part.end - part.first), end - (part.end - part.first)
     return tuple(chosen)
 
@@ -92,12 +92,12 @@ def join(parts: list[Unroll]) -> Unroll:
     if len(parts) == 1:
         return parts[0]
     whole = _map(lambda axis, *x: torch.cat(x, axis), *parts)
-    stored = tuple(each for part in parts for each in part.stored)
+    stored = tuple(piece for part in parts for piece in part.stored)
     return whole._replace(episodes=torch.cat([part.episodes for part in parts]), stored=stored)
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], unroll: Unroll) -> Unroll:
-    """Replace every tensor that a learner reads, in a fixed order; finished episodes stay."""
+    """Apply a function to every tensor that a learner reads, in a fixed order; finished episodes are unchanged."""
     return _map(lambda _, x: function(x), unroll)
 
 

@@ -1,12 +1,12 @@
 """Actors of several members advance together: at every step one batched call computes the networks of all members.
 
-Weights, recurrent states and outputs of the environments are stacked; none depends on another member's, and each member
-samples its actions with its own random numbers. Results differ from those of `Actor.unroll` by the rounding of matrix
-multiplications. Launching an operation for nine members takes no longer on a GPU than for one; a CPU, limited by
-arithmetic, gains nothing.
+Weights, recurrent states and outputs of the environments are stacked; none depends on those of another member, and each
+member samples its actions with its own random numbers. Results differ from those of `Actor.unroll` only by rounding in
+matrix multiplications. On a GPU, launching an operation for nine members takes no longer than for one; a CPU, limited
+by arithmetic, gains nothing.
 
-On a device several groups of actors take turns at every step, so that the environments of one group step while the
-device computes the networks of another.
+With a separate device, several groups of actors take turns at every step, so that the environments of one group step
+while the device computes the networks of another.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +24,12 @@ from .actor import Actor
 from .packed import fetch
 from .unroll import Unroll
 
-Group = Sequence[tuple[Actor, Weights]]  # Actors of different members, with their weights; all have one unroll length.
+Group = Sequence[tuple[Actor, Weights]]  # Actors of different members, with their weights; unroll lengths are equal
 
 
 def unroll_groups(groups: Mapping[int, Group], failed: Callable[[int, BaseException], None]) -> dict[int, list[Unroll]]:
-    """Return one unroll of every actor of every group, by index of the group, in the order of its actors. A group in
-    which an actor raises an exception is left out; `failed` is called with its index and the exception."""
+    """Return, by index of the group, one unroll of each of its actors, in their order. A group in which an actor raises
+    an exception is left out; `failed` is called with its index and the exception."""
     steps = next(iter(groups.values()))[0][0].unroll_length
     under_way = {number: _GroupUnroll(group) for number, group in groups.items()}
     for t in range(steps + 1):
@@ -48,26 +48,26 @@ def unroll_groups(groups: Mapping[int, Group], failed: Callable[[int, BaseExcept
 
 
 class _GroupUnroll:
-    """Unroll of several actors in progress."""
+    """Unrolls of a group of actors, in progress."""
 
     def __init__(self, group: Group) -> None:
         self._actors = [actor for actor, _ in group]
         self._weights = [weights for _, weights in group]
 
     def begin(self) -> None:
-        """Like `Actor.begin` for all actors."""
-        self._buffers = [actor.begin(own) for actor, own in zip(self._actors, self._weights, strict=True)]
+        """Call `Actor.begin` of all actors."""
+        self._buffers = [actor.begin(weights) for actor, weights in zip(self._actors, self._weights, strict=True)]
         self._networks = _Networks(self._actors) if len(self._actors) > 1 else None
 
     def step_networks(self, t: int) -> None:
-        """Compute all networks at step t; the copy of the actions to the CPU has started when this returns."""
+        """Compute all networks at step t, and start copying the actions to the CPU."""
         pairs = list(zip(self._actors, self._buffers, strict=True))
-        envs = [actor.env_output(own, t) for actor, own in pairs]
+        envs = [actor.env_output(buffers, t) for actor, buffers in pairs]
         if self._networks is None:
-            ((actor, own),) = pairs
-            results = [actor.agent.step(envs[0], actor.state, actor.generator, own.initial)]
+            ((actor, buffers),) = pairs
+            results = [actor.agent.step(envs[0], actor.state, actor.generator, buffers.initial)]
         else:
-            results = self._networks.step(envs, [own.initial for own in self._buffers])
+            results = self._networks.step(envs, [buffers.initial for buffers in self._buffers])
         self._outputs = [output for output, _ in results]
         for actor, (_, state) in zip(self._actors, results, strict=True):
             actor.state = state
@@ -76,12 +76,12 @@ class _GroupUnroll:
     def step_environments(self, t: int) -> None:
         """Step the environments of all actors with the actions of step t."""
         parts = zip(self._actors, self._buffers, self._outputs, self._actions, strict=True)
-        for actor, own, output, action in parts:
-            actor.step_environment(own, t, output, action())
+        for actor, buffers, output, action in parts:
+            actor.step_environment(buffers, t, output, action())
 
     def finish(self) -> list[Unroll]:
-        """Like `Actor.finish` for all actors."""
-        return [actor.finish(own) for actor, own in zip(self._actors, self._buffers, strict=True)]
+        """Call `Actor.finish` of all actors, and return their unrolls."""
+        return [actor.finish(buffers) for actor, buffers in zip(self._actors, self._buffers, strict=True)]
 
 
 class _Networks:
@@ -92,22 +92,22 @@ class _Networks:
 
         self._actors = actors
         self._call = _Respond(actors[0].agent)
-        self._initial: AgentState | None = None  # Initial states of all members, if known
+        self._initial: AgentState | None = None  # Initial states of all members, if available
         self._weights = stack_module_state([_Respond(actor.agent) for actor in actors])  # pyright: ignore[reportArgumentType]
 
     @torch.inference_mode()
     def step(
         self, envs: Sequence[EnvOutput], initial: Sequence[AgentState | None]
     ) -> list[tuple[AgentOutput, AgentState]]:
-        """Like `Agent.step` for every actor, with its own state and generator."""
+        """Compute `Agent.step` for every actor, each with its own state and generator."""
         from torch.func import functional_call, vmap
 
         env = map_leaves(_stack, *envs)
         state = map_state(_stack, *(actor.state for actor in self._actors))
-        features = None  # on a CPU, repeated observations are computed once, before the members' networks
+        features = None  # on a CPU, features of repeated observations are computed once, before the members' networks
         if self._actors[0].device.type == "cpu":
             pairs = zip(self._actors, envs, strict=True)
-            features = torch.stack([actor.agent.features(own.observation) for actor, own in pairs])
+            features = torch.stack([actor.agent.features(part.observation) for actor, part in pairs])
         if self._initial is None and initial[0] is not None:
             self._initial = map_state(_stack, *initial)
 
@@ -125,12 +125,12 @@ class _Networks:
         ]
 
     def _actions(self, logits: Tensor) -> Tensor:
-        """Actions of every member [M, B, ...], sampled with its own generator."""
+        """Choose the actions of all members [M, B, ...]: the best, or samples from each member's own generator."""
         agent = self._actors[0].agent
         if agent.greedy:
             return best(agent.action_spec, logits)
-        own = zip(logits, self._actors, strict=True)
-        noise = torch.stack([noise_like(agent.action_spec, part, actor.generator) for part, actor in own])
+        parts = zip(logits, self._actors, strict=True)
+        noise = torch.stack([noise_like(agent.action_spec, part, actor.generator) for part, actor in parts])
         return sample_with_noise(agent.action_spec, logits, noise)
 
 
@@ -142,7 +142,7 @@ class _Respond(nn.Module):
         self.agent = agent
 
     def forward(self, *inputs: Any) -> tuple[Tensor, Tensor, AgentState]:
-        """Call `Agent.respond` with the same arguments and results."""
+        """Call `Agent.respond` with the same arguments and return its results."""
         return self.agent.respond(*inputs)
 
 

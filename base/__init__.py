@@ -1,1 +1,1 @@
-"""Foundation modules that every other folder may use; they import only the standard library, numpy and numba."""
+"""Foundation modules for all other folders; they import only numpy, numba, psutil and the standard library."""

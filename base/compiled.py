@@ -1,7 +1,7 @@
-"""Functions compiled by numba: rules of the environments and fast routes of the memory cores on a CPU.
+"""Functions compiled by numba: environment rules, and fast routes of the memory cores on a CPU.
 
-Every compiled function of engram is made by one of two decorators: `kernel` for rules of environments, `compiled` for
-the arithmetic of cores. They differ only in numba's options. No other module calls numba's `njit`.
+Two decorators make every compiled function of engram: `kernel` for environment rules and `compiled` for the arithmetic
+of cores. They differ only in their numba options. No other module calls numba's `njit`.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from .sources import stamp
 
 try:
     from numba.core.options import DefaultOptions
-except ImportError:  # moved in this numba; only the documented options are used
+except ImportError:  # moved in this version of numba; only documented options are used
     DefaultOptions = None
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -32,11 +32,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 WAIT_SECONDS = 300.0  # Seconds to wait for another process that compiles the same function
 
 JIT = not numba.config.DISABLE_JIT  # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]
-"""Whether functions are compiled. NUMBA_DISABLE_JIT=1 runs them as Python, to step through them."""
+"""Whether functions are compiled. NUMBA_DISABLE_JIT=1 runs them as Python, so that a debugger can step through them."""
 
 enabled = JIT and os.environ.get("ENGRAM_COMPILED", "1") != "0"
-"""Whether compiled routes and faster multiplications replace equivalent equations of the network.
-With `ENGRAM_COMPILED=0` torch computes the equations as written."""
+"""Whether compiled routes and faster matrix multiplications replace equivalent equations of the network.
+With `ENGRAM_COMPILED=0`, torch computes the equations as written."""
 
 
 def kernel(function: Function) -> Function:
@@ -45,12 +45,12 @@ def kernel(function: Function) -> Function:
     Rules for such functions:
 
     * Everything is inlined into the loop over the batch. An environment's state is a tuple of a dozen arrays;
-      passing it costs more than using it.
-    * No reference counts: numba would update the count of every array of the state in every call, ten times the cost of
-      the rules themselves. So a kernel cannot allocate an array or write `a[i] = b` for arrays (numba may need a
-      copy); it loops over the elements instead, at no cost.
-    * Division by zero and indices outside an array are not checked: neither may occur.
-    * It must also run as Python (NUMBA_DISABLE_JIT=1). There, numpy integers wrap around as in compiled code.
+      passing it would cost more than the computation.
+    * References are not counted: updating the counts of all state arrays in every call would cost ten times as much
+      as the rules. So a kernel cannot allocate an array or assign one array to `a[i]` (numba may need a copy);
+      it loops over the elements instead, at no extra cost.
+    * Division by zero and indices outside an array are not checked; neither may occur.
+    * A kernel must also run as Python (NUMBA_DISABLE_JIT=1), where numpy integers wrap around as in compiled code.
     """
     return _compile(function, forceinline=True, error_model="numpy", _nrt=False)
 
@@ -60,14 +60,14 @@ def compiled(*fastmath: str, inline: bool = False, allocates: bool = True) -> Ca
 
     Rules for such functions:
 
-    * The interpreter's lock is released. Other threads run concurrently, so no two calls may write the same memory.
-    * a * b + c may be rounded once instead of twice. `fastmath` names further optimizations: "reassoc"
-      and "nsz" change the order of a sum, so that the CPU adds several values at once.
-    * A function that other functions call must be `inline`. Otherwise the process that compiles it optimizes it
-      differently from the processes that load it from disk, and results round differently.
-    * Indices outside an array are not checked; shapes are checked before the call.
-    * Without `allocates`, numba counts no references: loops over short rows of arrays take half the time. Such a
-      function cannot create an array.
+    * The GIL is released, so other threads run concurrently: no two concurrent calls may write to the same memory.
+    * a * b + c may be rounded once instead of twice. `fastmath` enables further optimizations: "reassoc"
+      and "nsz" allow sums to be reordered, so that the CPU adds several values at once.
+    * A function called by other compiled functions must be `inline`. Otherwise the process that compiles it optimizes
+      it differently from the processes that load it from disk, and results are rounded differently.
+    * Indices outside an array are not checked; callers check shapes before the call.
+    * With `allocates=False`, numba does not count references: loops over short rows of arrays take half the time.
+      Such a function cannot create an array.
     """
     options: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", *fastmath}, "nogil": True}
     if inline:
@@ -78,9 +78,9 @@ def compiled(*fastmath: str, inline: bool = False, allocates: bool = True) -> Ca
 
 
 @contextlib.contextmanager
-def when_compiling(say: Callable[[], None]) -> Generator[None]:
-    """Call `say` once if this process begins to compile a function inside the `with` statement. Compiled code loaded
-    from disk does not count."""
+def when_compiling(notify: Callable[[], None]) -> Generator[None]:
+    """Call `notify` once if this process starts to compile a function inside the `with` statement. Loading compiled
+    code from disk does not count."""
 
     class Once(event.Listener):
         called = False
@@ -88,7 +88,7 @@ def when_compiling(say: Callable[[], None]) -> Generator[None]:
         def on_start(self, event: Any) -> None:
             if not self.called:
                 self.called = True
-                say()
+                notify()
 
         def on_end(self, event: Any) -> None:
             pass
@@ -98,19 +98,19 @@ def when_compiling(say: Callable[[], None]) -> Generator[None]:
 
 
 def is_kept(function: Callable[..., Any]) -> bool:
-    """Whether the disk cache has compiled code at the location of `function` or its neighbors."""
+    """Whether the disk cache contains code compiled from the folder of `function`."""
     folder = getattr(getattr(function, "_cache", None), "cache_path", None)
     return folder is not None and next(Path(folder).parent.rglob("*.nbi"), None) is not None
 
 
 def _compile(function: Function, **options: Any) -> Function:
-    """`function`, compiled with the options that this version of numba supports."""
+    """Compile `function` with those options that this version of numba supports."""
     if not JIT:
         return np.errstate(over="ignore")(function)
     supported = {name: value for name, value in options.items() if name[0] != "_" or hasattr(DefaultOptions, name)}
     try:
         made: Any = numba.njit(cache=True, **supported)(function)
-    except RuntimeError:  # numba has no writable directory
+    except RuntimeError:  # numba finds no writable directory
         try:
             with _private_cache():
                 made = numba.njit(cache=True, **supported)(function)
@@ -118,12 +118,12 @@ def _compile(function: Function, **options: Any) -> Function:
             return numba.njit(**supported)(function)  # pyright: ignore[reportReturnType]
     file = getattr(getattr(made, "_cache", None), "_cache_file", None)
     if not hasattr(file, "_source_stamp"):
-        # Numba's own stamp covers only the file of the outermost function, so outdated inlined code would run.
+        # Numba's own stamp covers only the file of the outermost function: it would run outdated inlined code.
         return numba.njit(**supported)(function)  # pyright: ignore[reportReturnType]
     file._source_stamp = stamp(function)  # pyright: ignore[reportOptionalMemberAccess]
     for access in ("load_overload", "save_overload"):
         flush: Callable[[], None] = getattr(file, "flush", lambda: None)
-        setattr(made._cache, access, _forgiving(getattr(made._cache, access), flush))
+        setattr(made._cache, access, _tolerate_failures(getattr(made._cache, access), flush))
     made.compile = _once(
         made.compile, Path(made._cache.cache_path) / f"{function.__module__}.{function.__qualname__}.lock"
     )
@@ -134,15 +134,15 @@ def _once(compile_for: Callable[..., Any], path: Path) -> Callable[..., Any]:
     """Compile in one process at a time: processes that start together load what the first one has compiled."""
 
     def wait_and_compile(signature: Any) -> Any:
-        with global_compiler_lock, _locked(path):  # in this order: the process's other threads wait for the first
+        with global_compiler_lock, _lock(path):  # in this order, so that this process's other threads wait too
             return compile_for(signature)
 
     return wait_and_compile
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Generator[None]:
-    """Lock a file, if its folder can be written, unless another process keeps it locked for WAIT_SECONDS."""
+def _lock(path: Path) -> Generator[None]:
+    """Lock a file; continue without the lock if its folder is not writable, or after waiting for WAIT_SECONDS."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def _locked(path: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def _private_cache() -> Generator[None]:
-    """Make numba cache compiled code in a private folder for temporary files. Raises OSError."""
+    """Make numba cache compiled code in a private temporary folder. Raises OSError."""
     settings: Any = numba.config  # pyright: ignore[reportPrivateImportUsage]
     before, settings.CACHE_DIR = settings.CACHE_DIR, str(cache_folder() / "numba")
     try:
@@ -168,9 +168,9 @@ def _private_cache() -> Generator[None]:
         settings.CACHE_DIR = before
 
 
-def _forgiving(access: Callable[..., Any], flush: Callable[[], None]) -> Callable[..., Any]:
-    """Run `access` to compiled code on disk; on failure (full, read-only or damaged disk) load and save nothing. Files
-    of an earlier version may name types that no longer exist; newly compiled code replaces them."""
+def _tolerate_failures(access: Callable[..., Any], flush: Callable[[], None]) -> Callable[..., Any]:
+    """Wrap `access`, which loads or saves compiled code, to do nothing on failure (full, read-only or damaged disk).
+    Files of an earlier version may refer to types that no longer exist; newly compiled code replaces them."""
 
     def attempt(*arguments: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Exception for mistakes of users: a command prints it as one line and exits with its code."""
+"""Exception for users' mistakes, and functions that raise it; a command prints its message and exits with its code."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -7,10 +7,10 @@ MISTAKE, NOT_AVAILABLE = 2, 3  # Exit codes: for a user's mistake, and for a ser
 
 
 class EngramError(ValueError):
-    """Mistake that the user can correct; the message is one line.
+    """Mistake that the user can correct.
 
     Args:
-        message: the name, its value, the allowed values, and the nearest name.
+        message: one line with the name, its value, the allowed values, and the nearest name.
         exit_code: exit code of a command.
     """
 
@@ -27,7 +27,7 @@ def refuse(condition: object, message: str) -> None:
 
 @contextmanager
 def user_errors(what: str = "") -> Generator[None]:
-    """Convert a ValueError or TypeError of the body, which reads a user's values, to EngramError: `what: message`."""
+    """Convert a ValueError or TypeError from the body, which reads user input, to EngramError: `what: message`."""
     try:
         yield
     except (ValueError, TypeError) as problem:
@@ -39,7 +39,7 @@ def user_errors(what: str = "") -> Generator[None]:
 
 @contextmanager
 def library_errors(what: str, *kinds: type[Exception]) -> Generator[None]:
-    """Convert exceptions of these kinds in the body, which calls a library, to EngramError: `what: message`."""
+    """Convert exceptions of these types from the body, which calls a library, to EngramError: `what: message`."""
     try:
         yield
     except EngramError:
@@ -50,7 +50,7 @@ def library_errors(what: str, *kinds: type[Exception]) -> Generator[None]:
 
 @contextmanager
 def file_errors(what: str) -> Generator[None]:
-    """Convert an OSError of the body to EngramError: `what: reason of the operating system`."""
+    """Convert an OSError from the body to EngramError: `what: the operating system's reason`."""
     try:
         yield
     except OSError as problem:

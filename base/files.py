@@ -1,6 +1,6 @@
-"""Files that survive a crash, a full disk or an accidental `rm`: replaced atomically, or appended to by whole records.
+"""Files that survive a crash, a full disk or an accidental `rm`: replaced atomically, or appended to in whole records.
 
-Files of JSON lines are in the order of their steps; rows that a stopped run wrote after its checkpoint are set aside.
+Rows of JSON Lines files are ordered by step; rows that a stopped run wrote after its checkpoint are set aside.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file that contains either all old or all new content, even after a power failure. Raises OSError."""
+    """Replace a file's content: even after a power failure, it is entirely old or entirely new. Raises OSError."""
     aside = path.with_name(f".{path.name}.new")
     try:
         with aside.open("wb") as file:
@@ -38,7 +38,7 @@ class AppendedFile:
 
     Args:
         name: returns the file's path; called again when the file has been removed.
-        first: returns the first bytes of an empty file.
+        first: returns the bytes with which a new file begins.
     """
 
     def __init__(self, name: Callable[[], Path], first: Callable[[], bytes] = bytes) -> None:
@@ -47,7 +47,7 @@ class AppendedFile:
         self._file: int | None = None
 
     def append(self, record: bytes) -> None:
-        """Write a record through to the operating system. Raises OSError and leaves the file unchanged."""
+        """Write a record without buffering it. On failure, raise OSError and leave the file unchanged."""
         file = self._open()
         end = os.fstat(file).st_size
         rest = record if end else self._first() + record
@@ -77,8 +77,7 @@ class AppendedFile:
 def abandon_after(file: Path, step: int) -> dict[str, Any] | None:
     """Move rows after `step` and partial rows left by crashes from `x.jsonl` to `x.abandoned.jsonl`.
 
-    The moved rows are synced before this file is replaced. Returns the last remaining row, or None. Raises
-    OSError.
+    The moved rows are synced before `file` is replaced. Returns the last remaining row, or None. Raises OSError.
     """
     if not file.exists():
         return None
@@ -104,7 +103,7 @@ def abandon_after(file: Path, step: int) -> dict[str, Any] | None:
 
 
 def parsed_row(line: bytes) -> dict[str, Any] | None:
-    """A row, or None if the line is not a complete row; a crash may leave half a row, or two halves on one line."""
+    """Parse a row; None if the line is not a complete row: a crash may leave half a row, or two halves on one line."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

@@ -11,14 +11,14 @@ from .messages import size_in_words
 
 V1 = ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 V2 = ("", "memory.max", "memory.current", "inactive_file")
-"""Names in the two versions of cgroups: folder below /sys/fs/cgroup, limit, usage, and file pages counted as free."""
+"""Names in the two cgroup versions: folder in /sys/fs/cgroup, limit, usage, and file pages that count as free."""
 
 
 class Memory(NamedTuple):
     """Memory limit in bytes."""
 
     total: int
-    free: int  # Part of it that new processes can use
+    free: int  # Bytes that new processes can use
     owner: str = "this machine has"  # Subject and verb of a message about the limit
 
     def __str__(self) -> str:
@@ -26,7 +26,7 @@ class Memory(NamedTuple):
 
 
 def memory(root: Path = Path("/")) -> Memory:
-    """Smallest of all limits, with the smallest free memory among them.
+    """Return the smallest of all limits, with the smallest amount of free memory among them.
 
     Args:
         root: directory that contains `proc` and `sys`.
@@ -37,7 +37,7 @@ def memory(root: Path = Path("/")) -> Memory:
 
 
 def address_space() -> Iterator[Memory]:
-    """Limit of this process's address space (`ulimit -v`), if any."""
+    """Yield the limit of this process's address space (`ulimit -v`), if any."""
     with suppress(ImportError, psutil.Error):  # Windows has no module `resource`
         import resource
 
@@ -47,13 +47,13 @@ def address_space() -> Iterator[Memory]:
 
 
 def own_memory() -> tuple[int, int]:
-    """Resident bytes of this process, and the part that no other process shares."""
+    """Resident bytes of this process, and those of them that it shares with no other process."""
     usage = psutil.Process().memory_full_info()
     return usage.rss, usage.uss
 
 
 def _cgroups(root: Path) -> Iterator[Memory]:
-    """Limits of this process's cgroup and those above it, in both versions of cgroups."""
+    """Yield the limits of this process's cgroup and its ancestors, in both cgroup versions."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
@@ -61,7 +61,7 @@ def _cgroups(root: Path) -> Iterator[Memory]:
         mount, limit, usage, cache = V1 if controllers else V2
         group = Path(path.lstrip("/"))
         for folder in [root / "sys/fs/cgroup" / mount / parent for parent in (group, *group.parents)]:
-            with suppress(OSError, ValueError):  # in a container the folder may be missing; "max" is no limit
+            with suppress(OSError, ValueError):  # a container may lack the folder; "max" means no limit
                 total = int((folder / limit).read_text())
                 pages = dict(entry.split() for entry in _lines(folder / "memory.stat"))
                 free = total - int((folder / usage).read_text()) + int(pages.get(cache, 0))

@@ -1,4 +1,4 @@
-"""Parts of messages, and checks that raise them: a name, its value, the allowed values, the nearest name."""
+"""Parts of error messages, and checks that raise them: a name, its value, the allowed values, the nearest names."""
 
 import difflib
 import math
@@ -62,22 +62,22 @@ SEEDS = Span(0, 2**64 - 1)  # Allowed seeds of a run; torch accepts them too
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
-def nearest(word: object, allowed: Iterable[str], count: int = 3) -> str:
-    """The allowed names most similar to `word`, separated by commas; all names if none is similar."""
+def nearest(name: object, allowed: Iterable[str], count: int = 3) -> str:
+    """List the allowed names most similar to `name`, separated by commas; if none is similar, the first MANY names."""
     names = list(allowed)
-    near = difflib.get_close_matches(str(word), names, n=count)
+    near = difflib.get_close_matches(str(name), names, n=count)
     if near or len(names) <= MANY:
-        return ", ".join(near or names) or "(there is none)"
+        return ", ".join(near or names) or "(none)"
     return ", ".join(names[:MANY]) + f" and {len(names) - MANY} others"
 
 
-def advice(word: object, allowed: Iterable[str], count: int = 3) -> str:
-    """End of a message about an unknown name: the similar names, or all names that exist."""
+def advice(name: object, allowed: Iterable[str], count: int = 3) -> str:
+    """End of a message about an unknown name: the similar names, or else the available ones."""
     names = list(allowed)
-    near = difflib.get_close_matches(str(word), names, n=count)
+    near = difflib.get_close_matches(str(name), names, n=count)
     if near:
         return f"did you mean: {', '.join(near)}?"
-    return f"there are: {nearest(word, names)}" if names else "there is none"
+    return f"available: {nearest(name, names)}" if names else "none available"
 
 
 OTHER_NAMES = {
@@ -108,7 +108,7 @@ OTHER_NAMES = {
     "env_name": "env",
     "environment": "env",
 }
-"""Settings of a run by their names in other libraries, for advice on unknown names."""
+"""Settings of a run by their names in other libraries, to suggest them for unknown names."""
 
 
 def check_name(kind: str, name: object, allowed: Iterable[str]) -> None:
@@ -127,16 +127,16 @@ def check_keys(owner: str, kind: str, keys: Iterable[object], allowed: Iterable[
 
 
 def check_new_file(name: str, path: str, ending: str = "") -> None:
-    """Raise EngramError naming the parameter if `path` is a directory, has another ending or lacks its directory."""
+    """Raise EngramError with `name` if `path` is a directory, has another ending, or is in a missing directory."""
     file = Path(path)
     refuse(path and file.is_dir(), f"{name} is {path!r}, which is a directory; expected: a file")
     if path and not path.lower().endswith(ending):
-        raise EngramError(f"{name} is {path!r}; allowed: a name that ends in {ending}, the format of the file")
+        raise EngramError(f"{name} is {path!r}; allowed: a name that ends in {ending}, the file format")
     refuse(not file.parent.is_dir(), f"{name} is {path!r}; there is no directory {str(file.parent)!r}")
 
 
 def check_choice(name: str, value: object, allowed: Sequence[Any]) -> None:
-    """Raise EngramError naming the parameter, its value and the choices unless `value` is one of `allowed`."""
+    """Raise EngramError with the name, the value and the choices unless `value` is one of `allowed`."""
     if not any(value == choice and isinstance(value, type(choice)) for choice in allowed):
         raise EngramError(f"{name} is {value!r}; allowed: {', '.join(repr(choice) for choice in allowed)}")
 
@@ -145,19 +145,19 @@ def check_choice(name: str, value: object, allowed: Sequence[Any]) -> None:
 
 
 def check_range(name: str, value: object, low: float | None, high: float | None = None) -> None:
-    """Raise EngramError naming the parameter, its value and its range unless it is finite and inside low..high."""
+    """Raise EngramError with the name, the value and the range unless `value` is finite and inside low..high."""
     check_span(name, value, Span(low, high))
 
 
-def check_span(name: str, value: object, span: Span, words: Sequence[str] = ()) -> None:
-    """`check_range` for a Span or one of several words."""
-    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not (span.holds(value) if number else value in words):  # pyright: ignore[reportArgumentType]
-        raise EngramError(f"{name} is {value!r}; allowed: {', '.join([*words, str(span)])}")
+def check_span(name: str, value: object, span: Span, choices: Sequence[str] = ()) -> None:
+    """Raise EngramError like `check_range` unless `value` is inside `span` or one of the texts in `choices`."""
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not (span.holds(value) if is_number else value in choices):  # pyright: ignore[reportArgumentType]
+        raise EngramError(f"{name} is {value!r}; allowed: {', '.join([*choices, str(span)])}")
 
 
 def check_finite(value: Any, name: str = "") -> None:
-    """Raise EngramError naming the first value in a configuration that is nan or infinite."""
+    """Raise EngramError naming the first nan or infinite value in a configuration."""
     if is_dataclass(value):
         for entry in fields(value):
             check_finite(getattr(value, entry.name), f"{name}.{entry.name}" if name else entry.name)
@@ -172,26 +172,26 @@ def check_finite(value: Any, name: str = "") -> None:
 
 
 def check_integer(name: str, value: object, low: int | None, high: int | None = None) -> None:
-    """`check_range` for an integer; without `high` it is at most LARGEST."""
+    """Raise EngramError unless `value` is an integer in low..high; LARGEST is the limit if `high` is None."""
     check_whole(name, value, low, high)
     if high is None:
         check_whole(name, value, low, LARGEST)
 
 
 def check_whole(name: str, value: object, low: int | None, high: int | None = None) -> None:
-    """`check_range` for an integer of any size, such as a seed."""
+    """Raise EngramError unless `value` is an integer in low..high, with no limit if `high` is None, as for seeds."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
         raise EngramError(f"{name} is {value!r}; expected an integer")
     refuse(not Span(low, high).holds(int(value)), f"{name} is {value!r}; allowed: {Span(low, high)}")
 
 
 def check_flag(name: str, value: object) -> None:
-    """Raise EngramError naming the parameter and its value unless it is True or False."""
+    """Raise EngramError with the name and the value unless it is True or False."""
     refuse(not isinstance(value, bool | np.bool_), f"{name} is {value!r}; allowed: True, False")
 
 
 def low_high(name: str, value: Any, low: int | None, high: int | None) -> tuple[int, int]:
-    """Range of a parameter given as one value or as (smallest, largest); both inside low..high."""
+    """Return the range of a parameter given as one value or as (smallest, largest), both inside low..high."""
     ends = tuple(value) if isinstance(value, Sequence) else (value, value)
     whole = [int(end) for end in ends if isinstance(end, int | np.integer) and not isinstance(end, bool)]
     if len(ends) != 2 or len(whole) != 2 or whole[0] > whole[1]:
@@ -202,11 +202,11 @@ def low_high(name: str, value: Any, low: int | None, high: int | None) -> tuple[
 
 
 def check_numbers(name: str, values: Any, length: int, n: int) -> NDArray[Any]:
-    """`values` as an integer array [length], each in 0..n-1. Raises ValueError naming them otherwise."""
+    """Return `values` as an integer array [length], all in 0..n-1. Raises EngramError with `name` otherwise."""
     array = np.asarray(values)
     if array.shape != (length,) or not np.issubdtype(array.dtype, np.integer):
         raise EngramError(f"{name} is {values!r}; expected {length} integers")
-    refuse(((array < 0) | (array >= n)).any(), f"{name} is {values!r}; allowed: numbers in 0..{n - 1}")
+    refuse(((array < 0) | (array >= n)).any(), f"{name} is {values!r}; allowed: integers in 0..{n - 1}")
     return array
 
 
@@ -232,7 +232,7 @@ def calling(what: str, call: Callable[[], T], outside: Sequence[Path], passing: 
             for frame in traceback.extract_tb(problem.__traceback__)
             if frame.filename != __file__
             and not frame.filename.startswith("<frozen")
-            and not any(Path(frame.filename).is_relative_to(place) for place in outside)
+            and not any(Path(frame.filename).is_relative_to(folder) for folder in outside)
         ]
         frames = "".join(traceback.format_list(user_frames)).rstrip()
         message = f"{what} raised {type(problem).__name__}: {problem}"
@@ -242,17 +242,17 @@ def calling(what: str, call: Callable[[], T], outside: Sequence[Path], passing: 
 # -- readable quantities -----------------------------------------------------------------------------------------------
 
 
-def size_in_words(number: float) -> str:
-    """Bytes with three digits: 950 B, 12.3 kB, 4.56 MB, 2 TB."""
+def size_in_words(size: float) -> str:
+    """Format bytes with three digits: 950 B, 12.3 kB, 4.56 MB, 2 TB."""
     units = ["B", "kB", "MB", "GB", "TB", "PB"]
-    while len(units) > 1 and number >= 999.5:
-        number /= 1000
+    while len(units) > 1 and size >= 999.5:
+        size /= 1000
         del units[0]
-    return f"{number:.3g} {units[0]}" if number < 999.5 else f"{number:,.0f} {units[0]}"
+    return f"{size:.3g} {units[0]}" if size < 999.5 else f"{size:,.0f} {units[0]}"
 
 
 def duration_in_words(seconds: float) -> str:
-    """Duration in its two largest units: 8 s, 3 min 20 s, 5 h 2 min, 4 days 1 h."""
+    """Format a duration in its two largest units: 8 s, 3 min 20 s, 5 h 2 min, 4 days 1 h."""
     whole = round(seconds)
     minutes, hours, days = whole // 60, whole // 3600, whole // 86400
     if minutes < 1:

@@ -1,4 +1,4 @@
-"""Folders of the current user: the home directory if it is writable, else private folders for temporary files."""
+"""Folders of the current user: the home directory if it is writable, else private temporary folders."""
 
 import os
 import stat
@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def writable_home() -> Path | None:
-    """The home directory; None where the user has no writable one, as in many containers."""
+    """Return the home directory; None if the user has no writable one, as in many containers."""
     home = Path(os.path.expanduser("~"))  # Path.home() raises for a user missing from /etc/passwd
     return home if home.is_absolute() and os.access(home, os.W_OK | os.X_OK) else None
 
 
 def private_folder(name: str, parent: str | None = None) -> Path:
-    """Create a folder `NAME-UID` that no other user can read or write, unless it exists.
+    """Return the folder `NAME-UID`, created if missing, which no other user can read or write.
 
     Args:
         name: name without the user id.
@@ -21,7 +21,7 @@ def private_folder(name: str, parent: str | None = None) -> Path:
 
     Raises:
         PermissionError: the name belongs to another user's folder or to a file.
-        OSError: it cannot be created.
+        OSError: the folder cannot be created.
     """
     folder = Path(parent or tempfile.gettempdir()) / f"{name}-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -33,5 +33,5 @@ def private_folder(name: str, parent: str | None = None) -> Path:
 
 
 def cache_folder() -> Path:
-    """Private folder for caches where the home directory is not writable. Raises OSError."""
+    """Return the private folder for caches used if the home directory is not writable. Raises OSError."""
     return private_folder("engram-cache")

@@ -15,11 +15,11 @@ from typing import NoReturn
 
 import psutil
 
-HEAP_BYTES = 2**30  # Size by which the heap grows at once; only addresses are reserved until the memory is used
+HEAP_BYTES = 2**30  # Bytes by which the heap grows in advance; only addresses are reserved until the memory is used
 KEPT_BYTES = 2**31 - 1
 """Free memory at the top of the heap that is not returned to the system: the largest value glibc accepts."""
 LARGEST_HEAP_BLOCK = 2**25
-"""Blocks up to this size (the largest glibc allows) come from the heap, which can keep them when they are freed."""
+"""Largest block that comes from the heap, which can keep it when it is freed: the largest value glibc accepts."""
 HUGE_PAGE = 2**21
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -28,7 +28,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def shell_command(name: str) -> str:
-    """Command of this Python environment for a shell: its name, or its path if PATH does not contain it."""
+    """Shell command `name` of this Python environment: the name, or a path if the name would not run this command."""
     installed, other = Path(sys.executable).with_name(name), shutil.which(name)
     if not installed.exists() or (other is not None and os.path.samefile(other, installed)):
         return name
@@ -41,7 +41,7 @@ def num_cores() -> int:
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """Process `pid` and its descendants; empty if it has ended."""
+    """Return process `pid` and its descendants; an empty list if the process has ended."""
     with suppress(psutil.Error):
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
@@ -62,24 +62,24 @@ def end_with_parent() -> None:
 
 
 def tree_memory(pid: int) -> int:
-    """Resident bytes of process `pid` and its descendants, each shared page counted once; 0 if it has ended.
+    """Resident bytes of process `pid` and its descendants; 0 if it has ended.
 
-    The proportional set size is summed, so Ray's object store, which all of them map, counts once. Where the
-    system lacks it, the unique set size is used.
+    Proportional set sizes are summed, so Ray's object store, which all of them map, counts once. Systems without
+    this measure use the unique set size.
     """
     total = 0
     for process in tree(pid):
-        with suppress(psutil.Error):  # it has ended
+        with suppress(psutil.Error):  # the process has ended
             memory = process.memory_full_info()
             total += getattr(memory, "pss", memory.uss)
     return total
 
 
 def keep_freed_memory() -> bool:
-    """Let the C library keep freed memory for the next step; False where there is no glibc.
+    """Let glibc keep freed memory for the next step; return False without glibc.
 
-    By default it returns the activations of a step to the system and requests them again at the next one, a
-    page fault per 4 KiB: a third of the time of a memory core's step for 128 environments.
+    By default, glibc returns the memory of a step's activations to the system and requests it again for the next step,
+    with a page fault per 4 KiB. This takes a third of the time of a memory core's step for 128 environments.
     """
     mallopt = getattr(_libc(), "mallopt", None)
     if mallopt is None:
@@ -89,10 +89,10 @@ def keep_freed_memory() -> bool:
 
 
 def use_huge_pages() -> bool:
-    """Use pages of 2 MiB for the heap's next gigabyte; False where the system has none available.
+    """Use 2 MiB pages for the heap's next gigabyte; return False if the system has none.
 
-    The CPU caches the addresses of a few thousand pages. Looking up one of 4 KiB costs most in a virtual machine,
-    whose page tables are nested: small operations of a memory core took up to four times as long there.
+    The CPU caches the addresses of a few thousand pages. Other lookups are slowest in a virtual machine, whose page
+    tables are nested: with 4 KiB pages, small operations of a memory core took up to four times as long there.
     """
     libc = _libc()
     if libc is None or not Path("/sys/kernel/mm/transparent_hugepage").exists():
@@ -111,7 +111,7 @@ def use_huge_pages() -> bool:
 
 @functools.cache
 def on_intel() -> bool:
-    """Whether the CPU is made by Intel, as far as the system reports it."""
+    """Whether the system reports an Intel CPU."""
     try:
         return "GenuineIntel" in Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -123,22 +123,22 @@ def _libc() -> ctypes.CDLL | None:
 
 
 def leave_at_once(code: int) -> NoReturn:
-    """End this process without Ray's clean-up, which could block forever. The orphan clean-up ends its child processes.
-    Killing them here first would alert Ray's threads in this process, which might end it with another exit code."""
+    """Exit without Ray's cleanup, which could block forever. The cleanup of orphans ends the child processes.
+    Killing them here first would alert Ray's threads in this process, which might exit with another code."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def interface(address: str) -> str:
-    """Name of this machine's network interface with this address; empty if there is none."""
+    """Name of this machine's network interface with `address`; empty if there is none."""
     interfaces = psutil.net_if_addrs().items()
-    return next((name for name, own in interfaces if any(each.address == address for each in own)), "")
+    return next((name for name, entries in interfaces if any(entry.address == address for entry in entries)), "")
 
 
 @contextmanager
 def environment(**values: str) -> Generator[None]:
-    """Temporarily set environment variables that are not set yet; empty values are left out."""
+    """Temporarily set environment variables that are not set yet; ignore empty values."""
     new = {name: value for name, value in values.items() if value and name not in os.environ}
     os.environ.update(new)
     try:

@@ -1,4 +1,4 @@
-"""Classes by name: engram's own, entry points of third parties, and `module:Class`."""
+"""Classes by name: engram's own, third-party entry points, and `module:Class`."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +17,9 @@ class Registry(Generic[T]):
     """Classes of one kind.
 
     Args:
-        kind: noun in messages, such as core.
+        kind: noun for messages, such as "core".
         base: their base class.
-        own: `module:Class` relative to `package`, by name. Entry points are in the group `engram.<kind>s`.
+        own: `module:Class` relative to `package`, by name. Third-party entry points are in the group `engram.<kind>s`.
         outside: folders whose frames do not belong to the user.
     """
 
@@ -34,7 +34,7 @@ class Registry(Generic[T]):
         return sorted({*self.own, *(point.name for point in entry_points(group=self.group))})
 
     def find(self, name: str) -> type[T]:
-        """The class of a registered name or `module:Class`. Raises EngramError with the nearest names."""
+        """Load the class of a registered name or `module:Class`. Raises EngramError with the nearest names."""
         module, colon, attribute = self.own.get(name, name).partition(":")
         if name in self.own:
             return getattr(importlib.import_module(module, self.package), attribute)
@@ -46,6 +46,6 @@ class Registry(Generic[T]):
             loaded: Any = calling(f"importing {self.kind} {name}", load, self.outside, (ImportError,))
             loaded = loaded if point else getattr(loaded, attribute)
         if not (isinstance(loaded, type) and issubclass(loaded, self.base)):
-            place = f"{self.base.__module__}.{self.base.__qualname__}"
-            raise EngramError(f"{self.kind} {name!r} is not a subclass of {place}")
+            base = f"{self.base.__module__}.{self.base.__qualname__}"
+            raise EngramError(f"{self.kind} {name!r} is not a subclass of {base}")
         return loaded

@@ -1,4 +1,4 @@
-"""Settings declared once, as a field of a configuration: default, docstring, and everything else in its metadata."""
+"""Settings, each declared once as a field of a configuration: default, docstring, and the rest in its metadata."""
 
 import functools
 from collections.abc import Iterator
@@ -24,43 +24,43 @@ def setting(
         allowed: bounds of a numeric value. Bounds and Literal types are checked when a configuration is created.
         resumable: whether `--resume` may change it.
         passive: whether it has no effect on learning, so that it is not reported as a difference between runs.
-        file: required file name ending where the value is a path to write; "" for other values.
+        file: required ending of a value that is the path of a file to write ("" for any); None for other values.
     """
     declared = {"allowed": allowed, "resumable": resumable, "passive": passive, "file": file}
     return field(default=default, metadata=declared)
 
 
 class Settings:
-    """Base class of configuration dataclasses; a configuration is checked when it is created. Raises EngramError."""
+    """Base class of configuration dataclasses, which are checked when they are created. Raises EngramError."""
 
     prefix: ClassVar[str] = ""
-    """Written before the names of settings in messages, such as "pbt."."""
+    """Prefix of setting names in messages, such as "pbt."."""
 
     def __post_init__(self) -> None:
-        words = _words(type(self))
+        choices = _choices(type(self))
         for entry in fields(self):  # pyright: ignore[reportArgumentType]
             name, allowed = self.prefix + entry.name, entry.metadata.get("allowed")
             value: Any = getattr(self, entry.name)
             if allowed is not None and value is not None:
-                check_span(name, value, allowed if isinstance(allowed, Span) else Span(*allowed), words[entry.name])
-            elif words[entry.name]:
-                check_choice(name, value, words[entry.name])
+                check_span(name, value, allowed if isinstance(allowed, Span) else Span(*allowed), choices[entry.name])
+            elif choices[entry.name]:
+                check_choice(name, value, choices[entry.name])
             if (ending := entry.metadata.get("file")) is not None:
                 check_new_file(name, str(value), ending)
 
 
 @functools.cache
-def _words(config: type) -> dict[str, tuple[Any, ...]]:
-    """Values in the Literal of each setting, or in that of a union with numbers."""
-    words: dict[str, tuple[Any, ...]] = {}
+def _choices(config: type) -> dict[str, tuple[Any, ...]]:
+    """Values of each setting's Literal type, which may be part of a union with a numeric type."""
+    choices: dict[str, tuple[Any, ...]] = {}
     for name, hint in get_type_hints(config).items():
         parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        words[name] = tuple(word for part in parts if get_origin(part) is Literal for word in get_args(part))
-    return words
+        choices[name] = tuple(value for part in parts if get_origin(part) is Literal for value in get_args(part))
+    return choices
 
 
 def declared(config: Any, what: str, prefix: str = "") -> Iterator[str]:
-    """Dotted names of the settings of a configuration and its parts that are `resumable` or `passive`."""
+    """Yield the dotted names of all settings, nested ones included, that are `what`: "resumable" or "passive"."""
     for entry in fields(config):
         value = getattr(config, entry.name)
         if is_dataclass(value):

@@ -1,4 +1,4 @@
-"""Source files that a compiled function depends on; a change in any of them invalidates its compiled code on disk."""
+"""Source files on which a compiled function depends; a change in any of them invalidates its compiled code on disk."""
 
 import ast
 import contextlib
@@ -14,8 +14,8 @@ from typing import Any
 def stamp(function: Callable[..., Any]) -> str:
     """Hash of all files that `function` may be compiled from.
 
-    These are its own file and all files of engram or of the module's package that its module imports, directly or not:
-    functions are inlined from them and constants are frozen.
+    These are its own file and all files of engram, of its package or in its folder that its module imports, directly
+    or indirectly: functions are inlined from them, and their constants are compiled in.
     """
     files = {function.__code__.co_filename: None, **dict.fromkeys(sources(function.__module__))}
     content = hashlib.sha256()
@@ -32,7 +32,7 @@ def _content(file: str) -> bytes:
 
 @functools.cache
 def sources(module: str) -> tuple[str, ...]:
-    """Files of `module` and of all related modules that it imports, directly or not."""
+    """Files of `module` and of all related modules that it imports, directly or indirectly."""
     files: dict[str, str] = {}
     waiting = [module]
     while waiting:
@@ -45,14 +45,14 @@ def sources(module: str) -> tuple[str, ...]:
 
 
 def _is_near(name: str, module: str) -> bool:
-    """Whether a module is engram's, of the same package as `module`, or in the same directory."""
+    """Whether a module belongs to engram or the package of `module`, or is in the same directory."""
     tops = {__name__.partition(".")[0], module.partition(".")[0]}
-    places = [getattr(sys.modules.get(each), "__file__", None) or each for each in (name, module)]
-    return name.partition(".")[0] in tops or Path(places[0]).parent == Path(places[1]).parent
+    files = [getattr(sys.modules.get(key), "__file__", None) or key for key in (name, module)]
+    return name.partition(".")[0] in tops or Path(files[0]).parent == Path(files[1]).parent
 
 
 def _imports(name: str, file: str) -> Iterator[str]:
-    """Names that may be modules imported by a module; names of objects inside those modules are included."""
+    """Yield names imported by a module: modules, or objects inside them, which cannot always be distinguished."""
     package = getattr(sys.modules[name], "__package__", None) or ""
     for node in ast.walk(ast.parse(Path(file).read_bytes())):
         if isinstance(node, ast.Import):
@@ -60,7 +60,7 @@ def _imports(name: str, file: str) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             origin = "." * node.level + (node.module or "")
             origin = importlib.util.resolve_name(origin, package) if node.level else origin
-            # `from package import module` runs the package's __init__, but compiles nothing of it into this module
+            # `from package import module` runs the package's __init__, but this module's code contains nothing of it
             inside = [f"{origin}.{alias.name}" for alias in node.names]
-            modules = [each for each in inside if each in sys.modules]
+            modules = [path for path in inside if path in sys.modules]
             yield from (modules or [origin])

@@ -7,10 +7,10 @@ from typing import Any
 
 
 class StopFlag:
-    """Turns a signal into a request to stop after the current update; a second SIGINT interrupts at once.
+    """Flag that a signal sets to request a stop after the current update; a second SIGINT interrupts at once.
 
     Args:
-        signals: handled inside the `with` statement, which may be nested. Only the main thread handles signals.
+        signals: signals to handle inside the `with` statement, which may be nested; () outside the main thread.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -22,23 +22,23 @@ class StopFlag:
 
     @classmethod
     def of_a_command(cls) -> "StopFlag":
-        """A flag for all signals, for the main thread."""
+        """Return a flag for all signals in the main thread, for none in other threads."""
         return cls(cls.SIGNALS if threading.current_thread() is threading.main_thread() else ())
 
     def __enter__(self) -> "StopFlag":
-        self._previous.append({number: signal.signal(number, self._note) for number in self._signals})
+        self._previous.append({signum: signal.signal(signum, self._note) for signum in self._signals})
         return self
 
     def renew(self) -> None:
         """Reinstall the handlers after a library has replaced them."""
-        for number in self._signals:
-            signal.signal(number, self._note)
+        for signum in self._signals:
+            signal.signal(signum, self._note)
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.pop().items():
-            signal.signal(number, handler)
+        for signum, handler in self._previous.pop().items():
+            signal.signal(signum, handler)
 
-    def _note(self, number: int, _: FrameType | None) -> None:
-        if self.reason and number == signal.SIGINT:
+    def _note(self, signum: int, _: FrameType | None) -> None:
+        if self.reason and signum == signal.SIGINT:
             raise KeyboardInterrupt
-        self.reason = signal.Signals(number).name
+        self.reason = signal.Signals(signum).name

@@ -1,4 +1,4 @@
-"""Units in users' values: durations such as `90s`, `10m` and `2h`, counts such as `20k`, `1.5M` and `1B`."""
+"""Units in user input: durations such as `90s`, `10m` and `2h`, counts such as `20k`, `1.5M` and `1B`."""
 
 import contextlib
 import math
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 else:
 
     class Seconds(float):
-        """Type of a field that is a duration; a value without a unit is in seconds."""
+        """Type of fields for durations; a value without a unit is in seconds."""
 
     class Minutes(float):
-        """Type of a field that is a duration; a value without a unit is in minutes."""
+        """Type of fields for durations; a value without a unit is in minutes."""
 
 
 DURATIONS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}  # Seconds of each unit of time
 COUNTS = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9}
-_UNIT, _WORDS = {Seconds: "s", Minutes: "m"}, {"s": "seconds", "m": "minutes"}
+_UNIT, _UNIT_NAMES = {Seconds: "s", Minutes: "m"}, {"s": "seconds", "m": "minutes"}
 _QUANTITY = re.compile(r"\s*([-+]?[\d._]+(?:[eE][-+]?\d+)?)\s*([a-zA-Z]*)\s*")
 
 
@@ -29,7 +29,7 @@ def is_duration(kind: Any) -> bool:
 
 
 def count(text: str) -> int:
-    """Parse an integer, also written like 20k, 1.5M, 2e6 or 1_000_000. Raises ValueError."""
+    """Parse an integer, which may be written as 20k, 1.5M, 2e6 or 1_000_000. Raises ValueError."""
     with contextlib.suppress(ValueError):
         return int(text)
     value = _quantity(text, COUNTS)
@@ -47,12 +47,12 @@ def number(text: str) -> float:
 
 
 def duration(text: str, kind: Any) -> float:
-    """Parse a duration in the unit of its field's type (Seconds or Minutes), with or without unit; raise ValueError."""
-    own = _UNIT[kind]
-    value = _quantity(text, {"": DURATIONS[own], **DURATIONS})
+    """Parse a duration, with or without a unit, into that of its type (Seconds or Minutes). Raises ValueError."""
+    unit = _UNIT[kind]
+    value = _quantity(text, {"": DURATIONS[unit], **DURATIONS})
     if value is None:
-        raise ValueError(f"{text!r} is not a duration; allowed: 90s, 10m, 2h, 1d, or a number of {_WORDS[own]}")
-    return value / DURATIONS[own]
+        raise ValueError(f"{text!r} is not a duration; allowed: 90s, 10m, 2h, 1d, or a number of {_UNIT_NAMES[unit]}")
+    return value / DURATIONS[unit]
 
 
 def in_words(value: Any, kind: Any = None) -> str:
@@ -67,7 +67,7 @@ def in_words(value: Any, kind: Any = None) -> str:
 
 
 def _quantity(text: str, units: dict[str, Any]) -> float | None:
-    """Value before the unit times the unit; None if the text cannot be parsed or is not finite."""
+    """Parse a value and multiply it by its unit; None if the text cannot be parsed or the result is not finite."""
     match = _QUANTITY.fullmatch(text)
     try:
         if match and match[2] in units:
@@ -77,6 +77,6 @@ def _quantity(text: str, units: dict[str, Any]) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    # 1.1 * 10**6 is not an integer in floating point; as a decimal fraction it is.
+    # 1.1 * 10**6 is not an integer in floating point, so the product is rounded.
     value = round(value * factor, 6) if factor != 1 else value
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Names for the array types that environments exchange, zeroed state, and checks of what environments return."""
+"""Types of the arrays that environments exchange, zeroed states, and the error for invalid values."""
 
 import inspect
 from collections.abc import Callable
@@ -15,12 +15,12 @@ Observation: TypeAlias = Array | dict[str, "Observation"]
 
 
 class ContractError(ValueError):
-    """An environment returned a value that contradicts its declarations. A new environment would do the same."""
+    """Raised when an environment returns a value that contradicts its declarations; a new one would do the same."""
 
 
 def zeroed(kind: Callable[..., T], num_envs: int, **fields: Any) -> T:
-    """A state of zeros, a NamedTuple of arrays [N, ...]: a field is int64 [N] unless `fields` has its type, or (type,
-    *shape); `random` is uint64, `over` and `solved` are bool."""
+    """Create a state of zeros, a NamedTuple of arrays [N, ...]. A field is int64 [N] unless `fields` contains its type,
+    or (type, *shape); `random` is uint64, `over` and `solved` are bool."""
     types = {"random": np.uint64, "over": np.bool_, "solved": np.bool_} | fields
     forms = [types.get(name, np.int64) for name in inspect.signature(kind).parameters]
     forms = [form if isinstance(form, tuple) else (form,) for form in forms]
@@ -28,8 +28,8 @@ def zeroed(kind: Callable[..., T], num_envs: int, **fields: Any) -> T:
 
 
 def check_cell(name: str, cell: Any) -> tuple[int, int]:
-    """The cell (row, col) of a level. Raises ValueError unless it is two integers."""
-    numbers = np.asarray(cell)
-    if numbers.shape != (2,) or not np.issubdtype(numbers.dtype, np.integer):
+    """Return a cell of a level as (row, col). Raises ValueError unless it consists of two integers."""
+    values = np.asarray(cell)
+    if values.shape != (2,) or not np.issubdtype(values.dtype, np.integer):
         raise ValueError(f"{name} is {cell!r}; expected two integers, (row, col)")
-    return int(numbers[0]), int(numbers[1])
+    return int(values[0]), int(values[1])

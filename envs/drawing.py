@@ -1,6 +1,6 @@
 """Images of environments for human viewers: cells, symbols and captions on a grid.
 
-A canvas renders an image. It also stores the content of each cell and the captions, from which a terminal shows the
+A canvas renders an image. It also stores the content of each cell and the captions, so that a terminal can show the
 same with characters.
 """
 
@@ -16,20 +16,20 @@ from .arrays import Array
 Color = tuple[int, int, int]
 BLACK, WHITE = (0, 0, 0), (255, 255, 255)
 _FLOOR, _DOT = 0.7, 0.45
-"""In cells: a rectangle this high and wide is the floor of a cell; a disc up to this diameter is a dot."""
+"""In cells: rectangles with sides of at least this size count as floor, discs up to this diameter as dots."""
 
 
 def rgb(values: Any) -> Color:
-    """A color from three numbers, e.g. a row of a palette."""
+    """Convert three values, e.g. a row of a palette, to a color."""
     red, green, blue = (int(value) for value in values)
     return red, green, blue
 
 
 class Cell(NamedTuple):
-    """A cell as a terminal shows it: two characters."""
+    """A cell as shown in a terminal: two characters."""
 
     floor: Color  # Color behind the characters
-    sign: str = "  "  # The object in the cell
+    sign: str = "  "  # Characters of the object in the cell
     ink: Color = BLACK  # Color of the characters
 
 
@@ -44,15 +44,15 @@ class Words(NamedTuple):
 
 
 class Canvas:
-    """A grid of rows x cols cells; positions and sizes are in cells, (0, 0) is the top left cell.
+    """A grid of rows x cols cells. Positions and sizes are in cells; (0, 0) is the top left cell.
 
     Args:
         rows, cols: size of the grid.
         cell: pixels per cell.
         background: color of everything not painted.
         caption_rows: rows of text below the grid.
-        freehand: lines cross cells, so that single cells have no meaning.
-        smooth: everything is painted this many times larger and then averaged down.
+        freehand: whether lines cross cells, so that single cells have no meaning.
+        smooth: factor by which everything is painted larger before the image is averaged down.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Canvas:
         return 0 <= row < self.rows and 0 <= col < self.cols
 
     def fill(self, row: float, col: float, color: Color, height: float = 1, width: float = 1) -> None:
-        """A filled rectangle whose top left corner is (row, col)."""
+        """Draw a filled rectangle whose top left corner is (row, col)."""
         if min(height, width) >= _FLOOR:
             for r in range(round(row), round(row + height)):
                 for c in range(round(col), round(col + width)):
@@ -97,41 +97,41 @@ class Canvas:
         self._image.paste(colors.resize(size, Image.Resampling.NEAREST))
 
     def disc(self, row: float, col: float, color: Color, diameter: float = 0.8) -> None:
-        """A disc in the middle of the cell (row, col)."""
+        """Draw a disc in the middle of the cell (row, col)."""
         self.sign(row, col, "██" if diameter > _DOT else " ·", color)
         gap = (1 - diameter) / 2
         self._draw.ellipse(self._box(row + gap, col + gap, diameter, diameter), fill=color)
 
     def wedge(self, row: float, col: float, color: Color, facing: float, mouth: float, diameter: float = 0.9) -> None:
-        """A disc with a slice of `mouth` degrees cut out, turned to `facing` degrees (0 right, 90 down)."""
+        """Draw a disc without a slice of `mouth` degrees, which faces `facing` degrees (0 right, 90 down)."""
         self.sign(row, col, "██", color)
         gap = (1 - diameter) / 2
         box = self._box(row + gap, col + gap, diameter, diameter)
         self._draw.pieslice(box, facing + mouth / 2, facing + 360 - mouth / 2, fill=color)
 
     def shape(self, row: float, col: float, color: Color, *points: tuple[float, float]) -> None:
-        """A filled polygon; points (row, col) are relative to the top left corner of the cell."""
+        """Draw a filled polygon; points (row, col) are relative to the top left corner of the cell."""
         self.sign(row, col, "▟▙", color)
         corners = [((col + c) * self._scale, (row + r) * self._scale) for r, c in points]
         self._draw.polygon(corners, fill=color)
 
     def sign(self, row: float, col: float, sign: str, color: Color) -> None:
-        """Two characters for the cell (row, col), used where images cannot be shown."""
+        """Set the two characters of the cell (row, col), used where images cannot be shown."""
         at = (round(row), round(col))
         floor = self.cells[at].floor if at in self.cells else self.background
         self.cells[at] = Cell(floor, sign, color)
 
     def text(self, row: float, col: float, words: str, color: Color = WHITE, height: float = 0.7) -> None:
-        """Text that starts in the cell (row, col), above everything else."""
+        """Write text that starts in the cell (row, col), above everything else."""
         self.words.append(Words(row, col, words, color, height))
 
     def pixels(self, height: int, width: int) -> Array:
-        """The grid without text and captions, uint8 [height, width, 3]."""
+        """Return the grid without text and captions, uint8 [height, width, 3]."""
         grid = self._image.crop((0, 0, self.cols * self._scale, self.rows * self._scale))
         return np.array(grid.resize((width, height), Image.Resampling.BOX), np.uint8)
 
     def image(self) -> Array:
-        """The complete image: uint8 [H, W, 3]."""
+        """Return the complete image, uint8 [H, W, 3]."""
         image = self._image.copy() if self.words else self._image
         draw = ImageDraw.Draw(image)
         for row, col, label, color, height in self.words:

@@ -36,29 +36,29 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         "render_modes": ["rgb_array"],
         "render_fps": 8,
     }
-    symbols: ClassVar[tuple[tuple[Color, str], ...]] = ()  # Colors of the board and their meaning, for a player
+    symbols: ClassVar[tuple[tuple[Color, str], ...]] = ()  # Colors of the board and their meaning, for human players
     level_fields: ClassVar[tuple[str, ...]] = ()
     """Episode fields that describe the level's difficulty and are fixed before the episode; results are split by
     them."""
     fact_values: Mapping[str, tuple[str, ...]] = {}
-    """Facts for studies of a memory: by name, the meanings of the values 0, 1, ..; empty where they count."""
+    """Facts for studies of memory: by name, the meanings of the values 0, 1, ...; empty for a count."""
     level_keys: ClassVar[tuple[str, ...]] = ()
-    """Keys of a level, in the form that `level` returns and `set_level` takes."""
+    """Keys of a level, in the form that `level` returns and `set_level` accepts."""
     sampled_keys: ClassVar[tuple[str, ...]] = ()
     """Optional keys of a level; the environment samples missing values."""
     map_shape: tuple[int, int] | None = None
-    """Rows and columns of the map that `mark_seen` fills; None in an environment without one."""
+    """Rows and columns of the map that `mark_seen` fills; None for an environment without a map."""
     map_classes: tuple[int, ...] = ()  # Number of classes of each layer of the map
-    replayable: bool = True  # Whether a level depends only on `streams`, whichever environment plays it
+    replayable: bool = True  # Whether a level depends only on `streams`, not on the environment's index
     fixed_levels: int = 0
     """Number of levels if environment i always plays level i modulo this number; 0: every episode has its own
     level."""
     evaluation_args: ClassVar[Mapping[str, Any]] = {}
-    """Default constructor arguments of an evaluation, such as the split of the levels."""
+    """Constructor arguments that evaluations use by default, such as the split of the levels."""
     trusted: bool = False  # Whether `restore` may run code from a saved state; states of this engine contain none
 
     def __new__(cls, *arguments: Any, **parameters: Any) -> Any:
-        """Names and the number of environments are checked before a constructor allocates anything."""
+        """Check parameter names and the number of environments before a constructor allocates anything."""
         name = cls.__name__.removesuffix("Batch")
         check_keys(name, "parameter", parameters, (*parameter_names(cls), *HIDDEN))
         if arguments or "num_envs" in parameters:
@@ -90,12 +90,12 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Gymnasium's reset.
+        """Reset environments, as in Gymnasium.
 
         Args:
-            seed: one for all environments, or one for each.
-            options: `{"reset_mask": bool [N]}` resets some environments only; `{"level": [...]}` sets the levels of
-                the next episodes: N of them in the form of `level`, None to sample one.
+            seed: one seed for all environments, or one for each.
+            options: `{"reset_mask": bool [N]}` resets only some environments; `{"level": [...]}` sets the levels of
+                the next episodes: for each environment a level in the form of `level`, or None to sample one.
         """
         mask, levels = self._read(options)
         observation = self.new_observation()
@@ -106,7 +106,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         return (self.observe_all() if levels else observation), self._masks()
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        """Gymnasium's step; `info` contains the episode fields of environments whose episode ended in this step."""
+        """Step all environments, as in Gymnasium; `info` contains the episode fields of episodes that ended."""
         observation = self.new_observation()
         reward = np.zeros(self.num_envs, np.float32)
         terminated, truncated = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
@@ -119,31 +119,31 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         return observation, reward, terminated, truncated, info
 
     def observe(self, index: int) -> Array:
-        """The current observation of environment `index`, e.g. after `set_level`."""
+        """Return the current observation of environment `index`, e.g. after `set_level`."""
         return self.observe_all()[index]
 
     def observe_all(self) -> Array:
-        """The current observations of all environments."""
+        """Return the current observations of all environments."""
         self._check_started("an observation")
         observation = self.new_observation()
         self.loops.reset(self.state, self.params, np.zeros(self.num_envs, np.bool_), observation)
         return observation
 
     def render(self) -> tuple[Array, ...] | None:
-        """Images of all environments, uint8 [H, W, 3] each, in render_mode "rgb_array"."""
+        """Return images of all environments, uint8 [H, W, 3] each; None unless render_mode is "rgb_array"."""
         return None if self.render_mode is None else tuple(self.draw(i) for i in range(self.num_envs))
 
     def draw(self, index: int, full: bool = True) -> Array:
-        """An image of environment `index`, uint8 [H, W, 3]: the full board, or only what the agent observes."""
+        """Return an image of environment `index`, uint8 [H, W, 3]: the full board, or only what the agent observes."""
         return self.paint(index, full).image()
 
     def level_set(self) -> set[bytes]:
-        """A key for each level of the set that episodes sample from, if it is small enough for repeats; else empty."""
+        """Return a key for each level that may be sampled if there are few enough for repeats, else an empty set."""
         return set()
 
     def set_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Start an episode of this level, in the form of `level`, in environment `index`; call reset() first. Raises
-        ValueError naming the error in a level, and leaves environment `index` unchanged."""
+        """Start an episode of this level, in the form of `level`, in environment `index`; call reset() first. For an
+        invalid level, raise ValueError naming the error and leave the environment unchanged."""
         self._check_started("set_level()")
         check_integer("index", index, 0, self.num_envs - 1)
         self.check_level("level", level)
@@ -164,37 +164,37 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
             if key not in level and key not in self.sampled_keys:
                 raise ValueError(f"{name} has no {key!r}; expected the keys {', '.join(self.level_keys)}")
 
-    # -- what an environment adds
+    # -- overridden by environments
     # -------------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Array]:
-        """Facts of the level and the current step in all environments, observed or not: int64 [N] for
-        each `fact_values`."""
+        """Return facts of the level and the current step in all environments, observed or not: int64 [N] for each key
+        of `fact_values`."""
         return {}
 
     @property
     def privileged_size(self) -> int:
-        """Values of `privileged`."""
+        """Number of values that `privileged` returns for each environment."""
         return len(self.fact_values)
 
     def privileged(self) -> Array:
-        """Inputs of a privileged critic in addition to observations, float32 [N, privileged_size]: the facts."""
+        """Return a privileged critic's additional inputs, float32 [N, privileged_size]: by default, the facts."""
         return np.stack(list(self.facts().values()), 1).astype(np.float32)
 
     def mark_seen(self, seen: Array) -> Array:
-        """Write the current observations into maps of the episodes; returns the agents' cells, int64 [N, 2].
+        """Write the current observations into maps of the episodes; return the agents' cells, int64 [N, 2].
 
         Args:
-            seen: uint8 [N, *map_shape, layers]: 0 for an unobserved cell, else 1 + a class of the layer.
+            seen: uint8 [N, *map_shape, layers]: 0 for an unobserved cell, else 1 + its class in the layer.
         """
         raise NotImplementedError
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Environment `index` for human viewers: the full board, or only what the agent observes."""
+        """Paint environment `index` for human viewers: the full board, or only what the agent observes."""
         raise NotImplementedError
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level that environment `index` is playing, in the form that `set_level` takes."""
+        """Return the current level of environment `index`, in the form that `set_level` accepts."""
         raise NotImplementedError
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
@@ -204,12 +204,12 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     # ----------------------------------------------------------------------------------------------------------------
 
     def _masks(self) -> dict[str, Any]:
-        """The action masks in the form of a vector environment's `info`."""
+        """Return the action masks in the form of a vector environment's `info`."""
         mask = self.action_mask
         return {} if mask is None else {KEY: mask, f"_{KEY}": np.ones(self.num_envs, np.bool_)}
 
     def _read(self, options: Mapping[str, Any] | None) -> tuple[Array | None, Sequence[Any]]:
-        """Mask and levels of the options of a reset."""
+        """Return the mask and the levels in the options of a reset."""
         values = {} if options is None else options
         check_keys("reset", "option", values, ("level", "reset_mask"))
         mask = np.asarray(values["reset_mask"]) if "reset_mask" in values else None
@@ -227,5 +227,5 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
 
 
 def parameter_names(batch_class: type[BatchedEnv]) -> list[str]:
-    """The parameters of an environment, without those of every batch."""
+    """Return the names of an environment's own parameters, without those that every batch has."""
     return [name for name in inspect.signature(batch_class).parameters if name not in (*HIDDEN, "batch")]

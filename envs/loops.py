@@ -28,7 +28,7 @@ def start(state: Any, params: Any, i: int) -> None:
 
 
 def advance(state: Any, params: Any, i: int, action: int) -> tuple[float, bool, bool]:
-    """Take one step in environment i: (reward, terminated, truncated)."""
+    """Step environment i; return (reward, terminated, truncated)."""
     raise NotImplementedError
 
 
@@ -37,7 +37,7 @@ def observe(state: Any, params: Any, i: int, observation: Array) -> None:
 
 
 class Loops(NamedTuple):
-    """The loops of one environment, compiled."""
+    """Compiled loops of one environment."""
 
     reset: Callable[..., None]  # reset(state, params, mask, observation): see `_reset_batch`
     step: Callable[..., int]
@@ -47,14 +47,14 @@ class Loops(NamedTuple):
 def batch_loops(
     start: Callable[..., None], advance: Callable[..., tuple[float, bool, bool]], observe: Callable[..., None]
 ) -> Loops:
-    """The loops over a batch of the environment whose rules are these three kernels."""
+    """Compile the loops over a batch of an environment whose rules are these three kernels."""
     rules = {"start": start, "advance": advance, "observe": observe}
     return Loops(*(_with_rules(loop, rules) for loop in (_reset_batch, _step_batch)))
 
 
 def _with_rules(loop: Any, rules: dict[str, Any]) -> Any:
-    """`loop` compiled with an environment's rules as globals, and cached on disk under their name. Globals, since numba
-    does not cache closures over functions on disk."""
+    """Compile `loop` with an environment's rules as globals, and cache it on disk under their name. (numba does not
+    cache closures over functions on disk.)"""
     made, advance = FunctionType(loop.__code__, globals() | rules, loop.__name__), rules["advance"]
     name = f"{advance.__module__}.{advance.__name__}{loop.__name__}"
     made.__module__, made.__qualname__ = advance.__module__, name.replace(".", "_")
@@ -80,9 +80,9 @@ def _step_batch(
     terminated: Array,
     truncated: Array,
 ) -> int:
-    """Step all environments; -1, or the index of the first action outside 0..num_actions - 1, and then nothing has
-    changed. actions int64 [N]; observation [N, ...], reward float32 [N], terminated and truncated bool [N] are
-    written."""
+    """Step all environments and return -1. If an action is outside 0..num_actions - 1, return the index of the first
+    one and change nothing. Actions are int64 [N]; observation [N, ...], reward float32 [N], terminated and truncated
+    bool [N] are written."""
     bad = first_outside(actions, num_actions)
     if bad >= 0:
         return bad
@@ -100,14 +100,14 @@ def _step_batch(
 
 @kernel
 def first_outside(values: Array, n: int) -> int:
-    """Index of the first of `values` (int64 [N]) outside 0..n-1, or -1."""
+    """Return the index of the first of `values` (int64 [N]) outside 0..n-1, or -1."""
     for i in range(len(values)):
         if values[i] < 0 or values[i] >= n:
             return i
     return -1
 
 
-MOST_NAMES = 10  # Maximum actions that an error names; more are shown as a range.
+MOST_NAMES = 10  # Maximum number of actions that an error names; more are shown as a range
 
 
 class ArrayForm(NamedTuple):
@@ -132,7 +132,7 @@ class Copies:
     episode_fields: tuple[str, ...] = ()
     """State fields that describe an episode once it has ended; they are reported in `info`."""
     later_fields: ClassVar[tuple[str, ...]] = ()
-    """State fields that older versions did not save: zero where they are missing."""
+    """State fields that older versions did not save; a missing field becomes 0."""
     action_names: tuple[str, ...] = ()
     loops: ClassVar[Loops]
 
@@ -151,8 +151,8 @@ class Copies:
     def reset_into(
         self, observation: Array, seed: int | Sequence[int | None] | None = None, mask: Array | None = None
     ) -> None:
-        """Start episodes where `mask` (bool [N], default everywhere), with new streams if there is a `seed`; write all
-        observations [N, ...]."""
+        """Start episodes where `mask` (bool [N], by default everywhere) is set, with new random streams unless `seed`
+        is None; write all observations [N, ...]."""
         if mask is None:
             mask = np.ones(self.num_envs, np.bool_)
         elif not self.started:
@@ -189,32 +189,32 @@ class Copies:
 
     @property
     def streams(self) -> Array:
-        """The state of each environment's random stream, uint64 [N], writable: levels are sampled from it."""
+        """State of each environment's random stream, from which its levels are sampled: uint64 [N], writable."""
         return self.state.random
 
     @property
     def action_mask(self) -> Array | None:
-        """bool [N, num_actions]: the valid actions of the current step; None in an environment where all are valid."""
+        """bool [N, num_actions]: the valid actions of the current step; None for an environment without masks."""
         return None
 
     def cut(self, where: Array) -> None:
-        """End the episodes of environments `where` (bool [N]) here: their next step begins new ones."""
+        """End the current episodes of environments `where` (bool [N]); their next step begins new ones."""
         self.state.over[where] = True
 
     def episode_facts(self, indices: Array) -> Array:
-        """Values of `episode_fields` in environments `indices` [K]: float32 [K, len(episode_fields)]."""
+        """Return the `episode_fields` of environments `indices` [K], float32 [K, len(episode_fields)]."""
         columns = [getattr(self.state, name)[indices] for name in self.episode_fields]
         return np.stack(columns, axis=1).astype(np.float32) if columns else np.zeros((len(indices), 0), np.float32)
 
     def save(self) -> dict[str, Array]:
-        """A copy of the exact state of all environments, randomness included: arrays by name."""
+        """Return a copy of the exact state of all environments, including random streams: arrays by name."""
         return {name: np.copy(value) for name, value in self.state._asdict().items()} | {
             "started": np.array(self.started),
             "parameters": self._fingerprint(),
         }
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Return to a state made by `save` of an engine with the same parameters and number of environments."""
+        """Restore a state returned by `save` of an engine with the same parameters and number of environments."""
         fields: dict[str, Array] = self.state._asdict()
         for name, value in fields.items():
             result = saved.get(name, np.zeros_like(value) if name in self.later_fields else None)
@@ -222,13 +222,13 @@ class Copies:
                 text = "nothing" if result is None else f"an array of {result.dtype} {result.shape}"
                 raise ValueError(f"saved state of {name!r} is {text}; expected {value.dtype} {value.shape}")
         if "parameters" in saved and not np.array_equal(saved["parameters"], self._fingerprint()):
-            raise ValueError(f"the saved state is of a {type(self).__name__} with other parameters")
+            raise ValueError(f"the saved state is of a {type(self).__name__} with different parameters")
         for name, value in fields.items():
             value[...] = saved.get(name, 0)
         self.started = bool(saved["started"])
 
     def new_observation(self) -> Array:
-        """An empty array for the observations of all environments."""
+        """Allocate an array for the observations of all environments."""
         return np.zeros((self.num_envs, *self._observation.shape), self._observation.dtype)
 
     def _check_started(self, call: str) -> None:
@@ -236,7 +236,7 @@ class Copies:
             raise error.ResetNeeded(f"{call} before reset(): call reset() first")
 
     def _fingerprint(self) -> Array:
-        """A hash of the parameters, uint8 [16]. The first index only determines which graph an environment plays."""
+        """Hash of the parameters, uint8 [16], without `first_index`, which only selects an environment's graph."""
         summary = hashlib.sha256(type(self).__name__.encode())
         for value in _leaves(self.params):
             summary.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
@@ -246,24 +246,24 @@ class Copies:
         if isinstance(seed, Sequence | np.ndarray):
             if len(seed) != self.num_envs:
                 raise ValueError(f"{len(seed)} seeds for {self.num_envs} environments; give one seed, or one for each")
-            for i, one in enumerate(seed):
-                if one is not None and mask[i]:
-                    check_whole(f"seed of environment {i}", one, 0)
-                    self.state.random[i] = streams(int(one), range(1))[0]
+            for i, value in enumerate(seed):
+                if value is not None and mask[i]:
+                    check_whole(f"seed of environment {i}", value, 0)
+                    self.state.random[i] = streams(int(value), range(1))[0]
         else:
             check_whole("seed", seed, 0)
-            every = streams(int(seed), range(self.first_index, self.first_index + self.num_envs))
-            self.state.random[mask] = every[mask]
+            states = streams(int(seed), range(self.first_index, self.first_index + self.num_envs))
+            self.state.random[mask] = states[mask]
 
     def _check_array(self, name: str, array: Array, shape: tuple[int, ...], dtype: Any) -> None:
-        """Compiled code trusts its arrays, so their shapes and dtypes are checked before every call."""
+        """Raise ValueError for a wrong shape or dtype, which compiled code would not detect."""
         if array.shape != (self.num_envs, *shape) or array.dtype != dtype:
             expected = f"{np.dtype(dtype)} {(self.num_envs, *shape)}"
             raise ValueError(f"{name} is an array of {array.dtype} {array.shape}; expected {expected}")
 
 
 def _leaves(params: Any) -> Iterable[Any]:
-    """The values of (nested) NamedTuples, without `first_index` and defaults, which belong to later parameters."""
+    """Yield the values of (nested) NamedTuples, except `first_index` and the defaults of parameters added later."""
     defaults = params._field_defaults
     for name, value in params._asdict().items():
         if hasattr(value, "_asdict"):

@@ -1,7 +1,7 @@
 """Action masks: which actions are valid at a step.
 
-A mask is bool [N, A] for N environments, A the number of options of all choices together: the n actions of a Discrete
-space, or the options of a MultiDiscrete space's choices one after the other.
+A mask is bool [N, A] for N environments, where A is the total number of options: the n actions of a Discrete space, or
+the options of all choices of a MultiDiscrete space, choice by choice.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ KEY = "action_mask"  # In `info` or a Dict observation
 
 
 def flat_mask(name: str, mask: Any, size: int) -> Array:
-    """One environment's mask as bool [size].
+    """Convert one environment's mask to bool [size].
 
     Args:
-        name: of the environment, for errors.
-        mask: an array of `size` values, bool or 0 and 1, or one array for each choice, as Gymnasium's spaces take it.
+        name: name of the environment, for errors.
+        mask: an array of `size` values, bool or 0 and 1, or one array for each choice, as in Gymnasium's spaces.
         size: A.
 
     Raises:
-        ContractError: for another size, or another value than 0 and 1.
+        ContractError: the size is wrong, or a value is neither 0 nor 1.
     """
     try:
         values = mask.reshape(-1) if isinstance(mask, np.ndarray) else np.hstack(mask)
@@ -34,7 +34,7 @@ def flat_mask(name: str, mask: Any, size: int) -> Array:
 
 
 def flat_masks(name: str, values: Array, size: int) -> Array:
-    """Masks [N, size] of any numeric type as bool; raises ContractError as `flat_mask` does."""
+    """Convert masks [N, size] of any numeric type to bool. Raises ContractError like `flat_mask`."""
     if values.shape[1:] != (size,):
         raise ContractError(f"{KEY} of {name} has {values[0].size} values; expected {size}, one for each action")
     if values.dtype == np.bool_:
@@ -55,7 +55,7 @@ def check_masks(name: str, mask: Array, choices: Sequence[int]) -> None:
 
 
 def random_valid(mask: Array, choices: Sequence[int], rng: np.random.Generator) -> Array:
-    """Actions of the uniform distribution over valid ones: int64 [N], or [N, K] for several choices."""
+    """Sample valid actions uniformly: int64 [N], or [N, K] for K choices."""
     scores = np.where(mask, rng.random(mask.shape), -1.0)
     parts = [part.argmax(1) for part in np.split(scores, _starts(choices)[1:], 1)]
     return parts[0] if len(parts) == 1 else np.stack(parts, 1)

@@ -1,4 +1,4 @@
-"""The contract of a batch of environments: what actors call, whether the batch is compiled or foreign."""
+"""The contract of a batch of environments, compiled or third-party: the methods that actors call."""
 
 from typing import Any, Protocol
 
@@ -8,19 +8,19 @@ from .arrays import Array
 
 
 class BatchedEnvironment(Protocol):
-    """N environments with NEXT_STEP autoreset, which write into arrays of the caller."""
+    """N environments with NEXT_STEP autoreset, which write into the caller's arrays."""
 
     num_envs: int
     trusted: bool  # Whether `restore` may run code from a saved state
 
     @property
     def single_observation_space(self) -> spaces.Space[Any]:
-        """The observations of one environment: a Box or a (nested) Dict of them."""
+        """Space of one environment's observations: a Box or a (nested) Dict of Boxes."""
         ...
 
     @property
     def single_action_space(self) -> spaces.Space[Any]:
-        """The actions of one environment: Discrete, MultiDiscrete or Box."""
+        """Space of one environment's actions: Discrete, MultiDiscrete or Box."""
         ...
 
     @property
@@ -39,7 +39,7 @@ class BatchedEnvironment(Protocol):
         ...
 
     def new_observation(self) -> Any:
-        """Zeroed arrays for the observations of all environments: one [N, ...], or a (nested) dict of them."""
+        """Allocate zeroed observations of all environments: one array [N, ...], or a (nested) dict of arrays."""
         ...
 
     def reset_into(self, observation: Any, seed: int | None = None) -> None:
@@ -47,24 +47,24 @@ class BatchedEnvironment(Protocol):
         ...
 
     def step_into(self, actions: Array, observation: Any, reward: Array, terminated: Array, truncated: Array) -> None:
-        """Step all environments with actions [N, ...]. Writes observations [N, ...], reward float32 [N], terminated and
+        """Step all environments with actions [N, ...]; write observations [N, ...], reward float32 [N], terminated and
         truncated bool [N]."""
         ...
 
     def cut(self, where: Array) -> None:
-        """End the episodes of environments `where` (bool [N]) here: their next step begins new ones."""
+        """End the current episodes of environments `where` (bool [N]); their next step begins new ones."""
         ...
 
     def episode_facts(self, indices: Array) -> Array:
-        """float32 [K, len(episode_fields)] of K environments whose episode has just ended; nan if unknown."""
+        """Return float32 [K, len(episode_fields)] for K environments whose episode has just ended; nan if unknown."""
         ...
 
     def save(self) -> dict[str, Array]:
-        """The exact state. Raises ValueError if there is none."""
+        """Return the exact state. Raises ValueError if it cannot be saved."""
         ...
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Continue from a state made by `save`."""
+        """Continue from a state returned by `save`."""
         ...
 
     def close(self) -> None:
@@ -77,5 +77,5 @@ class ReplayableEnvironment(BatchedEnvironment, Protocol):
 
     @property
     def streams(self) -> Array:
-        """uint64 [N]: the random number generator of each environment, to be read and written."""
+        """uint64 [N]: state of each environment's random number generator, readable and writable."""
         ...

@@ -1,8 +1,8 @@
 """Random numbers for compiled environments: one 64-bit stream per environment.
 
-A stream depends only on the seed and the environment's index, so results do not depend on how a batch is split over
-actors. The generator is splitmix64 (Steele, Lea, Flood 2014): one addition and a mix per sample, and a state of 64
-bits, so the random state of a batch is one uint64 array that can be saved and restored.
+A stream depends only on the seed and the environment's index, so results do not depend on how a batch is split across
+actors. The generator is splitmix64 (Steele, Lea, Flood 2014): one addition and one mixing function per sample. Its
+state has 64 bits, so the random state of a batch is one uint64 array that can be saved and restored.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def streams(seed: int, indices: Sequence[int] | range) -> Array:
-    """First states of the streams of environments `indices` under `seed`: uint64 [len(indices)]."""
+    """Initial states of the random streams of environments `indices` for a seed: uint64 [len(indices)]."""
     states = [np.random.SeedSequence(seed, spawn_key=(index,)).generate_state(1, np.uint64)[0] for index in indices]
     return np.array(states, np.uint64)
 
@@ -33,7 +33,7 @@ def next_bits(random: Array, i: int) -> Any:
 
 @kernel
 def mixed(z: Any) -> Any:
-    """64 bits that depend on all bits of z (uint64)."""
+    """Mix z (uint64), so that every bit of the result depends on all bits of z."""
     z = (z ^ (z >> np.uint64(30))) * _MIX_1
     z = (z ^ (z >> np.uint64(27))) * _MIX_2
     return z ^ (z >> np.uint64(31))
@@ -41,18 +41,18 @@ def mixed(z: Any) -> Any:
 
 @kernel
 def uniform(random: Array, i: int) -> float:
-    """A float64 in [0, 1) from stream i."""
+    """Sample a float64 in [0, 1) from stream i."""
     return (next_bits(random, i) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
 @kernel
 def integer(random: Array, i: int, n: int) -> int:
-    """An int64 in [0, n) from stream i (bias below n / 2**32)."""
+    """Sample an int64 in [0, n) from stream i (bias below n / 2**32)."""
     return int(np.int64(((next_bits(random, i) >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32)))
 
 
 @kernel
 def normal(random: Array, i: int) -> float:
-    """A standard normal float64 from stream i: sqrt(-2 ln u) cos(2 pi v) (Box and Muller 1958)."""
+    """Sample a standard normal float64 from stream i: sqrt(-2 ln u) cos(2 pi v) (Box and Muller 1958)."""
     radius = np.sqrt(-2.0 * np.log(1.0 - uniform(random, i)))
     return float(radius * np.cos(2.0 * np.pi * uniform(random, i)))

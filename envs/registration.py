@@ -26,9 +26,9 @@ class Environment:
     module: str
     """Module in engram.envs that defines both classes."""
     twin: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters of `<name>-twin`, the same environment with the information that must otherwise be remembered."""
+    """Parameters of `<name>-twin`, the same environment with observations of what must otherwise be remembered."""
     readable: bool = False
-    """Whether `engine="pycolab"` plays a readable reference of the rules (pycolab_games)."""
+    """Whether `engine="pycolab"` selects a readable reference implementation (pycolab_games)."""
 
     @property
     def id(self) -> str:
@@ -94,13 +94,13 @@ def batch_class(environment: Environment) -> type[Any]:
 
 
 def purpose(batch: type[Any]) -> str:
-    """Return an environment in one line: the first of its batched class if that has a colon, else of its module."""
-    own, module = ((each.__doc__ or "").partition("\n")[0] for each in (batch, sys.modules[batch.__module__]))
-    return own.removeprefix("N games of ") if ": " in own else module
+    """Describe an environment by the first docstring line of its batched class if that has a colon, else its module."""
+    first, module = ((item.__doc__ or "").partition("\n")[0] for item in (batch, sys.modules[batch.__module__]))
+    return first.removeprefix("N games of ") if ": " in first else module
 
 
 def environment_parameters(environment: Environment) -> dict[str, inspect.Parameter]:
-    """Return the parameters of an environment by name: of its constructor, and `engine`."""
+    """Return an environment's parameters by name: those of its constructor, and `engine` if it has a reference."""
     from .engine import parameter_names
 
     made = batch_class(environment)
@@ -110,13 +110,13 @@ def environment_parameters(environment: Environment) -> dict[str, inspect.Parame
 
 
 def constructor_values(environment: Environment, values: dict[str, Any]) -> dict[str, Any]:
-    """Return all arguments of an environment's constructor: the values, and its defaults."""
+    """Return all arguments of an environment's constructor: `values`, and defaults for the others."""
     defaults = {name: parameter.default for name, parameter in environment_parameters(environment).items()}
     return {name: value for name, value in (defaults | values).items() if name != "engine"}
 
 
 def can_draw(name: str) -> bool:
-    """Return whether an environment renders images: by its Gymnasium metadata; all of engram's environments do."""
+    """Return whether an environment renders images, as all of engram's do; others declare it in their metadata."""
     from .foreign.names import draws, find_foreign
 
     foreign = None if is_environment(name) else find_foreign(name)
@@ -138,7 +138,7 @@ def make_batch(
     Args:
         name: short name, Gymnasium id, or `module:Class`.
         num_envs: number of environments in the batch.
-        first_index: index of the first environment; the indices determine the random streams.
+        first_index: index of the first environment; indices determine the random streams.
         env_workers: number of processes that step a foreign environment; 0 and 1 step it in this process.
         render_mode: None or "rgb_array".
         parameters: arguments of the environment's constructor; `name`, `num_envs` and `first_index` may be among them.

@@ -13,9 +13,9 @@ from .masks import KEY
 
 
 class SingleEnv(gymnasium.Env[Array, int]):
-    """The same compiled rules as the batched engine, for one environment and without autoreset.
+    """One environment with the same compiled rules as the batched engine, without autoreset.
 
-    `reset(options={"level": {...}})` plays a custom level; `env.unwrapped.level` is the current one in the same form.
+    `reset(options={"level": {...}})` starts a custom level; `env.unwrapped.level` is the current one in the same form.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 8}  # noqa: RUF012
@@ -31,7 +31,7 @@ class SingleEnv(gymnasium.Env[Array, int]):
         self._terminated, self._truncated = np.zeros(1, np.bool_), np.zeros(1, np.bool_)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Start an episode, of `options["level"]` if given."""
+        """Start an episode, in the level `options["level"]` if there is one."""
         if seed is not None:
             check_whole("seed", seed, 0)
         super().reset(seed=seed)
@@ -44,7 +44,7 @@ class SingleEnv(gymnasium.Env[Array, int]):
         return observation[0], self._info()
 
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """One step; after the end of an episode, reset() is needed."""
+        """Step the environment; after the end of an episode, call reset() first."""
         if not self.batch.started or self.batch.state.over[0]:
             raise error.ResetNeeded("step() after the end of an episode or before reset(): call reset() first")
         if np.size(action) != 1:
@@ -54,12 +54,12 @@ class SingleEnv(gymnasium.Env[Array, int]):
         return observation[0], float(self._reward[0]), bool(self._terminated[0]), bool(self._truncated[0]), self._info()
 
     def render(self) -> Array | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """An image of the full board, uint8 [H, W, 3], in render_mode "rgb_array"."""
+        """Return an image of the full board, uint8 [H, W, 3]; None unless render_mode is "rgb_array"."""
         return None if self.render_mode is None else self.batch.draw(0)
 
     @property
     def level(self) -> dict[str, Any]:
-        """The level being played, in the form that `reset(options={"level": ...})` takes."""
+        """The current level, in the form that `reset(options={"level": ...})` accepts."""
         return self.batch.level(0)
 
     def _info(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class SingleEnv(gymnasium.Env[Array, int]):
 
 
 def single(batch: type[BatchedEnv]) -> type[SingleEnv]:
-    """The class of one environment of a batch, with its documentation."""
+    """Create the class of a single environment from that of a batch, with its documentation."""
     doc = (batch.__doc__ or "").replace("N games", "One game", 1).replace("N agents, each", "One agent", 1)
     members = {"__doc__": doc, "__module__": batch.__module__, "batch_class": batch}
     return type(batch.__name__.removesuffix("Batch"), (SingleEnv,), members)

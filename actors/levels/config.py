@@ -1,4 +1,4 @@
-"""Configuration of the levels that environments play."""
+"""Configuration of the levels on which agents act."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,19 +15,19 @@ class LevelsConfig(Settings):
     staggered episodes."""
 
     curriculum: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Environment parameters of easier stages, KEY=V1,V2: a value per stage; the configured environment follows."""
+    """Environment parameters of easier stages, KEY=V1,V2: one value per stage; the configured environment is last."""
     curriculum_score: tuple[float, ...] = (0.9,)
-    """Mean at which the next stage begins: one value for all stages or one for each."""
+    """Mean at which the next stage begins: one value for all stages, or one per stage."""
     curriculum_measure: str = "solved"
-    """Measure that is averaged: return, length, or a field of the environment's episodes."""
+    """Metric that is averaged: return, length, or a field of the environment's episodes."""
     curriculum_episodes: int = setting(500, (1, LARGEST))
-    """Number of latest episodes of a stage over which the mean is computed, at least 1."""
+    """Number of most recent episodes of a stage that the mean includes, at least 1."""
     curriculum_steps: int = setting(0, (0, LARGEST))
-    """Steps after which a stage ends whatever its mean, so that the configured environment is reached; 0: never."""
+    """Steps after which a stage ends whatever its mean is, so that the configured environment is reached; 0: never."""
 
     curriculum_mixture: float = setting(0.0, (0, 1))
-    """Above 0, all stages are trained at once: this share of environments is split evenly among the stages, the rest
-    by p (1 - p) of each stage's solved rate, so that no stage is abandoned. 0: one stage after another."""
+    """Above 0, all stages are trained at once: this share of environments is split evenly among the stages, the rest in
+    proportion to p (1 - p) for a stage's solved rate p, so that no stage is abandoned. 0: one stage after another."""
 
     level_replay: float = setting(0.0, (0, 1))
     """Probability that an episode replays a stored level, preferably one with a high score, 0..1
@@ -35,11 +35,11 @@ class LevelsConfig(Settings):
     level_replay_size: int = setting(500, (1, LARGEST))
     """Levels that each actor stores for replay, at least 1; replay begins when the store is full."""
     level_replay_score: Literal["error", "learnability"] = "error"
-    """Score of a level's learning potential: mean absolute value error, or p (1 - p) of its solved rate."""
+    """Score of a level's learning potential: mean absolute value error, or p (1 - p) for its solved rate p."""
     stagger: int = setting(0, (0, LARGEST))
     """Steps over which to stagger environments that begin together (at the start and in every stage), so that they are
     in different phases of their episodes: one early episode of each environment is truncated.
-    Use about the length of an episode, the longest one of a curriculum; 0 turns it off."""
+    Use about the length of an episode (in a curriculum, of the longest one); 0 disables staggering."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,14 +53,14 @@ class LevelsConfig(Settings):
         easier = {name: len(_values(value)) for name, value in self.curriculum.items()}
         if len(set(easier.values())) > 1:
             counts = ", ".join(f"{name} {count}" for name, count in easier.items())
-            raise ValueError(f"curriculum has values for different numbers of stages: {counts}; allowed: one number")
+            raise ValueError(f"curriculum has different numbers of stages: {counts}; allowed: one number for all")
         if any(count == 0 for count in easier.values()):
-            raise ValueError(f"curriculum is {self.curriculum}; allowed: at least one value of a parameter")
+            raise ValueError(f"curriculum is {self.curriculum}; allowed: at least one value per parameter")
         allowed = sorted({1, max(1, len(self.stages) - 1)})
         if len(self.curriculum_score) not in allowed:
             raise ValueError(
                 f"curriculum_score has {len(self.curriculum_score)} values; allowed: "
-                f"{' or '.join(map(str, allowed))}, one for all stages but the last, or one for each"
+                f"{' or '.join(map(str, allowed))}, one for all stages except the last, or one for each"
             )
         if self.curriculum and self.curriculum_measure == "solved":
             for score in self.curriculum_score:
@@ -68,10 +68,10 @@ class LevelsConfig(Settings):
 
     @cached_property
     def stages(self) -> tuple[dict[str, Any], ...]:
-        """The environment's parameters of each stage; none in the last one, the configured environment."""
+        """Environment parameters that each stage changes; none in the last one, the configured environment."""
         names = list(self.curriculum)
         values = [_values(self.curriculum[name]) for name in names]
-        return (*(dict(zip(names, each, strict=True)) for each in zip(*values, strict=False)), {})
+        return (*(dict(zip(names, stage, strict=True)) for stage in zip(*values, strict=False)), {})
 
     @property
     def first_stage(self) -> int | tuple[float, ...]:
@@ -91,7 +91,7 @@ def in_words(parameters: Mapping[str, Any]) -> str:
 
 
 def _values(value: Any) -> list[Any]:
-    """Values of a parameter: a list, text separated by commas, or a single value."""
+    """List the values of a parameter given as a list, as text separated by commas, or as a single value."""
     if isinstance(value, str):
         truths = {"true": True, "false": False}
         return [truths.get(text.strip().lower(), text.strip()) for text in value.split(",")]

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from ...agents.values import map_leaves
 from .stagger import GOLDEN
 
-Shares = tuple[float, ...]  # Share of the environments in each stage; shares sum to 1.
+Shares = tuple[float, ...]  # Share of the environments in each stage; they sum to 1
 
 
 def widths(first_index: int, num_envs: int, shares: Shares) -> list[int]:
-    """Number of environments of each stage in one actor; over all actors the counts follow the shares.
+    """Number of environments of each stage in one actor; across all actors, the counts follow the shares.
 
     Args:
         first_index: index of the actor's first environment in the run.
@@ -42,12 +42,12 @@ class MixtureBatch:
         self._slices = [slice(low, high) for low, high in pairwise(bounds)]
 
     def __getattr__(self, name: str) -> Any:
-        """Attributes common to all stages: spaces, fields, name."""
+        """Return an attribute that all stages have in common: spaces, fields, name."""
         return getattr(self.__dict__["parts"][-1], name)
 
     @property
     def at_step(self) -> Callable[[], None]:
-        """Callback after every step of an environment; used only by environments that are stepped one by one."""
+        """Callback that runs after every step of an environment, in batches that step them one by one."""
         return self.parts[0].at_step
 
     @at_step.setter
@@ -57,7 +57,7 @@ class MixtureBatch:
 
     @property
     def action_mask(self) -> NDArray[Any] | None:
-        """Valid actions [N, ...]; None where all are valid."""
+        """Valid actions [N, ...]; None for environments without masks."""
         masks = [part.action_mask for part in self.parts]
         return None if masks[0] is None else np.concatenate(masks)
 
@@ -65,20 +65,20 @@ class MixtureBatch:
         return map_leaves(lambda *x: np.concatenate(x), *(part.new_observation() for part in self.parts))
 
     def reset_into(self, observation: Any, seed: int | None = None) -> None:
-        for part, own in zip(self.parts, self._slices, strict=True):
-            part.reset_into(_some(observation, own), seed)
+        for part, span in zip(self.parts, self._slices, strict=True):
+            part.reset_into(_some(observation, span), seed)
 
     def step_into(self, actions: Any, observation: Any, reward: Any, terminated: Any, truncated: Any) -> None:
-        for part, own in zip(self.parts, self._slices, strict=True):
-            ends = terminated[own], truncated[own]
-            part.step_into(actions[own], _some(observation, own), reward[own], *ends)
+        for part, span in zip(self.parts, self._slices, strict=True):
+            ends = terminated[span], truncated[span]
+            part.step_into(actions[span], _some(observation, span), reward[span], *ends)
 
     def cut(self, where: NDArray[np.bool_]) -> None:
-        for part, own in zip(self.parts, self._slices, strict=True):
-            part.cut(where[own])
+        for part, span in zip(self.parts, self._slices, strict=True):
+            part.cut(where[span])
 
     def episode_facts(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        within = [indices[(indices >= own.start) & (indices < own.stop)] - own.start for own in self._slices]
+        within = [indices[(indices >= span.start) & (indices < span.stop)] - span.start for span in self._slices]
         return np.concatenate([part.episode_facts(selected) for part, selected in zip(self.parts, within, strict=True)])
 
     def privileged(self) -> NDArray[Any]:
@@ -87,10 +87,10 @@ class MixtureBatch:
 
     def mark_seen(self, maps: NDArray[Any]) -> NDArray[Any]:
         """Write the current observations into maps [N, ...] and return the agents' cells [N, 2]."""
-        return np.concatenate([p.mark_seen(maps[own]) for p, own in zip(self.parts, self._slices, strict=True)])
+        return np.concatenate([p.mark_seen(maps[span]) for p, span in zip(self.parts, self._slices, strict=True)])
 
     def save(self) -> dict[str, Any]:
-        """State of all environments."""
+        """Return the state of all environments."""
         return {"parts": [part.save() for part in self.parts]}
 
     def restore(self, saved: dict[str, Any]) -> None:
@@ -102,5 +102,5 @@ class MixtureBatch:
             part.close()
 
 
-def _some(values: Any, own: slice) -> Any:
-    return map_leaves(lambda x: x[own], values)
+def _some(values: Any, span: slice) -> Any:
+    return map_leaves(lambda x: x[span], values)

@@ -1,12 +1,12 @@
-"""Prioritized level replay (Jiang, Grefenstette & Rocktaschel 2021): replay of levels with learning potential.
+"""Prioritized level replay (Jiang, Grefenstette & Rocktaschel 2021): episodes in levels with learning potential.
 
 A level is the state of its environment's random stream at the beginning of the episode. Its score is the mean absolute
-one-step error of the behavior policy's values when the level was last played (the paper's appendix lists this
-score),
+one-step error of the behavior policy's values in the level's latest episode (one of the scores in the paper's
+appendix),
 
     S = mean_t |r_{t+1} + gamma V_{t+1} - V_t|        with V_{t+1} = 0 where t + 1 is terminal
 
-and a stored level i is played again with probability (equations 1 to 3 there)
+and a stored level i is replayed with probability (equations 1 to 3 there)
 
     P(i) = (1 - rho) P_S(i) + rho P_C(i),    P_S(i) ~ (1 / rank(S_i))^(1 / beta),    P_C(i) ~ c - C_i
 
@@ -36,9 +36,9 @@ class ReplayState(NamedTuple):
 
     levels: NDArray[np.uint64]  # [K]: stored levels
     scores: NDArray[np.float64]  # [K]: S
-    begun: NDArray[np.int64]  # [K]: C; -1 where no level is stored.
+    begun: NDArray[np.int64]  # [K]: C; -1 in a free slot
     playing: NDArray[np.uint64]  # [N]: the level of each environment
-    known: Flags  # [N]: whether the level is known; an environment's first level is not.
+    known: Flags  # [N]: whether the level is known; an environment's first level is not
     own: NDArray[np.uint64]  # [N]: state from which the environment's own stream continues after a replayed level
     again: Flags  # [N]: whether the level is a replay
     values: NDArray[np.float64]  # [N]: V at the previous step
@@ -47,19 +47,19 @@ class ReplayState(NamedTuple):
     plays: NDArray[np.int64]  # [K]: n
     solves: NDArray[np.int64]  # [K]: s
     clock: NDArray[np.int64]  # [1]: c
-    seed: NDArray[np.uint64]  # Generator of the choices
+    seed: NDArray[np.uint64]  # Seed of the choices
 
 
 class Replay:
     """Level replay for one actor's environments.
 
     Args:
-        share: probability that an episode replays a stored level once the store is full.
+        share: probability that an episode replays a stored level, once the store is full.
         size: number of stored levels.
         discount: gamma.
         seed: seed of the choices.
         num_envs: number of environments.
-        reward_clip: bound of the rewards that values estimate; 0 for none.
+        reward_clip: bound on the rewards whose returns values estimate; 0 for none.
         learnability: whether scores are p (1 - p).
     """
 
@@ -106,8 +106,8 @@ class Replay:
         solved: Flags | None = None,
     ) -> None:
         """Process a step [N] and its values; where an episode has ended, set `streams` to the level of the next one.
-        For learnability, `solved` marks which of the episodes that ended at this step were solved. Call it after the
-        agent's step and before the environments' step, since the latter begins new episodes."""
+        For learnability, `solved` marks which of the episodes that ended at this step were solved. Call this method
+        after the agent's step and before the environments' step, which begins new episodes."""
         state = self.state
         within = state.steps >= 0
         target = np.clip(reward, -self.most, self.most) + self.discount * np.where(terminated, 0.0, values)
@@ -128,22 +128,22 @@ class Replay:
         """Store the score of a level; a new level takes a free slot or replaces one with a lower score."""
         state = self.state
         stored, free = np.flatnonzero((state.levels == level) & (state.begun >= 0)), np.flatnonzero(state.begun < 0)
-        place = int(stored[0]) if len(stored) else int(free[0]) if len(free) else int(state.scores.argmin())
+        slot = int(stored[0]) if len(stored) else int(free[0]) if len(free) else int(state.scores.argmin())
         plays, solves = 1, int(solved)
         if len(stored):
-            plays, solves = plays + int(state.plays[place]), solves + int(state.solves[place])
+            plays, solves = plays + int(state.plays[slot]), solves + int(state.solves[slot])
         if self.learnability:
             p = (solves + 1) / (plays + 2)
             score = p * (1 - p)
         if not len(stored):
-            if not len(free) and score <= state.scores[place]:
+            if not len(free) and score <= state.scores[slot]:
                 return
-            state.begun[place] = state.clock[0]
-        state.levels[place], state.scores[place] = level, score
-        state.plays[place], state.solves[place] = plays, solves
+            state.begun[slot] = state.clock[0]
+        state.levels[slot], state.scores[slot] = level, score
+        state.plays[slot], state.solves[slot] = plays, solves
 
     def _choose(self, ended: NDArray[Any], streams: NDArray[Any]) -> None:
-        """Choose the next level of these environments: a stored one, or the next of their streams."""
+        """Choose the next level of each of these environments: a stored one, or the next of its own stream."""
         state = self.state
         random = np.random.default_rng((*state.seed.tolist(), int(state.clock[0])))
         state.own[ended] = np.where(state.again[ended], state.own[ended], streams[ended])
@@ -152,13 +152,13 @@ class Replay:
         streams[ended] = state.own[ended]
         again = ended[state.again[ended]]
         if len(again):
-            places = random.choice(len(state.levels), len(again), p=self.probabilities())
-            streams[again] = state.levels[places]
-            state.begun[places] = state.clock[0]
+            slots = random.choice(len(state.levels), len(again), p=self.probabilities())
+            streams[again] = state.levels[slots]
+            state.begun[slots] = state.clock[0]
         state.playing[ended], state.known[ended] = streams[ended], True
 
     def probabilities(self) -> NDArray[np.float64]:
-        """P of each level in a full store."""
+        """Replay probability P of each level; the store must be full."""
         ranks = np.empty(len(self.state.scores))
         ranks[np.argsort(-self.state.scores, kind="stable")] = np.arange(1, len(ranks) + 1)
         by_score = self.state.scores if self.learnability else ranks ** (-1 / BETA)
@@ -167,7 +167,7 @@ class Replay:
         return (1 - RHO) * by_score / by_score.sum() + RHO * by_age
 
     def save(self) -> dict[str, NDArray[Any]]:
-        """Copy of the state, arrays by name."""
+        """Return a copy of the state: arrays by name."""
         return {name: value.copy() for name, value in self.state._asdict().items()}
 
     def restore(self, saved: dict[str, Any]) -> None:

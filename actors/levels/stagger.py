@@ -12,7 +12,7 @@ GOLDEN = (5**0.5 - 1) / 2
 
 
 class Stagger:
-    """Select one episode of each environment to truncate: the one in progress after a number of steps in 1..`steps`.
+    """Selection of one episode per environment to truncate: the one in progress after a number of steps in 1..`steps`.
 
     Args:
         steps: range over which the cuts are spread; 0 disables them.
@@ -23,13 +23,13 @@ class Stagger:
     def __init__(self, steps: int, first_index: int, num_envs: int) -> None:
         phases = (np.arange(first_index, first_index + num_envs) * GOLDEN) % 1.0
         self.left: NDArray[np.int64] = (1 + phases * steps).astype(np.int64) * (steps > 0)
-        """Steps until the cut of an environment; 0 where none remains."""
+        """Steps until each environment's episode is cut; 0 if no cut remains."""
 
     def due(self, over: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
         """Return the environments to cut after a step, bool [N]; None if there are none.
 
         Args:
-            over: whether the step has ended the episode; such environments are not cut, now or later.
+            over: bool [N], where the step has ended the episode; an environment whose cut is due there is never cut.
         """
         if not self.left.any():
             return None

@@ -1,9 +1,9 @@
 # pyright: reportPrivateUsage=false
 """Heartbeats of actor processes, which distinguish a slow environment from one that hangs.
 
-A response may take minutes: its steps times the seconds of a step. While a request is open and environments step, a
-thread of the process increases a counter in the key-value store of Ray's GCS. The pool reads it only if a response
-is overdue, so fast environments have no overhead.
+A response may take minutes: its number of steps times the time per step. While a request is open and environments
+step, a thread of the process updates a counter in the key-value store of Ray's GCS. The pool reads it only if a
+response is overdue, so fast environments have no overhead.
 """
 
 import threading
@@ -28,7 +28,7 @@ def key_of(number: int, life: int) -> str:
 
 
 class Heart:
-    """Heartbeat while a request is open and `progress` changes.
+    """Thread that sends heartbeats while a request is open and `progress` changes.
 
     Args:
         key: key from `key_of`.
@@ -37,7 +37,7 @@ class Heart:
     """
 
     def __init__(self, key: str, progress: Callable[[], int], seconds: float) -> None:
-        self.busy_since: float | None = None  # Monotonic time at which the open request arrived; None without one.
+        self.busy_since: float | None = None  # Monotonic time at which the open request arrived; None without a request
         self._key, self._progress, self._seconds = key, progress, seconds
         threading.Thread(target=self._beat, daemon=True).start()
 

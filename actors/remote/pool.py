@@ -1,11 +1,11 @@
 """The pool of actors in Ray processes, on this machine or on a cluster.
 
 Ray transfers unrolls and weights, never single steps. A request contains its member's newest weights, which are put
-into the object store once per version, or only their version if the process has them; the pool stores only the newest
-ones. The window determines the number of open requests and the order of unrolls.
+into the object store once per version, or only their version if the process already has them; older versions are not
+stored. The window determines the number of open requests and the order of unrolls.
 
-Every actor has a slot. Its process is starting, active, or lost; a lost one is replaced after a pause that grows with
-successive failures. A lost response is not replaced: no update has used it and none will.
+Every actor has a slot. Its process is starting, active, or lost; a lost process is replaced after a pause that grows
+with successive failures. A lost response is not requested again: no update has used it, and none will.
 """
 
 import time
@@ -27,8 +27,8 @@ from ..unroll import Stored, Unroll
 from .slot import ActorSlot, ActorSlots, Request, RequestWindow
 from .wire import ObjectStores, dead_part, fetch, message_of, share_tensors, unpack
 
-PATIENCE = 2.0  # Seconds without any unroll after which the pool returns None to the learner
-# An actor is skipped if others' responses have waited this long for it, and SLOWER times one of their unrolls
+PATIENCE = 2.0  # Seconds without an unroll after which the pool returns None to the learner
+# An actor is skipped if responses of others have waited for it for this time plus SLOWER times that of an unroll
 PASS_OVER_SECONDS, SLOWER = 2.0, 4.0
 
 T = TypeVar("T")
@@ -40,11 +40,11 @@ class RayPool:
     Args:
         make_actor: picklable function that creates an Actor.
         num_actors: number of processes; None: as many as the cluster has room for, now and later.
-        max_failures: failures in a row of one actor that are tolerated.
+        max_failures: failures in a row that are tolerated for each actor.
         report: called with the traceback of each new kind of failure.
         window: flow control of the requests of `next`.
-        cpus_per_actor, gpus_per_actor: Ray resources that one actor claims.
-        first: number of the first actor, after those of other pools of the run.
+        cpus_per_actor, gpus_per_actor: Ray resources that one actor reserves.
+        first: index of the first actor, after those of the run's other pools.
         niceness: scheduling niceness of actors, so that the learner has priority on their cores (0..19).
         timeout: seconds without a response or an environment step after which an active actor is replaced.
     """
@@ -73,15 +73,15 @@ class RayPool:
         self._open: dict[ObjectRef[Any], Request] = {}  # Open requests, oldest first
         self._sent = 0
         self._answers = 0  # Unrolls received
-        self._streaming = False  # Whether `next` was called last, not `gather`; then new weights trigger requests.
-        self._unroll_seconds = 0.0  # Exponential moving average (factor 1/2) of the duration of responses
+        self._streaming = False  # Whether `next`, not `gather`, was called last; if so, new weights trigger requests
+        self._unroll_seconds = 0.0  # Exponential moving average (factor 1/2) of the duration of unrolls
         self._blocked: tuple[ActorSlot, float] | None = None
-        """Slot for which the responses of others wait, and since when."""
+        """Slot that blocks the responses of others, and since when."""
         self._passed_over: set[int] = set()
         self._gathered: dict[int, Unroll] = {}
         self._weights: dict[int, Weights] = {}
         self._stored: dict[int, ObjectRef[Any]] = {}
-        """Newest weights of a member in the object store, once a request has contained them."""
+        """Each member's newest weights in the object store, once a request has contained them."""
         self._stores = ObjectStores()
         self._schedule = MemberSchedule()
         self._apart: frozenset[int] = frozenset()
@@ -121,11 +121,11 @@ class RayPool:
         return self._stores.bytes()
 
     def deal(self, homes: Mapping[int, str], apart: Iterable[int]) -> None:
-        """Prefer actors on the machine of a member's learner, by member; leave unrolls of `apart` in Ray's store."""
+        """Prefer actors on the machine of each member's learner (`homes`); leave unrolls of `apart` in Ray's store."""
         self._schedule.homes, self._apart = dict(homes), frozenset(apart)
 
     def publish(self, weights: Weights, learned: int = 0) -> None:
-        """Set the newest weights; they are stored once, when the next request is sent."""
+        """Set a member's newest weights; they are stored once, with the next request that needs them."""
         before = self._weights.get(weights.member, weights)
         self._weights[weights.member] = weights
         self._stored.pop(weights.member, None)
@@ -147,7 +147,7 @@ class RayPool:
 
     def arrived(self) -> Unroll | None:
         if (unroll := self._next_in_order()) is None and self._open:
-            self._look_for_answers(0.0)
+            self._poll(0.0)
             unroll = self._next_in_order()
         return unroll
 
@@ -169,7 +169,7 @@ class RayPool:
 
     def restore(self, saved: list[Any]) -> None:
         if len(saved) != len(self._slots):
-            raise ValueError(f"state of {len(saved)} actors for a pool of {len(self._slots)}")
+            raise ValueError(f"the saved state has {len(saved)} actors; this pool has {len(self._slots)}")
         for slot in self._slots:
             slot.versions.clear()  # loading weights also checks them against the state
         ray.get([slot.handle.restore.remote(state) for slot, state in zip(self._slots, saved, strict=True)])
@@ -189,11 +189,11 @@ class RayPool:
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def _request_stream(self) -> None:
-        """Send all requests that the window allows: to slots with the fewest open ones, the least recent first."""
+        """Send all requests that the window allows, first to slots with the fewest open or the least recent request."""
         limit = self._window.requests_per_slot
         for depth in range(limit):
             slots = [slot for slot in self._slots if slot.at_work and len(slot.requests) == depth]
-            for slot in sorted(slots, key=lambda each: each.last_request):
+            for slot in sorted(slots, key=lambda slot: slot.last_request):
                 member = self._schedule.next_at(
                     slot.machine, self._window.has_room, idle=not slot.requests, served=slot.served
                 )
@@ -240,7 +240,7 @@ class RayPool:
             self._slots.fill()
             send()
             self._lose_silent()
-            self._look_for_answers(PATIENCE / 4)
+            self._poll(PATIENCE / 4)
         return result
 
     def _lose_silent(self) -> None:
@@ -248,7 +248,7 @@ class RayPool:
             self._lose(slot, why)
 
     def _check_ray(self) -> None:
-        if died := dead_part():  # a call of Ray's store would end this process
+        if died := dead_part():  # without this error, a call of Ray's store would end this process
             raise TransportDiedError(f"{died} died")
 
     def _all_gathered(self) -> list[Unroll] | None:
@@ -268,7 +268,7 @@ class RayPool:
         return None
 
     def _pass_over_the_slowest(self) -> None:
-        """Skip an actor that delays the learner although others have responded since."""
+        """Skip an actor that delays the learner although others have responded."""
         slot, now = self._window.blocking(), time.monotonic()
         if slot is None or not self._streaming:
             self._blocked = None
@@ -285,11 +285,11 @@ class RayPool:
                     "a larger --max-lag accepts older unrolls"
                 )
 
-    def _look_for_answers(self, wait: float) -> None:
-        """Wait for a response and process all that have arrived, since a poll takes longer with more actors."""
+    def _poll(self, wait: float) -> None:
+        """Wait for a response, and process all that have arrived: one poll for each would be slow with many actors."""
         refs = self._awaited()
         if not refs:
-            time.sleep(0.05)  # every slot is in its pause after a failure
+            time.sleep(0.05)  # every slot pauses after a failure
             return
         ready, _ = ray.wait(list(refs), num_returns=1, timeout=wait)
         if ready and len(refs) > 1:
@@ -298,7 +298,7 @@ class RayPool:
             self._take(refs[ref], ref, result)
 
     def _awaited(self) -> "dict[ObjectRef[Any], ActorSlot]":
-        """Oldest request of each slot: responses of a slot are processed in order, even if a later one has arrived."""
+        """Oldest request of each slot, since the responses of a slot are processed in order."""
         starting = {slot.starting: slot for slot in self._slots if slot.starting is not None}
         return starting | {slot.requests[0].ref: slot for slot in self._slots if slot.requests}
 
@@ -326,17 +326,17 @@ class RayPool:
             self._unroll_seconds += (unroll.seconds - self._unroll_seconds) / 2
             if self._failures.total:
                 self._failures.forgive(slot.number)
-            assert slot.place is not None, "its location arrives before its first request"
+            assert slot.place is not None, "the location arrives before the first unroll"
             self._unrolls_from[slot.place.machine] += request.unrolls
 
     def _lose(self, slot: ActorSlot, why: str, cause: object = None) -> None:
-        """Handle the end of a slot's process and drop its open requests."""
+        """Drop the open requests of a slot, and end its process."""
         for request in list(slot.requests):
             self._drop(request)
         self._slots.lose(slot, why, cause)
 
     def _drop(self, request: Request) -> None:
-        """Drop a request that gets no response; its member gets another request before the others' turn."""
+        """Drop a request that gets no response; its member gets another one before the other members do."""
         del self._open[request.ref]
         request.slot.requests.remove(request)
         self._leave_out(request)

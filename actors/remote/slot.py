@@ -1,7 +1,7 @@
 """An actor's slot in the pool, which successive processes occupy, and the process itself.
 
-A slot is empty (in the pause after a failure), starting, or active. It returns unrolls in the order
-of the requests. The open requests of a lost process are dropped: no update has used them and none will.
+A slot is empty (in the pause after a failure), starting, or active. It returns unrolls in the order of the
+requests. The open requests of a lost process are dropped: no update has used their unrolls, and none will.
 """
 
 import os
@@ -26,8 +26,8 @@ from .stuck import ProcessPlace, StuckProcesses, place_of_this_process
 from .wire import pack, share_tensors
 
 LOOK_SECONDS = 1.0  # Interval in seconds between checks for processes that do not respond
-CLOSE_SECONDS = 3.0  # Seconds for actors to close their environments at the end, before their processes are ended
-START_TIMEOUT = 600.0  # Seconds in which a process must have started: it may require booting a node
+CLOSE_SECONDS = 3.0  # Seconds for actors to close their environments at the end, before their processes are killed
+START_TIMEOUT = 600.0  # Seconds within which a process must start, which may require booting a node
 FIRST_STEP_TIMEOUT = 120.0
 """Smallest timeout in seconds of a new process's first step, which includes loading and compiling networks."""
 
@@ -46,7 +46,7 @@ class ActorSlot:
     handle: Any = None  # Ray's handle of the active or starting process; None while the slot is empty.
     starting: Any = None  # Ray's reference to the ready notification of the process; None after it has arrived.
     since: float = 0.0
-    """Monotonic time of the last response or heartbeat; for an empty slot, the earliest time to fill it again."""
+    """Monotonic time of the last response or heartbeat; for an empty slot, the earliest time at which to fill it."""
     place: ProcessPlace | None = None  # Location of the active process; None while it is starting or the slot is empty.
     beat: bytes | None = None  # Newest heartbeat of the process that was read
     stepped: bool = False  # Whether the environments of the active process are known to have stepped
@@ -82,7 +82,7 @@ class Request:
 
 
 class ActorSlots:
-    """All slots of a pool: fills empty slots and detects processes that do not respond.
+    """All slots of a pool, with methods that fill empty slots and detect processes that do not respond.
 
     Args:
         make_actor: picklable function that creates an Actor.
@@ -92,7 +92,7 @@ class ActorSlots:
         timeout: seconds within which an active process must respond or step its environments.
         niceness: scheduling niceness of each process.
         first: index of the first slot.
-        near: prefer this process's machine as long as it has room.
+        near: whether to prefer this process's machine as long as it has room.
     """
 
     def __init__(
@@ -136,8 +136,8 @@ class ActorSlots:
 
     def fill(self) -> None:
         """Start a process for each empty slot whose pause has ended. An elastic pool always has one starting process,
-        in an empty or a new slot, which Ray places once there is room. So it uses new resources, and an autoscaling
-        cluster sees the demand."""
+        in an empty or a new slot, which Ray places once there is room. So new resources are used, and an autoscaling
+        cluster detects the demand."""
         empty = [slot for slot in self._slots if slot.handle is None]
         ready = [slot for slot in empty if slot.since <= time.monotonic()]
         if not self.elastic:
@@ -152,7 +152,7 @@ class ActorSlots:
 
     def silent(self, awaited: "Mapping[ObjectRef[Any], ActorSlot]") -> Iterator[tuple[ActorSlot, str]]:
         """Yield the slots whose process has not responded or started within its limit, with the reason. `awaited` maps
-        the next expected response to its slot."""
+        the next expected response of each slot to the slot."""
         now = time.monotonic()
         if now < self._look_at:
             return
@@ -161,7 +161,7 @@ class ActorSlots:
             self._stuck.end_overdue()
         for ref, slot in awaited.items():
             if slot.starting is None:
-                self._listen(slot, now)
+                self._read_heartbeat(slot, now)
                 limit = self._timeout if slot.stepped else max(self._timeout, FIRST_STEP_TIMEOUT)
                 event = "responded or stepped its environments"
             else:
@@ -169,7 +169,7 @@ class ActorSlots:
             if now - slot.since > limit and not ray.wait([ref], timeout=0)[0]:
                 yield slot, f"actor {slot.number} has not {event} for {limit:.0f} s"
 
-    def _listen(self, slot: ActorSlot, now: float) -> None:
+    def _read_heartbeat(self, slot: ActorSlot, now: float) -> None:
         """Read the heartbeat of a process that has not responded for several intervals."""
         if now - slot.since > 3 * self._interval:
             beat = last_beat(key_of(slot.number, slot.life))
@@ -178,7 +178,7 @@ class ActorSlots:
                 self.beats += 1
 
     def lose(self, slot: ActorSlot, why: str, cause: object = None) -> None:
-        """End a slot's process; another one follows after a pause. Raises ActorFailureError after too many failures."""
+        """Kill a slot's process; a new one starts after a pause. Raises ActorFailureError after too many failures."""
         ray.kill(slot.handle)
         if slot.place is not None:
             self._stuck.note(slot.place)
@@ -188,7 +188,7 @@ class ActorSlots:
         slot.since = time.monotonic() + self._failures.pause(slot.number)
 
     def close(self) -> None:
-        """Close all environments of processes that respond in time, and end the processes."""
+        """Close the environments of all processes that respond in time, and kill the processes."""
         slots, self._slots = [slot for slot in self._slots if slot.handle is not None], []
         closing = [slot.handle.close.remote() for slot in slots if slot.at_work]
         if closing:
@@ -212,7 +212,7 @@ class ActorSlots:
 
 
 class RequestWindow:
-    """Flow control of a stream of unrolls: which may be requested, and their order, to bound policy lag.
+    """Flow control of a stream of unrolls, which bounds policy lag: which to request, and the order of the responses.
 
     Updates learn from a member's environments in the order of their requests, `batch_size` at a time. If E
     environments are requested and not yet learned from (including those of the batch being learned from), the last
@@ -222,7 +222,7 @@ class RequestWindow:
 
     With max_lag = 1 this is double buffering: one batch is made while another is learned from. The bound is independent
     of the number and speed of actors: a response that overtakes an older request waits for it. An actor that
-    is far slower than the others is eventually skipped, and its unroll is not used (`pass_over`).
+    is far slower than the others is eventually skipped, and its unrolls are not used (`lost`).
 
     Args:
         batch_size: environments that one update learns from.
@@ -243,7 +243,7 @@ class RequestWindow:
         """Requests whose responses have not been returned, by member, oldest first."""
 
     def has_room(self, member: int) -> bool:
-        """Whether another request of `member` respects the bound."""
+        """Whether another request for `member` would respect the bound."""
         return self._unlearned[member] + self._width <= self._size
 
     def sent(self, request: Request) -> None:
@@ -256,19 +256,19 @@ class RequestWindow:
         self._unlearned[member] = max(0, self._unlearned[member] - environments)
 
     def lost(self, request: Request) -> None:
-        """Record that a request gets no response, or one that is too late; no effect if already recorded."""
+        """Record that a request gets no response, or gets it too late; no effect if this is already recorded."""
         order = self._order.get(request.member, deque())
         if request in order:
             order.remove(request)
             self._unlearned[request.member] -= self._width
 
     def forget(self, member: int) -> None:
-        """Discard all open requests: the member continues with another one's weights."""
+        """Discard all open requests of a member, which continues with another member's weights."""
         self._order.pop(member, None)
         del self._unlearned[member]
 
     def next(self) -> Request | None:
-        """Return the next completed request in its member's order, of the member that has waited longest; else None."""
+        """Return the oldest request that is complete and next in its member's order; None without such a request."""
         heads = [order[0] for order in self._order.values() if order and order[0].answer is not None]
         if not heads:
             return None
@@ -277,7 +277,7 @@ class RequestWindow:
         return first
 
     def blocking(self) -> ActorSlot | None:
-        """Return the slot whose response blocks those of others, the oldest if there are several; else None."""
+        """Return the slot whose missing response (the oldest, if there are several) blocks others; None without one."""
         waiting = [order[0] for order in self._order.values() if any(request.answer is not None for request in order)]
         return min(waiting, key=lambda request: request.index).slot if waiting else None
 
@@ -289,7 +289,7 @@ class ActorProcess(MemberActors):
         self, make_actor: MakeActor, number: int, life: int, directory: str, niceness: int, beat_seconds: float
     ) -> None:
         if directory not in sys.path:
-            sys.path.append(directory)  # last: a user's module must not shadow one of a library
+            sys.path.append(directory)  # last, so that a user's module does not shadow a library's
         os.nice(niceness)
         prepare_process(1)
         share_tensors()
@@ -312,7 +312,7 @@ class ActorProcess(MemberActors):
             unrolls = self.unrolls(weights, count)
             return (pack(header(unrolls)), pack(unrolls)) if apart else pack(unrolls)
         except BaseException:
-            self.close()  # afterwards the pool replaces this process
+            self.close()  # the pool then replaces this process
             raise
         finally:
             self._heart.busy_since = None

@@ -1,6 +1,6 @@
 """Processes that Ray cannot end because they are stopped, or stuck in the kernel.
 
-Ray detects them only after many seconds; until then neither memory nor CPU is free for a replacement.
+Ray detects them only after many seconds; until then their memory and CPU are not available to a replacement.
 """
 
 import os
@@ -18,7 +18,7 @@ class ProcessPlace(NamedTuple):
 
     machine: str  # Address of its machine
     pid: int
-    started: str  # Start time in ticks since the machine was booted, which distinguishes processes with a reused id
+    started: str  # Start time in ticks since the machine was booted, to distinguish processes with a reused id
 
 
 def place_of_this_process(machine: str) -> ProcessPlace:
@@ -49,15 +49,15 @@ class StuckProcesses:
         """Processes with the monotonic time at which they must have ended."""
 
     def note(self, process: ProcessPlace) -> None:
-        """Register a process that Ray should end; one on another machine is left to Ray on that machine."""
+        """Register a process that Ray should end; processes on other machines are left to Ray."""
         if process.machine == self._machine:
             self._due.append((time.monotonic() + GRACE_SECONDS, process))
 
     def end_overdue(self) -> None:
         """Send SIGKILL to processes that still exist after the grace period."""
         now = time.monotonic()
-        for _, process in (each for each in self._due if each[0] <= now):
+        for _, process in (entry for entry in self._due if entry[0] <= now):
             if process.started and _started(process.pid) == process.started:
                 with suppress(OSError):
                     os.kill(process.pid, signal.SIGKILL)
-        self._due = [each for each in self._due if each[0] > now]
+        self._due = [entry for entry in self._due if entry[0] > now]

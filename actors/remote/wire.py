@@ -1,8 +1,8 @@
 """Wire format between actor and learner: unrolls as arrays, Ray's serializer for tensors, state of Ray's processes.
 
-Pickling a tensor calls Python a dozen times on each side, which for small unrolls takes longer than the rest of the
-transfer; numpy pickles an array in compiled code. A small unroll is one string of bytes; the sender does not copy the
-arrays of a large one, and the receiver uses views of them.
+Pickling a tensor calls Python a dozen times on each side, which takes longer than the rest of the transfer of a small
+unroll; numpy pickles arrays in compiled code. A small unroll is sent as one string of bytes. The arrays of a large one
+are not copied by the sender, and the receiver uses views of them.
 """
 
 import pickle
@@ -21,11 +21,11 @@ from torch import Tensor
 from ...agents.values import map_leaves
 
 SMALL_BYTES = 1 << 16
-"""Size in bytes below which an unroll is one string: copying takes microseconds, a dozen separate buffers a hundred."""
-STORE_PAUSE_SECONDS = 60.0  # Pause after Ray did not return the size of the stores: it queries every machine
+"""Size in bytes below which an unroll is one string: copying takes microseconds, sending a dozen buffers a hundred."""
+STORE_PAUSE_SECONDS = 60.0  # Pause after a failed query of the sizes of the stores, for which Ray queries every machine
 
 INLINE_BYTES = 90_000
-"""Size of a result that Ray sends with the response to a call; a larger one takes several messages of its stores."""
+"""Size of a result that Ray sends with the response to a call; a larger one takes several messages between stores."""
 MOST_PIECES = 90  # Pieces of a result that Ray sends with one response, which is limited to 10 MB
 
 NEEDED = ("raylet", "gcs_server")  # Ray's processes without which a run cannot continue
@@ -38,7 +38,7 @@ def share_tensors() -> None:
 
 
 class ObjectStores:
-    """Size of the object stores of all machines, not requested again for a while after one did not respond."""
+    """Size of the object stores of all machines; after a failed query, there is a pause before the next one."""
 
     def __init__(self) -> None:
         self._silent_until = 0.0
@@ -54,13 +54,13 @@ class ObjectStores:
             # Use this connection's address: automatic discovery may return that of another Ray cluster that has ended.
             reply = get_memory_info_reply(state.state, timeout_seconds=1.0)
             return int(reply.store_stats.object_store_bytes_used)
-        except Exception:  # not a public function: if a later Ray changes it, training continues without this metric
+        except Exception:  # if a later Ray changes this private function, training continues without this metric
             self._silent_until = time.monotonic() + STORE_PAUSE_SECONDS
             return None
 
 
 def dead_part() -> str:
-    """Name of a dead main process of this process's private Ray; empty if none is dead, or there is no such Ray."""
+    """Name of a dead main process of the private Ray of this process; empty without a dead one or a private Ray."""
     node: Any = getattr(worker, "_global_node", None)
     dead = [str(name) for name, _ in node.dead_processes()] if node is not None else []
     names = [name for name in dead if name in NEEDED]  # others, such as the dashboard, may end
@@ -103,8 +103,8 @@ def cut(content: bytes, pieces: int) -> Any:
 
 
 def pack(unroll: Any) -> Any:
-    """An unroll or another structure of tensors with arrays in their place, which must not change until it has been
-    pickled; the pickled bytes of a small one."""
+    """Replace the tensors of an unroll, or of another structure, with arrays, which must not change until they have
+    been pickled; pickle a small structure to bytes."""
     nbytes = 0
 
     def as_array(value: Any) -> Any:
@@ -119,6 +119,6 @@ def pack(unroll: Any) -> Any:
 
 
 def unpack(parcel: Any) -> Any:
-    """Restore what was packed, bit for bit; its tensors are read-only views of the parcel."""
+    """Restore a packed structure, bit for bit; its tensors are read-only views of the parcel."""
     arrays = pickle.loads(parcel) if isinstance(parcel, bytes) else parcel
     return map_leaves(lambda value: torch.from_numpy(value) if isinstance(value, np.ndarray) else value, arrays)

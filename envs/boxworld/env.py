@@ -28,7 +28,7 @@ _LOCKS = ("solution_locks", "distractor_locks")
 
 
 def _map_tables() -> tuple[Array, Array]:
-    """Kind and color of every cell code, as maps have them."""
+    """Kind and color of every cell code, as in maps."""
     kinds, colors = np.ones(BAIT + NUM_COLORS, np.uint8), np.zeros(BAIT + NUM_COLORS, np.uint8)
     kinds[FLOOR], kinds[GEM], kinds[KEY:LOCK], kinds[LOCK:] = 2, 3, 4, 5
     colors[KEY:] = 1 + np.arange(BAIT + NUM_COLORS - KEY) % NUM_COLORS
@@ -43,21 +43,21 @@ class BoxWorldBatch(BatchedEnv):
 
     Description:
         A room contains boxes, a loose key and a player. A box has two cells: its content and, to the right of it, a
-        lock that a key of the same color opens. The loose key opens a box with a key, which opens the next box, and
-        so on to the gem.
+        lock that a key of the same color opens. The loose key opens a box that contains the key of the next box, and
+        so on, up to the gem.
         Keys of this path also open boxes of distractor branches, which do not lead to the gem: opening
         one ends the game. The player carries one key at a time, and a lock consumes it.
 
-    Actions: 0 up, 1 down, 2 left, 3 right. Border, locks without their key and contents of locked boxes block.
+    Actions: 0 up, 1 down, 2 left, 3 right; the border, locks without their key and contents of locked boxes block.
 
     Observations:
         `view="viewport"`: uint8 [5, 5, 6]: RGB of the cells around the player (black outside the room), and RGB of the
         carried key in every pixel (black: none).
-        `view="full"`: uint8 [14, 14, 3], the memory-free twin: RGB of the board, the carried key at (0, 0).
+        `view="full"`: uint8 [14, 14, 3], the memory-free twin: RGB of the board, with the carried key at (0, 0).
         Player gray, gem white, floor light gray, border black; key and lock of a pair share one of 20 hues.
 
-    Start: a path of L locks, L uniform in `path_lengths`; D distractor branches, D uniform in `num_distractors`, which
-        start at any lock color of the path; all at random positions such that boxes never touch.
+    Start: a path of L locks, L uniform in `path_lengths`; D distractor branches, D uniform in `num_distractors`, each
+        from a random lock color of the path; positions are random, but boxes never touch.
 
     Rewards: +1 for every lock of the path, -1 for a lock of a distractor, +10 for the gem; at best L + 10.
 
@@ -72,10 +72,10 @@ class BoxWorldBatch(BatchedEnv):
         branch_length: boxes in a distractor branch.
         grid_size: rows and columns of the room inside the border.
         view: "viewport" or "full".
-        max_steps: the next action after this many truncates the game.
+        max_steps: the action after this many truncates the game.
         batch: `first_index` and `render_mode`, see BatchedEnv.
 
-    Differences from the original: no action does nothing; the window never shows the carried key.
+    Differences from the original: there is no no-op action; the window never shows the carried key.
 
     References: Zambaldi et al. 2018, "Relational deep reinforcement learning" (the task); Santoro et al. 2018,
         "Relational recurrent neural networks", A.3 (the window and the defaults).
@@ -134,9 +134,9 @@ class BoxWorldBatch(BatchedEnv):
         )
 
     def level(self, index: int) -> dict[str, Any]:
-        """The position of environment `index`: `{"board", "solution_locks", "distractor_locks"}`. The board is a list
-        of strings: ' ' floor, '#' border, '.' player, '*' gem, 'a'-'t' keys, 'A'-'T' locks; a carried key is at (0, 0).
-        Right after a reset it is the initial level. Locks are (row, col)."""
+        """State of environment `index` as a level: `{"board", "solution_locks", "distractor_locks"}`. The board is a
+        list of strings: ' ' floor, '#' border, '.' player, '*' gem, 'a'-'t' keys, 'A'-'T' locks; a carried key is at
+        (0, 0). Right after a reset, it is the initial level. Locks are (row, col)."""
         board = self.state.board[index, 1:-1, 1:-1].copy()
         board[0, 0] = self.state.held[index]
         board[self.state.row[index] - 1, self.state.col[index] - 1] = PLAYER
@@ -174,16 +174,16 @@ class BoxWorldBatch(BatchedEnv):
         return 6
 
     def privileged(self) -> Array:
-        """float32 [N, 6]: remaining locks of the path; rows and columns from the player to the next of them (0 without
-        one); whether the carried key opens it, whether it opens any of the path, and how many distractors it opens."""
+        """float32 [N, 6]: number of remaining locks on the path; rows and columns from the player to the next one (0 if
+        none); whether the carried key opens it, whether it opens any on the path, and how many distractors it opens."""
         state, board = self.state, self.state.board
         key, rows = state.held.astype(np.int64), np.arange(self.num_envs)
         codes = board.reshape(self.num_envs, -1)
-        n, place = np.nonzero((codes >= LOCK) & (codes < BAIT))
-        color, content = codes[n, place].astype(np.int64) - LOCK, codes[n, place - 1].astype(np.int64) - KEY
-        at = np.zeros((self.num_envs, NUM_COLORS), np.int64)  # places of the path's locks by color, 0 for none
-        at[n, color] = place
-        following = at > 0  # the lock whose key is in no box of the path
+        n, cell = np.nonzero((codes >= LOCK) & (codes < BAIT))
+        color, content = codes[n, cell].astype(np.int64) - LOCK, codes[n, cell - 1].astype(np.int64) - KEY
+        at = np.zeros((self.num_envs, NUM_COLORS), np.int64)  # cells of the path's locks by color, 0 for none
+        at[n, color] = cell
+        following = at > 0  # finally, only the next lock: its key is in none of the path's boxes
         inside = (content >= 0) & (content < NUM_COLORS)
         following[n[inside], content[inside]] = False
         some, next_color = following.any(1), following.argmax(1)
@@ -204,12 +204,12 @@ class BoxWorldBatch(BatchedEnv):
     def mark_seen(self, seen: Array) -> Array:
         """Layer 0: border, floor, gem, key, lock; layer 1: the color of a key or lock."""
         shown = layers(self.state.board[:, 1:-1, 1:-1], _MAP)
-        places = np.stack([self.state.row, self.state.col], 1) - 1
+        players = np.stack([self.state.row, self.state.col], 1) - 1
         if self.params.full_view:
             seen[...] = shown
         else:
-            mark_window(seen, shown, places, WINDOW // 2)
-        return places
+            mark_window(seen, shown, players, WINDOW // 2)
+        return players
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         full = full or self.params.full_view
@@ -234,7 +234,7 @@ BoxWorld = single(BoxWorldBatch)
 
 
 def _parse(level: Mapping[str, Any], grid_size: int) -> tuple[Array, tuple[int, int]]:
-    """Cell codes [grid_size + 2, grid_size + 2] of a level, its floor under the player, and the player's position."""
+    """Parse a level: cell codes [grid_size + 2, grid_size + 2], floor under the player, and the player's position."""
     lines, side = level["board"], grid_size + 2
     if not isinstance(lines, list | tuple) or [len(str(line)) for line in lines] != [side] * side:
         raise ValueError(f"level['board'] is {lines}; expected {side} strings of {side} characters")
@@ -246,9 +246,9 @@ def _parse(level: Mapping[str, Any], grid_size: int) -> tuple[Array, tuple[int, 
     if board[border].any() or board[0, 0] not in (NOTHING, *range(KEY, LOCK)):
         raise ValueError(f"the border of level['board'] must be '#', with a carried key at (0, 0) or none; got {lines}")
     players = np.argwhere(board == PLAYER)
-    for number, things in ((len(players), "players '.'"), (int((board == GEM).sum()), "gems '*'")):
-        if number != 1:
-            raise ValueError(f"level['board'] contains {number} {things}; expected 1")
+    for count, objects in ((len(players), "players '.'"), (int((board == GEM).sum()), "gems '*'")):
+        if count != 1:
+            raise ValueError(f"level['board'] contains {count} {objects}; expected 1")
     declared = [check_cell(f"level[{key!r}]", lock) for key in _LOCKS for lock in level[key]]
     locks = [(int(r), int(c)) for r, c in np.argwhere(board >= LOCK)]
     if sorted(declared) != locks:
@@ -257,13 +257,13 @@ def _parse(level: Mapping[str, Any], grid_size: int) -> tuple[Array, tuple[int, 
         )
     for r, c in level["distractor_locks"]:
         board[r, c] += NUM_COLORS
-    row, col = (int(place) for place in players[0])
+    row, col = (int(index) for index in players[0])
     board[row, col] = FLOOR
     return board, (row, col)
 
 
 def _draw_cell(canvas: Canvas, row: float, col: float, code: int) -> None:
-    """Paint one cell: keys as keys, locks as padlocks, the gem as a diamond."""
+    """Paint one cell: a key as a key, a lock as a padlock, the gem as a diamond."""
     floor, color = rgb(PALETTE[FLOOR]), rgb(PALETTE[code])
     if code == NOTHING:
         return

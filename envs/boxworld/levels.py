@@ -1,10 +1,10 @@
-"""The parts of a game of BoxWorld, and how its levels are sampled.
+"""State and parameters of BoxWorld, and the sampling of its levels.
 
 A level is a chain: a loose key opens the first box, each box contains the key of the next one, and the last box
 contains the gem. Distractor branches start from keys of the chain and are dead ends. A box has two cells: its
 content, and its lock to the right.
 
-Cells are integer codes. The array has one additional rim of cells around the board, so that no window reaches outside
+Cells are integer codes. The array has an additional rim of cells around the board, so that no window extends beyond
 it: board cell (r, c) is at [r + 1, c + 1].
 """
 
@@ -21,7 +21,7 @@ NOTHING, FLOOR, GEM, PLAYER = 0, 1, 2, 3
 KEY, LOCK, BAIT = 4, 4 + NUM_COLORS, 4 + 2 * NUM_COLORS
 """First codes of 20 keys, of the 20 locks on the path to the gem, and of the 20 locks of distractor branches.
 
-NOTHING is the border, the cells outside it, and no carried key: all are black.
+NOTHING stands for the border, the cells outside it, and the absence of a carried key; all are black.
 """
 MAX_FAILURES = 200
 """Failed placements after which another level is sampled (as in the original)."""
@@ -35,7 +35,7 @@ class State(NamedTuple):
     board: Array  # int8 [N, S, S]: cell codes, without the player
     row: Array  # int64 [N]: position of the player in `board`
     col: Array  # int64 [N]: position of the player in `board`
-    colors: Array  # int8 [N, 20]: the level's order of colors; the path takes them from the first on.
+    colors: Array  # int8 [N, 20]: the level's order of colors; the path uses the first ones
     held: Array  # int8 [N]: cell code of the carried key, or NOTHING
     steps: Array  # int64 [N]: actions taken in this episode
     solved: Array  # bool [N]: the gem has been collected
@@ -44,7 +44,7 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    """The constructor's arguments, in the form of compiled functions."""
+    """The constructor's arguments, in the form that compiled functions use."""
 
     shortest_path: int
     longest_path: int
@@ -62,18 +62,18 @@ def new_state(num_envs: int, grid_size: int) -> State:
 
 
 def check_fits(path_length: int, num_distractors: int, branch_length: int, grid_size: int) -> None:
-    """Raise ValueError where the largest level that may be sampled has too few colors or too little room. The limits on
-    room were measured: within them at least one level in 200 fits."""
+    """Raise ValueError if the largest level that may be sampled lacks colors or room. The limit on room was measured:
+    within it, at least one in 200 sampled levels fits."""
     if num_distractors and NUM_COLORS - 1 - path_length < min(branch_length, 2):
         most = NUM_COLORS - 1 - min(branch_length, 2)
         raise ValueError(f"path_lengths up to {path_length} leave no colors for distractors; allowed: up to {most}")
-    things = 1 + path_length + num_distractors * branch_length
+    objects = 1 + path_length + num_distractors * branch_length
     packed = ((grid_size - 1) // 2) * ((grid_size - 2) // 3)  # rows of boxes times boxes in a row
     most = min(max(2, packed * 7 // 8), 30)
-    if things > most:
+    if objects > most:
         raise ValueError(
             f"path_lengths up to {path_length} and num_distractors up to {num_distractors} with branch_length "
-            f"{branch_length} make {things} things to place; allowed: at most {most} with grid_size {grid_size}"
+            f"{branch_length} make {objects} objects to place; allowed: at most {most} with grid_size {grid_size}"
         )
 
 
@@ -86,7 +86,7 @@ def new_level(state: State, params: Params, i: int) -> None:
 
 @kernel
 def try_level(state: State, params: Params, i: int) -> bool:
-    """Sample one level and place it; returns whether it fits on the board."""
+    """Sample one level and place it; return whether it fits on the board."""
     random = state.random
     length = params.shortest_path + integer(random, i, params.longest_path - params.shortest_path + 1)
     branches = params.fewest_distractors + integer(random, i, params.most_distractors - params.fewest_distractors + 1)
@@ -120,7 +120,7 @@ def shuffle(random: Array, i: int, colors: Array) -> None:
 
 @kernel
 def clear_board(board: Array) -> None:
-    """An empty room inside its border."""
+    """Write an empty room inside its border."""
     side = board.shape[0]
     board[:] = NOTHING
     board[2 : side - 2, 2 : side - 2] = FLOOR
@@ -128,7 +128,7 @@ def clear_board(board: Array) -> None:
 
 @kernel
 def draw_bait_key(random: Array, i: int, length: int, lock: int) -> int:
-    """A key that opens nothing on the path to the gem; the last color is never one (as in the original)."""
+    """Sample a key that opens nothing on the path to the gem, never of the last color (as in the original)."""
     key = lock
     while key == lock:
         key = length + integer(random, i, NUM_COLORS - 1 - length)

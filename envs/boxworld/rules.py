@@ -15,7 +15,7 @@ _ROWS, _COLS = np.array([-1, 1, 0, 0]), np.array([0, 0, -1, 1])
 def _palette() -> Array:
     """Color of every cell code, uint8 [64, 3]: key i, lock i and bait i share one of 20 hues."""
     third, rise = 6.0, np.arange(NUM_COLORS) * 6.0 / NUM_COLORS
-    # HSV with saturation 1/2 and value 0.7: every channel is a trapezium over the hue circle, between 0.35 and 0.7
+    # HSV with saturation 1/2 and value 0.7: every channel is a trapezoid over the hue circle, between 0.35 and 0.7
     channels = [np.clip(np.abs((rise - shift) % third - 3.0) - 1.0, 0.0, 1.0) for shift in (0.0, 2.0, 4.0)]
     hues = 0.35 + 0.35 * np.stack(channels, axis=1)
     colors = np.zeros((BAIT + NUM_COLORS, 3))
@@ -40,7 +40,7 @@ def enters(cell: int, right: int, held: int) -> bool:
 
 @kernel
 def move(state: State, i: int, action: int) -> tuple[float, bool]:
-    """Move the player of environment i and process its new cell: (reward, whether the game has ended)."""
+    """Move the player of environment i and process its new cell; return (reward, whether the game has ended)."""
     row, col = state.row[i] + _ROWS[action], state.col[i] + _COLS[action]
     cell = state.board[i, row, col]
     if not enters(cell, state.board[i, row, col + 1], state.held[i]):

@@ -23,11 +23,11 @@ class CuedCatchBatch(BatchedEnv):
     """N games of Cued Catch.
 
     Description:
-        Two balls fly towards the player, one in the top row and one in the bottom row, and a cue indicates the
+        Two balls fly toward the player, one in the top row and one in the bottom row, and a cue indicates the
         one to catch. Two of the four cues mean the top ball and two the bottom ball, resampled in every episode.
-        The teaching phase shows cue 3, 2, 1 and 0, each with the symbol of its ball, for `initial_cue_duration` frames;
-        then follow `num_trials` trials of 7 frames with a random cue each. The player must be in the row of the
-        correct ball one frame after the balls were in its column; the move made in that frame still counts.
+        The teaching phase shows cues 3, 2, 1 and 0 for `initial_cue_duration` frames each, with the symbol of its ball;
+        then follow `num_trials` trials of 7 frames, each with a random cue. The player must be in the row of the
+        correct ball one frame after the balls were in the player's column; the move made in that frame still counts.
 
     Actions: 0 up, 1 down, 2 left, 3 right, 4 stay; left and right do nothing.
 
@@ -37,10 +37,10 @@ class CuedCatchBatch(BatchedEnv):
         The cue layer: marks of the teaching phase in rows 1-2, columns 0-1 and 10-11; symbol of the top (bottom) ball
         in rows 3-4, columns 0-5 (6-11); cue c in rows 5-6, columns 3c to 3c + 2.
 
-    Start: the player in the top row, the teaching phase begins.
+    Start: the player is in the top row, and the teaching phase begins.
 
     Rewards: 1 for catching the correct ball after the first `reward_free_trials` trials, plus noise of `reward_sigma`
-        in every rewarded trial; else 0. At best num_trials - reward_free_trials: 60. Random play earns about 30.
+        in every rewarded trial; else 0. At best num_trials - reward_free_trials = 60. Random play earns about 30.
 
     Episode end: terminated one frame after the last trial: num_cues initial_cue_duration + 7 num_trials - 1 = 739
         actions.
@@ -50,18 +50,18 @@ class CuedCatchBatch(BatchedEnv):
     Args:
         num_envs: number of environments.
         num_trials: trials in an episode.
-        num_cues: number of cues, 1 to 4: the first ones, whose balls are sampled as if there were four. With one,
+        num_cues: number of cues, 1 to 4; their balls are sampled as if there were four. With one cue,
             only its meaning must be remembered.
         initial_cue_duration: frames for which each cue is taught.
         cue_duration: frames for which a trial shows its cue (a trial has 7).
-        reward_free_trials: initial trials without reward: the more, the longer the agent must remember the cues before
-            it is rewarded.
+        reward_free_trials: initial trials without reward; the more of them, the longer the agent must remember the
+            cues before it is rewarded.
         always_show_ball_symbol: show the ball symbol with every cue: the memory-free twin.
         reward_sigma: standard deviation of normal noise on the reward of every rewarded trial.
-        engine: "compiled", or "pycolab": the same rules as readable games, a hundred times slower (`--env-args`).
+        engine: "compiled", or "pycolab": a readable game with the same rules, a hundred times slower (`--env-args`).
         batch: `first_index` and `render_mode`, see BatchedEnv.
 
-    Differences from the original: no action quits the game.
+    Differences from the original: there is no action that quits the game.
 
     References: Stepleton et al. 2018, "Low-pass recurrent neural networks", 5.2.1 and B.1.
     """
@@ -134,13 +134,13 @@ class CuedCatchBatch(BatchedEnv):
         rules.begin(self.state, index)
 
     def facts(self) -> dict[str, Array]:
-        """The balls that the cues mean, the current cue and its ball, and the trial (0: teaching)."""
-        state, everywhere = self.state, np.arange(self.num_envs)
+        """Ball of each cue, the current cue and its ball, and the trial (0: teaching)."""
+        state, indices = self.state, np.arange(self.num_envs)
         trial = np.array([rules.clock(self.params, int(frame))[0] for frame in state.frame])
         taught = self.params.num_cues - 1 - state.frame // self.params.initial_cue_duration
-        cue = np.where(trial < 0, taught, state.cues[everywhere, trial]).astype(np.int64)
+        cue = np.where(trial < 0, taught, state.cues[indices, trial]).astype(np.int64)
         balls = {f"ball_{k}": state.balls[:, k - 1].astype(np.int64) for k in range(1, NUM_CUES + 1)}
-        return balls | {"cue": cue, "ball": state.balls[everywhere, cue].astype(np.int64), "trial": trial + 1}
+        return balls | {"cue": cue, "ball": state.balls[indices, cue].astype(np.int64), "trial": trial + 1}
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         canvas = Canvas(ROWS, COLS, cell=36, background=_GRAY, caption_rows=1)
@@ -158,7 +158,7 @@ class CuedCatchBatch(BatchedEnv):
         return canvas
 
     def _caption(self, index: int, full: bool) -> str:
-        """Phase, cue and score; with `full` also the ball that the cue means."""
+        """Phase, cue and score; with `full`, also the ball of the cue."""
         facts = self.facts()
         cue, ball = (self.fact_values[name][facts[name][index]] for name in ("cue", "ball"))
         cue = f"{cue} ({ball} ball)" if full else cue
@@ -166,8 +166,8 @@ class CuedCatchBatch(BatchedEnv):
         if trial < 0:
             return f"teaching {cue}"
         free = trial < self.params.reward_free_trials
-        place = f"trial {min(trial + 1, self.params.num_trials)}, {'no reward yet' if free else 'rewarded'}"
-        return f"{place}, {cue}, caught {int(self.state.caught[index])}"
+        phase = f"trial {min(trial + 1, self.params.num_trials)}, {'no reward yet' if free else 'rewarded'}"
+        return f"{phase}, {cue}, caught {int(self.state.caught[index])}"
 
 
 CuedCatch = single(CuedCatchBatch)

@@ -45,7 +45,7 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    """The constructor's arguments, in the form of compiled functions."""
+    """The constructor's arguments, in the form that compiled functions use."""
 
     num_trials: int
     num_cues: int
@@ -72,7 +72,7 @@ def draw_level(state: State, params: Params, i: int) -> None:
     balls, cues = state.balls[i], state.cues[i]
     top_left = 2
     for cue in range(NUM_CUES):
-        # sampling without replacement: cue is a top one with probability (top ones left) / (cues left)
+        # sampling without replacement: a cue means the top ball with probability (top balls left) / (cues left)
         top = integer(state.random, i, NUM_CUES - cue) < top_left
         balls[cue] = 0 if top else 1
         top_left -= top
@@ -89,15 +89,15 @@ def begin(state: State, i: int) -> None:
 
 @kernel
 def clock(params: Params, frame: int) -> tuple[int, int]:
-    """(trial, frame of the trial) at a frame of the episode; the trial is -1 during the teaching phase."""
+    """Return (trial, frame of the trial) at a frame of the episode; the trial is -1 during the teaching phase."""
     elapsed = frame - params.num_cues * params.initial_cue_duration + 1
     return (elapsed // TRIAL_FRAMES, elapsed % TRIAL_FRAMES) if elapsed > 0 else (-1, 0)
 
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """One frame of environment i: (reward, whether it was the last, never truncated). The player moves first, so its
-    last move before the catch still counts."""
+    """Advance environment i by one frame; return (reward, whether the episode ended, False). The player moves first,
+    so its last move before the catch still counts."""
     state.frame[i] += 1
     if action == UP or action == DOWN:
         state.row[i] = action

@@ -25,14 +25,14 @@ MOST_SAVED = 4 * 2**20  # Maximum bytes of one actor's pickled environments in a
 class ForeignBatch:
     """N instances of a Gymnasium environment, stepped in turn by gymnasium.vector.SyncVectorEnv.
 
-    Autoreset is NEXT_STEP, as in engram's engine. The seed of every environment depends only on the seed of the run
-    and on its index; a vector entry point of the environment is not used, since its environments would share one
-    stream.
+    Autoreset is NEXT_STEP, as in engram's engine. The seed of every environment depends only on the run's seed
+    and the environment's index. A registered vector entry point is not used, since its environments would share one
+    random stream.
 
     Args:
         make_env: makes one environment.
         num_envs: number of environments, at least 1.
-        first_index: index of the first environment in a larger batch that is split over several.
+        first_index: index of the first environment in a larger batch that is split into several.
         name: name in error messages.
     """
 
@@ -44,7 +44,7 @@ class ForeignBatch:
         check_integer("num_envs", num_envs, 1, None)
         check_integer("first_index", first_index, 0, None)
         self.name, self.num_envs, self.first_index = name, num_envs, first_index
-        makers = [lambda env=env: env for env in _environments(make_env, num_envs, name)]
+        makers = [lambda env=env: env for env in _make_environments(make_env, num_envs, name)]
         self.vector: Any = facts.InfoVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP, name=name)
         self._describe()
         self.episode_fields = facts.episode_fields(self.vector.envs[0], name)
@@ -67,7 +67,7 @@ class ForeignBatch:
 
     @property
     def at_step(self) -> Callable[[], None]:
-        """Called after the step or reset of each environment."""
+        """Callback that runs after the step or reset of each environment."""
         return self.vector.at_step
 
     @at_step.setter
@@ -75,7 +75,7 @@ class ForeignBatch:
         self.vector.at_step = call
 
     def new_observation(self) -> Observation:
-        """Zeroed arrays for the observations of all environments: one [N, ...], or a (nested) dict of them."""
+        """Allocate zeroed observations of all environments: one array [N, ...], or a (nested) dict of arrays."""
         return empty(self.single_observation_space, self.num_envs)
 
     def reset_into(self, observation: Observation, seed: int | None = None) -> None:
@@ -87,11 +87,11 @@ class ForeignBatch:
         self.started = True
 
     def _seeds(self, seed: int | None) -> Any:
-        """A seed for each environment, which depends only on the seed of the run and the environment's index."""
+        """Return a seed for each environment, which depends only on the run's seed and the environment's index."""
         if seed is None:
             return None
         indices = range(self.first_index, self.first_index + self.num_envs)
-        return [int(state >> np.uint64(32)) for state in streams(seed, indices)]  # some accept only 32 bits
+        return [int(state >> np.uint64(32)) for state in streams(seed, indices)]  # some accept only 32-bit seeds
 
     def step_into(
         self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
@@ -109,26 +109,26 @@ class ForeignBatch:
         self.action_mask = self._masks.read(values, self.vector.infos, terminated | truncated)
 
     def cut(self, where: Array) -> None:
-        """End the episodes of environments `where` (bool [N]) here: their next step begins new ones."""
+        """End the current episodes of environments `where` (bool [N]); their next step begins new ones."""
         self.vector._autoreset_envs[where] = True
 
     def as_agents_see(self, values: Any, count: int) -> Observation:
-        """Batched observations of the environment [N, ...] as arrays [N, ...] of `single_observation_space`."""
+        """Convert the environment's batched observations to arrays [N, ...] of `single_observation_space`."""
         arrays = empty(self.single_observation_space, count)
         self._observations.write(values, arrays)
         return arrays
 
     def as_the_environment_takes(self, actions: Array) -> Array:
-        """An agent's actions [N, ...] in the environment's form."""
+        """Convert an agent's actions [N, ...] to the environment's form."""
         return self._actions.read(actions if self._actions.choices is None else actions.reshape(len(actions), -1))
 
     def episode_facts(self, indices: Array) -> Array:
-        """float32 [K, len(episode_fields)]: values from the last `info` of environments `indices`; nan if
+        """Return float32 [K, len(episode_fields)]: values from the last `info` of environments `indices`, nan if
         missing."""
         return facts.read([self.vector.infos[i] for i in indices], self.episode_fields)
 
     def info_scalars(self, key: str) -> Array:
-        """float32 [N]: the number under `key` in each environment's last `info`; nan if missing."""
+        """Return float32 [N]: the value under `key` in each environment's last `info`, nan if missing."""
         return facts.read(self.vector.infos, (key,))[:, 0]
 
     def check(self) -> None:
@@ -137,7 +137,7 @@ class ForeignBatch:
         check_behavior(env, self.name, lambda *made: env.action_space.sample(sampling_mask(env, self.name, *made)))
 
     def draw(self, index: int, full: bool = True) -> Array:
-        """An image of environment `index`, uint8 [H, W, 3]; ValueError if the environment renders none."""
+        """Return an image of environment `index`, uint8 [H, W, 3]. Raises ValueError if it renders none."""
         image, why = None, ""
         try:
             image = self._render(index)
@@ -150,8 +150,8 @@ class ForeignBatch:
         return self.vector.envs[index].render()
 
     def save(self) -> dict[str, Array]:
-        """The exact state of all environments as pickled bytes, uint8. Raises ValueError if the environment cannot be
-        copied. Global random generators are not included."""
+        """Return the exact state of all environments as pickled bytes, uint8. Raises ValueError if an environment
+        cannot be copied. Global random number generators are not included."""
         states = list[bytes]()
         for env in self.vector.envs:
             states.append(pickled(env, self.name))
@@ -169,8 +169,8 @@ class ForeignBatch:
         }
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Return to a state made by `save`. Unpickling runs any code in it: ValueError unless `trusted` is
-        set."""
+        """Restore a state returned by `save`. Unpickling runs any code in it, so this raises ValueError unless
+        `trusted` is set."""
         self._check_saved(saved)
         states = np.split(saved["pickled"], np.cumsum(saved["sizes"])[:-1])
         self.vector.envs = [pickle.loads(state.tobytes()) for state in states]
@@ -186,14 +186,14 @@ class ForeignBatch:
         self.vector.close()
 
     def _staying(self, call: Callable[[], Any]) -> Any:
-        """The result of a call of the environment; RuntimeError if it calls sys.exit."""
+        """Call the environment and return its result. Raises RuntimeError if it calls sys.exit."""
         try:
             return call()
         except SystemExit as problem:
             raise RuntimeError(f"{self.name} called sys.exit({problem.code!r})") from problem
 
     def _checked(self, actions: Array) -> Array:
-        """Actions of a step as int64 [N, K], all in range, or as floats [N, K], all finite."""
+        """Check actions and return them as int64 [N, K], all in range, or as floats [N, K], all finite."""
         if not self.started:
             raise error.ResetNeeded(f"step of {self.name} before its reset")
         shape = (self.num_envs, *(self.single_action_space.shape or ()))
@@ -214,7 +214,7 @@ class ForeignBatch:
 
 
 def pickled(env: Any, name: str) -> bytes:
-    """An environment or vector environment as bytes. Raises ValueError if a copy would not be in its state."""
+    """Pickle an environment or vector environment. Raises ValueError if a copy would not have the same state."""
     part = env
     while part is not None:
         kind = type(part).__name__
@@ -224,8 +224,8 @@ def pickled(env: Any, name: str) -> bytes:
         return pickle.dumps(env)
 
 
-def _environments(make_env: Callable[[], Any], num_envs: int, name: str) -> list[Any]:
-    """`num_envs` distinct environments with the same spaces; ValueError otherwise."""
+def _make_environments(make_env: Callable[[], Any], num_envs: int, name: str) -> list[Any]:
+    """Make `num_envs` distinct environments with the same spaces. Raises ValueError if they are not."""
     envs: list[Any] = []
     objects: set[int] = set()
     for i in range(num_envs):
@@ -238,7 +238,7 @@ def _environments(make_env: Callable[[], Any], num_envs: int, name: str) -> list
         objects.add(id(env.unwrapped))
         require(len(objects) > i, f"{name} returned the same object for two environments", "a new one at each call")
         for space in ("observation_space", "action_space"):
-            own, first = getattr(env, space), getattr(envs[0] if envs else env, space)
-            require(own == first, f"{name}: environment {i} has the {space} {own}", f"that of the first, {first}")
+            this, first = getattr(env, space), getattr(envs[0] if envs else env, space)
+            require(this == first, f"{name}: environment {i} has the {space} {this}", f"that of the first, {first}")
         envs.append(env)
     return envs

@@ -23,7 +23,7 @@ class InfoVectorEnv(SyncVectorEnv):
     """A SyncVectorEnv that keeps every environment's `info` unchanged.
 
     Gymnasium merges them into arrays of the first value's type: 0.5 after an integer becomes 0. An `info` that
-    is not a dict is a ContractError with the environment's name.
+    is not a dict raises a ContractError with the environment's name.
     """
 
     def __init__(self, *args: Any, name: str, **options: Any) -> None:
@@ -43,7 +43,7 @@ class InfoVectorEnv(SyncVectorEnv):
 
 
 def episode_fields(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], name: str) -> tuple[str, ...]:
-    """`solved`, and the fields that the environment or a wrapper declares. Raises ValueError for an invalid
+    """Return `solved` and the fields that the environment or a wrapper declares. Raises ValueError for an invalid
     declaration."""
     inner: Any = env.unwrapped
     of: Any = inner.envs[0] if type(inner) is SyncVectorEnv else inner if isinstance(env, VectorEnv) else env
@@ -51,21 +51,21 @@ def episode_fields(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], name
         declared: Any = of.get_wrapper_attr("episode_fields") if isinstance(of, gymnasium.Env) else of.episode_fields
     except AttributeError:
         return (SOLVED[0],)
-    fits = isinstance(declared, tuple | list) and all(isinstance(each, str) and each not in TAKEN for each in declared)
+    fits = isinstance(declared, tuple | list) and all(isinstance(key, str) and key not in TAKEN for key in declared)
     require(fits, f"{name}.episode_fields is {declared!r}", f"a tuple of keys of info, other than {', '.join(TAKEN)}")
-    return (SOLVED[0], *(each for each in dict.fromkeys(declared) if each not in SOLVED))
+    return (SOLVED[0], *(key for key in dict.fromkeys(declared) if key not in SOLVED))
 
 
 def read(infos: Iterable[Mapping[str, Any]], fields: tuple[str, ...]) -> Array:
-    """float32 [K, len(fields)]: values from each `info`; nan if missing, not finite or not a single number."""
-    rows = [[_solved(info) if field == SOLVED[0] else _number(info.get(field)) for field in fields] for info in infos]
+    """Return float32 [K, len(fields)]: values from each `info`, nan if missing, not finite or not a single number."""
+    rows = [[_read_solved(info) if key == SOLVED[0] else _number(info.get(key)) for key in fields] for info in infos]
     return np.array(rows, np.float32).reshape(-1, len(fields))
 
 
-def _solved(info: Mapping[str, Any]) -> float:
-    """Whether the goal was reached, as 0 or 1; less than 1 is not."""
-    number = next((_number(info[key]) for key in SOLVED if key in info), np.nan)
-    return number if np.isnan(number) else float(number >= 1)
+def _read_solved(info: Mapping[str, Any]) -> float:
+    """Return whether the goal was reached: 1 if the reported value is at least 1, else 0; nan if none is reported."""
+    value = next((_number(info[key]) for key in SOLVED if key in info), np.nan)
+    return value if np.isnan(value) else float(value >= 1)
 
 
 def _number(value: Any) -> float:

@@ -2,9 +2,9 @@
 
 Interface, as in gymnax: `reset(key, params)` returns (observation, state); `step(key, state, action, params)` returns
 (observation, state, reward, done, info), or 6 values with terminated and truncated in place of done; spaces are
-attributes or functions of params; `default_params` is optional. `step` does not reset; a class with `step_env` and
-`reset_env`, as in gymnax, is stepped with these. Of a single `done`, `info["truncated"]` or gymnax's
-`is_truncated(state, params)` marks the truncated part.
+attributes or functions of params; `default_params` is optional. `step` must not reset; if there are `step_env` and
+`reset_env`, as in gymnax, they are called instead. With a single `done`, `info["truncated"]` or gymnax's
+`is_truncated(state, params)` marks truncated episodes.
 """
 
 import importlib
@@ -29,7 +29,7 @@ def start_jax(name: str) -> Any:
         jax = importlib.import_module("jax")
         jax.devices("cpu")
     except ImportError as problem:
-        raise ValueError(f"environment {name!r} needs JAX, but: {problem}; try: pip install jax") from problem
+        raise ValueError(f"environment {name!r} needs JAX: {problem}; try: pip install jax") from problem
     finally:
         os.environ.pop("NPROC") if before is None else os.environ.update(NPROC=before)
     return jax
@@ -45,7 +45,7 @@ class JaxVectorEnv(VectorEnv[Any, Any, Any]):
     """
 
     own_seeds = True
-    """`reset(seed=[...])` takes one seed per environment."""
+    """Whether `reset(seed=[...])` accepts one seed per environment."""
 
     def __init__(self, made: Any, num_envs: int, name: str) -> None:
         self.jax, self.num_envs = start_jax(name), num_envs
@@ -60,22 +60,22 @@ class JaxVectorEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.episode_fields = getattr(env, "episode_fields", ())
-        self._reset, self._step = _compiled(self.jax, env, params, name)
+        self._reset, self._step = _compile(self.jax, env, params, name)
         self.state: Any = None
         """Random keys uint32 [N, 2], states of the environments [N, ...], and bool [N]: episodes that have ended."""
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        """Gymnasium's reset; seed: None to continue the random keys, an int, or a list with one per environment."""
+        """Reset as in Gymnasium; seed: None to continue the random keys, an int, or a list with one per environment."""
         if seed is None and self.state is not None:
             keys = self.state[0]
         else:
-            own = seed if isinstance(seed, list) else streams(seed or 0, range(self.num_envs)) >> np.uint64(32)
-            keys = self.jax.vmap(self.jax.random.PRNGKey)(np.asarray(own, np.uint32))
+            seeds = seed if isinstance(seed, list) else streams(seed or 0, range(self.num_envs)) >> np.uint64(32)
+            keys = self.jax.vmap(self.jax.random.PRNGKey)(np.asarray(seeds, np.uint32))
         observation, self.state = self._reset(keys)
         return self.jax.tree.map(np.asarray, (observation, {}))
 
     def step(self, actions: Any) -> Any:
-        """Gymnasium's step."""
+        """Step as in Gymnasium."""
         *outputs, self.state = self._step(self.state, np.asarray(actions))
         return self.jax.tree.map(np.asarray, tuple(outputs))
 
@@ -84,29 +84,29 @@ class JaxBatch(VectorBatch):
     """A VectorBatch of a JaxVectorEnv. Its exact state is saved as arrays; restoring them runs no code."""
 
     def cut(self, where: Array) -> None:
-        """End the episodes of environments `where` (bool [N]) here: their next step begins new ones."""
+        """End the current episodes of environments `where` (bool [N]); their next step begins new ones."""
         *rest, ended = self.vector.state
         self.vector.state = *rest, np.asarray(ended) | where
 
     def save(self) -> dict[str, Array]:
-        """The exact state: the leaves of `JaxVectorEnv.state`."""
+        """Return the exact state: the leaves of `JaxVectorEnv.state`."""
         return {str(i): np.array(leaf) for i, leaf in enumerate(self.vector.jax.tree.leaves(self.vector.state))}
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Continue from a state made by `save`. Raises ValueError for one of another environment."""
+        """Continue from a state returned by `save`. Raises ValueError if it belongs to another environment."""
         self.reset_into(self.new_observation(), 0)
         leaves, tree = self.vector.jax.tree.flatten(self.vector.state)
         values = [saved[key] for key in sorted(saved, key=int)]
         if [(x.shape, x.dtype) for x in values] != [(x.shape, x.dtype) for x in leaves]:
-            raise ValueError(f"saved state of {self.name} is of another environment, or another number of them")
+            raise ValueError(f"saved state of {self.name} is of another environment or number of environments")
         self.vector.state = tree.unflatten(values)
 
 
-def _compiled(jax: Any, env: Any, params: Any, name: str) -> tuple[Any, Any]:
-    """Jitted functions of all environments: keys -> (observation, state); (state, actions) -> (..., info, state)."""
-    resets = hasattr(env, "step_env")  # then `step` resets at once, and the final observation is lost
+def _compile(jax: Any, env: Any, params: Any, name: str) -> tuple[Any, Any]:
+    """Compile functions of all environments: keys -> (observation, state); (state, actions) -> (..., info, state)."""
+    resets = hasattr(env, "step_env")  # then `step` itself resets, and the final observation would be lost
     begin, advance = (env.reset_env, env.step_env) if resets else (env.reset, env.step)
-    split = jax.vmap(jax.random.split, out_axes=1)  # [N, 2] -> [2, N, 2]: the next keys, and those to use
+    split = jax.vmap(jax.random.split, out_axes=1)  # [N, 2] -> [2, N, 2]: the next keys, and those to use now
     first = jax.vmap(lambda key: begin(key, params))
 
     def reset_all(keys: Any) -> Any:
@@ -130,10 +130,10 @@ def _compiled(jax: Any, env: Any, params: Any, name: str) -> tuple[Any, Any]:
         observation, inner, reward, terminated, truncated, info = jax.vmap(step_one)(used, inner, actions)
         where = jax.vmap(lambda at, new, old: jax.numpy.where(at, new, old).astype(old.dtype))
 
-        def restarted(stepped: Any) -> Any:
+        def restart(stepped: Any) -> Any:
             return jax.tree.map(lambda new, old: where(ended, new, old), first(used), stepped)
 
-        observation, inner = jax.lax.cond(ended.any(), restarted, lambda stepped: stepped, (observation, inner))
+        observation, inner = jax.lax.cond(ended.any(), restart, lambda stepped: stepped, (observation, inner))
         reward = jax.numpy.where(ended, 0, reward)
         terminated, truncated = (flag.astype(bool) & ~ended for flag in (terminated, truncated))
         return observation, reward, terminated, truncated, info, (keys, inner, terminated | truncated)
@@ -142,7 +142,7 @@ def _compiled(jax: Any, env: Any, params: Any, name: str) -> tuple[Any, Any]:
 
 
 def _space(space: Any, params: Any, name: str) -> spaces.Space[Any]:
-    """A space, or a function of params that returns it, as Gymnasium's. Raises ValueError for other kinds."""
+    """Convert a space, or a function of params that returns it, to Gymnasium's. Raises ValueError for other kinds."""
     space = space(params) if callable(space) else space
     if isinstance(space, spaces.Space):
         return space

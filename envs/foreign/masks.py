@@ -12,11 +12,11 @@ from .check import require
 
 
 class Masks:
-    """Reads the action masks of N environments.
+    """Reader of the action masks of N environments.
 
     Args:
         name: name of the environment in error messages.
-        observation_space: of one environment. A Dict with an entry `action_mask` gives the mask; else `info` may.
+        observation_space: space of one environment; its entry `action_mask`, if any, is the mask, else that of `info`.
         choices: number of options of each choice [K]; None for a Box, which has no masks.
     """
 
@@ -24,17 +24,17 @@ class Masks:
         self._name, self._size = name, None if choices is None else int(choices.sum())
         self._observed = isinstance(observation_space, spaces.Dict) and KEY in observation_space.spaces
         self._used = self._observed
-        """Whether the environment has masks; those of `info` exist from the first reset on."""
+        """Whether the environment has masks; a mask in `info` must already exist at the first reset."""
 
     def reset(self, observation: Any, infos: Sequence[Mapping[str, Any]]) -> Array | None:
-        """bool [N, A] after a reset of all environments; None for an environment without masks."""
+        """Return bool [N, A] after a reset of all environments; None for an environment without masks."""
         self._used = self._observed or any(KEY in info for info in infos)
         return self.read(observation, infos, np.zeros(len(infos), np.bool_))
 
     def read(self, observation: Any, infos: Sequence[Mapping[str, Any]], ended: Array) -> Array | None:
-        """bool [N, A] of the current step; None for an environment without masks. Where an episode `ended` (bool [N])
-        its action is ignored, and `info` needs no mask. Raises ContractError for a mask that is missing elsewhere, is
-        not of this action space, or first occurs after a step."""
+        """Return bool [N, A] of the current step; None for an environment without masks. Where an episode `ended`
+        (bool [N]), its action is ignored, and `info` needs no mask. Raises ContractError for a mask that is missing
+        elsewhere, does not fit the action space, or first occurs after a step."""
         if not self._used:
             late = any(KEY in info for info in infos)
             require(not late, f"{self._name}.step returned an {KEY}, {self._name}.reset none", "both do")

@@ -18,39 +18,39 @@ REGISTERED_BY = {"ALE": "ale_py", "BabyAI": "minigrid", "MiniGrid": "minigrid", 
 """Packages that register their ids when imported, by the prefix of the ids."""
 
 EnvMaker = Callable[..., Any]
-"""Makes one environment (or, if it is a subclass of BatchedEnv, a batch) from keyword parameters."""
+"""Makes one environment from keyword arguments; a subclass of BatchedEnv makes a batch."""
 
 
 def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | None] | None:
-    """The maker of `name`, and its parameters (None if any are allowed); None if the name is unknown.
-    `jax:module:make` names a JAX environment. Raises ValueError if the name is a `module:Class`, or belongs to a
-    package, that cannot be loaded."""
-    if name in gymnasium.registry or _registers(name):
+    """Find the maker of `name` and its parameters (None if it accepts any); return None if the name is unknown.
+    `jax:module:make` names a JAX environment. Raises ValueError if a `module:Class`, or the package that registers
+    ids like `name`, cannot be loaded."""
+    if name in gymnasium.registry or _import_registering(name):
         _refuse_old(name)
         return _maker_of_id(name)
     in_jax = name.startswith("jax:")
     module_name, colon, attribute = name.removeprefix("jax:").partition(":")
     if module_name.endswith(".py"):
-        meant = f"{module_name.removesuffix('.py').replace('/', '.')}:{attribute or 'CLASS'}"
-        raise EngramError(f"environment {name!r} names a file; expected: a module and a class, {meant}")
+        corrected = f"{module_name.removesuffix('.py').replace('/', '.')}:{attribute or 'CLASS'}"
+        raise EngramError(f"environment {name!r} names a file; expected: a module and a class, {corrected}")
     if not colon:
         module = name.isidentifier() and importlib.util.find_spec(name)
-        refuse(module, f"environment {name!r} is a module; expected: a class of it, {name}:CLASS")
+        refuse(module, f"environment {name!r} is a module; expected: a class in it, {name}:CLASS")
         return None
     refuse(not (module_name and attribute), f"environment {name!r} is incomplete; expected module:Class")
     if in_jax:
-        start_jax(name)  # before the module does, with more threads
+        start_jax(name)  # before the module starts it with more threads
     module = _import(module_name, name)
     if not in_jax and attribute in gymnasium.registry:  # Gymnasium's own module:id
         return _maker_of_id(attribute)
     result: Any = getattr(module, attribute, None)
     if not _makes_environments(result, in_jax) and name != "jax:gymnax:make":
         names = [key for key, value in vars(module).items() if _makes_environments(value, in_jax)]
-        what = f"{attribute!r} is {_described(result)}" if hasattr(module, attribute) else f"no {attribute!r}"
+        actual = f"{attribute!r} is {_describe(result)}" if hasattr(module, attribute) else f"no {attribute!r}"
         kind = "class with reset and step" if in_jax else "subclass of gymnasium.Env"
         raise ValueError(
-            f"{module_name}: {what}; expected a {kind}, or a function with @engram.envs.foreign.environment_maker; "
-            f"there: {nearest(attribute, names)}"
+            f"{module_name}: {actual}; expected a {kind}, or a function with @engram.envs.foreign.environment_maker; "
+            f"available: {nearest(attribute, names)}"
         )
     if in_jax:
         return lambda num_envs, **values: JaxVectorEnv(result(**values), num_envs, name), _parameters(result)
@@ -59,8 +59,8 @@ def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
 
 def environment_maker(function: EnvMaker) -> EnvMaker:
     """Mark a function that makes a `gymnasium.Env`, so that `--env module:function` may call it. A function with the
-    parameter `num_envs` makes a `gymnasium.vector.VectorEnv` of this many environments. Other functions are never
-    called: an untrusted configuration could name any function."""
+    parameter `num_envs` makes a `gymnasium.vector.VectorEnv` with that number of environments. Unmarked functions are
+    never called: an untrusted configuration could name any function."""
     setattr(function, _MARK, True)
     return function
 
@@ -76,13 +76,13 @@ def _makes_environments(value: Any, in_jax: bool) -> bool:
     return getattr(value, _MARK, False) is True
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     kind = "a class" if inspect.isclass(value) else "a function" if callable(value) else f"a {type(value).__name__}"
     return kind + (" that is not a gymnasium.Env" if inspect.isclass(value) else "")
 
 
-def _registers(name: str) -> bool:
-    """Import the known package of ids like `name`; returns whether `name` is then registered."""
+def _import_registering(name: str) -> bool:
+    """Import the package that registers ids like `name`, if there is one; return whether `name` is then registered."""
     package = REGISTERED_BY.get(name.partition("/")[0].partition("-")[0])
     if package is None:
         return False
@@ -103,7 +103,7 @@ def _import(module: str, name: str) -> Any:
         return importlib.import_module(module)
     except ImportError as problem:
         hint = f"; try: pip install {module}" if module in REGISTERED_BY.values() else ""
-        raise ValueError(f"environment {name!r} needs the module {module}, but: {problem}{hint}") from problem
+        raise ValueError(f"environment {name!r} needs the module {module}: {problem}{hint}") from problem
 
 
 def _maker_of_id(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | None]:
@@ -113,7 +113,7 @@ def _maker_of_id(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
         creator = load_env_creator(entry) if isinstance(entry, str) else entry
 
     def make(**parameters: Any) -> Any:
-        spec = copy.deepcopy(gymnasium.registry[name])  # gymnasium.make takes no parameter called `id` otherwise
+        spec = copy.deepcopy(gymnasium.registry[name])  # otherwise gymnasium.make would accept no parameter called `id`
         limit = {key: parameters.pop(key) for key in ["max_episode_steps"] if key in parameters}
         spec.kwargs |= parameters
         return gymnasium.make(spec, disable_env_checker=True, **limit)
@@ -128,8 +128,8 @@ def _maker_of_id(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
     make.creator = creator  # pyright: ignore[reportFunctionMemberAccess]
     allowed = _parameters(creator)
     if allowed is not None:
-        own = inspect.signature(gymnasium.make).parameters["max_episode_steps"]
-        allowed = allowed | {"max_episode_steps": own}
+        limit = inspect.signature(gymnasium.make).parameters["max_episode_steps"]
+        allowed = allowed | {"max_episode_steps": limit}
     return make, allowed
 
 
@@ -141,7 +141,7 @@ def is_vector(maker: EnvMaker) -> bool:
 
 
 def draws(maker: EnvMaker) -> bool:
-    """Whether a class, or the environments of an id, declare images and accept `render_mode`."""
+    """Whether a class, or that of a registered id, declares images and accepts `render_mode`."""
     creator = getattr(maker, "creator", maker)
     metadata = getattr(creator, "metadata", None)
     drawing = isinstance(metadata, dict) and "rgb_array" in metadata.get("render_modes", ())
@@ -150,9 +150,9 @@ def draws(maker: EnvMaker) -> bool:
 
 def _parameters(maker: EnvMaker) -> dict[str, inspect.Parameter] | None:
     parameters = inspect.signature(maker).parameters
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return None
     hidden = {"self", "render_mode"}
     if is_vector(maker):
         hidden |= {"num_envs", "first_index"}
-    return {key: each for key, each in parameters.items() if key not in hidden}
+    return {key: parameter for key, parameter in parameters.items() if key not in hidden}

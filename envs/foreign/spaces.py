@@ -2,7 +2,7 @@
 
 environment's observation              the agent's
 Box of uint8                     the same
-Box of anything else             float32; a single number becomes an array of one
+Box of anything else             float32; a scalar becomes an array of one value
 MultiBinary                      float32
 Discrete, MultiDiscrete          float32, one-hot (several are concatenated)
 Dict                             a dict of these; text entries are dropped
@@ -31,14 +31,14 @@ MOST_ONE_HOT = 1_000_000  # Maximum total size of an observation's one-hot vecto
 
 
 class ObservationForm(NamedTuple):
-    """How the observations of N environments become arrays for the agent."""
+    """How to convert the observations of N environments to arrays for the agent."""
 
     space: spaces.Box | spaces.Dict  # Space of one environment for the agent
     write: Callable[[Any, Any], None]  # write(batched observations of the environment, arrays [N, ...] to fill)
 
 
 class ActionForm(NamedTuple):
-    """How an agent's actions become those of the environment."""
+    """How to convert an agent's actions to those of the environment."""
 
     space: spaces.Discrete | spaces.MultiDiscrete | spaces.Box  # Space of one environment for the agent
     choices: Array | None  # int64 [K]: number of options of each choice; None for a Box.
@@ -46,7 +46,7 @@ class ActionForm(NamedTuple):
 
 
 def observation_form(space: spaces.Space[Any], name: str) -> ObservationForm:
-    """The form of an observation space. Raises ValueError naming the space if it is not supported."""
+    """Return the form of an observation space. Raises ValueError naming the space if it is not supported."""
     if isinstance(space, spaces.Dict):
         return _dict_form(space, name)
     if isinstance(space, spaces.Tuple) and len(space):
@@ -63,7 +63,7 @@ def observation_form(space: spaces.Space[Any], name: str) -> ObservationForm:
 
 
 def action_form(space: spaces.Space[Any], name: str) -> ActionForm:
-    """The form of an action space. Raises ValueError naming the space if it is not supported."""
+    """Return the form of an action space. Raises ValueError naming the space if it is not supported."""
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return _box_action_form(space)
     if isinstance(space, spaces.Discrete):
@@ -81,8 +81,8 @@ def action_form(space: spaces.Space[Any], name: str) -> ActionForm:
 
 
 def _box_action_form(space: spaces.Box) -> ActionForm:
-    """-1..1 becomes low..high in every number that has both bounds; the others are only clipped to the existing
-    bound."""
+    """Return the form of a Box: values with both bounds are scaled from -1..1 to low..high, the others are only clipped
+    to the bound that they have."""
     low, high = (np.asarray(bound, np.float64).reshape(-1) for bound in (space.low, space.high))
     bounded = np.isfinite(low) & np.isfinite(high)
     middle = np.where(bounded, np.where(bounded, low, 0) / 2 + np.where(bounded, high, 0) / 2, 0.0)
@@ -92,22 +92,22 @@ def _box_action_form(space: spaces.Box) -> ActionForm:
         values = np.clip(middle + half * actions.astype(np.float64), low, high)
         return values.astype(space.dtype).reshape(len(actions), *space.shape)
 
-    ours_low, ours_high = (np.where(bounded, side, edge) for side, edge in ((-1.0, low), (1.0, high)))
-    return ActionForm(spaces.Box(ours_low.astype(np.float32), ours_high.astype(np.float32)), None, read)
+    agent_low, agent_high = (np.where(bounded, side, edge) for side, edge in ((-1.0, low), (1.0, high)))
+    return ActionForm(spaces.Box(agent_low.astype(np.float32), agent_high.astype(np.float32)), None, read)
 
 
 def empty(space: spaces.Space[Any], num_envs: int) -> Observation:
-    """Zeroed arrays [num_envs, ...] for a space of a ObservationForm."""
+    """Allocate zeroed arrays [num_envs, ...] for the space of an ObservationForm."""
     if isinstance(space, spaces.Dict):
         return {key: empty(part, num_envs) for key, part in space.spaces.items()}
     return np.zeros((num_envs, *(space.shape or ())), space.dtype)
 
 
 def map_parts(function: Callable[..., Any], *values: Any) -> Any:
-    """Apply `function` array by array to values of one structure: (nested) dicts and tuples."""
+    """Apply `function` array by array to values of the same structure: (nested) dicts and tuples."""
     first = values[0]
     if isinstance(first, dict):
-        return {key: map_parts(function, *(each[key] for each in values)) for key in first}
+        return {key: map_parts(function, *(value[key] for value in values)) for key in first}
     if isinstance(first, tuple):
         return tuple(map_parts(function, *parts) for parts in zip(*values, strict=True))
     return function(*values)
@@ -126,18 +126,18 @@ def _box_form(space: spaces.Box) -> ObservationForm:
 
 def _one_hot_form(space: spaces.Space[Any], sizes: Array, first: Array, name: str) -> ObservationForm:
     total = sum(int(size) for size in sizes)
-    text = f"{name} has the observation space {space}, {total:,} numbers as one-hot; allowed: {MOST_ONE_HOT:,}"
+    text = f"{name} has the observation space {space}, {total:,} values as one-hot; allowed: {MOST_ONE_HOT:,}"
     refuse(total > MOST_ONE_HOT, text)
     sizes, first = sizes.astype(np.int64), first.astype(np.int64)
     ends = np.cumsum(sizes)
 
     def write(values: Array, out: Array) -> None:
-        places = np.reshape(values, (len(out), -1)).astype(np.int64, copy=False) - first
-        if ((places < 0) | (places >= sizes)).any():
-            bad = int(np.argwhere((places < 0) | (places >= sizes))[0, 0])
+        indices = np.reshape(values, (len(out), -1)).astype(np.int64, copy=False) - first
+        if ((indices < 0) | (indices >= sizes)).any():
+            bad = int(np.argwhere((indices < 0) | (indices >= sizes))[0, 0])
             raise ContractError(f"{name} returned the observation {values[bad]}; observation_space is {space}")
         out[...] = 0
-        np.put_along_axis(out, places + (ends - sizes), 1, axis=1)
+        np.put_along_axis(out, indices + (ends - sizes), 1, axis=1)
 
     return ObservationForm(spaces.Box(0, 1, (int(ends[-1]),), np.float32), write)
 

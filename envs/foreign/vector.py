@@ -2,7 +2,7 @@
 
 All modes are converted to NEXT_STEP autoreset: the final observation of an episode with its flag, then, after a step
 whose action is ignored, the first observation of the next episode. A vector environment steps all of its environments
-together. In the other modes an environment whose episode has ended is therefore stepped once more (the result is
+together. In the other modes, an environment whose episode has ended is therefore stepped once more (the result is
 discarded) and then reset with `reset(options={"reset_mask": ...})` (Gymnasium 1.1 and later).
 """
 
@@ -27,13 +27,13 @@ from .spaces import map_parts
 class VectorBatch(ForeignBatch):
     """A gymnasium.vector.VectorEnv of N environments, with the methods of a ForeignBatch.
 
-    Environments of a SyncVectorEnv or AsyncVectorEnv have seeds that depend only on the seed of the run and their
-    index. Any other vector environment is reset with one seed, which depends on the first index.
+    Environments of a SyncVectorEnv or AsyncVectorEnv have seeds that depend only on the run's seed and the
+    environment's index. Any other vector environment is reset with one seed, which depends on the first index.
 
     Args:
         make_vector: make_vector(num_envs) makes the vector environment.
         num_envs: N, at least 1.
-        first_index: index of the first environment in a larger batch that is split over several.
+        first_index: index of the first environment in a larger batch that is split into several.
         name: name in error messages.
     """
 
@@ -56,10 +56,10 @@ class VectorBatch(ForeignBatch):
         self._describe()
         self.episode_fields = facts.episode_fields(vector, name)
         self._waiting = np.zeros(num_envs, np.bool_)
-        """Environments that begin an episode in the next step and have to be reset for it."""
+        """bool [N]: environments that begin an episode in the next step and must be reset for it."""
         self._info: Mapping[str, Any] = {}  # The merged info of the last step or reset
         self._reset_info: tuple[Mapping[str, Any], Array] = {}, self._waiting
-        """The merged info of the last reset of some environments, and bool [N]: those not stepped since."""
+        """The merged info of the last reset of some environments, and bool [N]: those not stepped since then."""
         self._valid: Array | None = None
         """bool [N, A]: the valid actions of the vector environment's own step, which may be an episode ahead."""
 
@@ -86,8 +86,8 @@ class VectorBatch(ForeignBatch):
             self._reset_some(waiting)
         if self._valid is not None:  # the step of a waiting environment is discarded; its action must be valid
             taken = np.where(waiting[:, None], self._valid_actions(self._valid), taken)
-        own_actions = self._actions.read(taken)
-        values, *outputs, self._info = self._staying(lambda: self.vector.step(own_actions))
+        converted = self._actions.read(taken)
+        values, *outputs, self._info = self._staying(lambda: self.vector.step(converted))
         self._write("step", values, observation)
         reward[:], terminated[:], truncated[:] = outputs
         self._reset_info = {}, np.zeros(self.num_envs, np.bool_)
@@ -113,8 +113,8 @@ class VectorBatch(ForeignBatch):
 
     def info_scalars(self, key: str) -> Array:
         info, where = self._reset_info
-        own = [_info_of(info if where[i] else self._info, i) for i in range(self.num_envs)]
-        return facts.read(own, (key,))[:, 0]
+        infos = [_info_of(info if where[i] else self._info, i) for i in range(self.num_envs)]
+        return facts.read(infos, (key,))[:, 0]
 
     def check(self) -> None:
         """Reset and step all environments before a run. Raises ValueError naming the error."""
@@ -132,13 +132,13 @@ class VectorBatch(ForeignBatch):
         return None if images is None else images[index]
 
     def save(self) -> dict[str, Array]:
-        """The exact state as pickled bytes, uint8. Raises ValueError if the vector environment cannot be pickled."""
+        """Return the exact state as pickled bytes, uint8. Raises ValueError if it cannot be pickled."""
         pickled(self.vector, self.name)
         state = pickle.dumps((self.vector, self._waiting, self.started, self._valid))
         return {"pickled": np.frombuffer(state, np.uint8).copy()}
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Return to a state made by `save`. Unpickling runs code: ValueError unless `trusted` is set."""
+        """Restore a state returned by `save`. Unpickling runs code: raises ValueError unless `trusted` is set."""
         refuse(not self.trusted, f"saved state of {self.name} is code, and not trusted")
         self.vector.close()
         self.vector, self._waiting, self.started, self._valid = pickle.loads(saved["pickled"].tobytes())
@@ -171,20 +171,20 @@ class VectorBatch(ForeignBatch):
         map_parts(lambda part, new: part.__setitem__(where, new[where]), observation, first)
 
     def _mask_infos(self, info: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The action mask of each environment in `info`, if any."""
+        """Split the action masks in `info`, if any, by environment."""
         masks, valid = info.get(KEY), info.get(f"_{KEY}")
         has = [masks is not None and (valid is None or bool(valid[i])) for i in range(self.num_envs)]
         return [{KEY: masks[i]} if has[i] else {} for i in range(self.num_envs)]  # pyright: ignore
 
     def _valid_actions(self, mask: Array) -> Array:
-        """Some valid action of each environment, int64 [N, K]."""
+        """Choose any valid action for each environment, int64 [N, K]."""
         assert self._actions.choices is not None
         return random_valid(mask, self._actions.choices.tolist(), np.random.default_rng(0)).reshape(self.num_envs, -1)
 
     def _final_observation(self, index: int) -> Observation:
-        """[1, ...]: the last observation of the episode that has just ended in environment `index`."""
+        """Return the last observation [1, ...] of the episode that has just ended in environment `index`."""
         final = self._info.get("final_obs")
-        value = None if final is None else map_parts(lambda part: part[index], final)  # arrays, or one of objects
+        value = None if final is None else map_parts(lambda part: part[index], final)  # arrays, or an array of objects
         require(
             value is not None,
             f"{self.name}.step returned no info['final_obs'] of environment {index}, whose episode has ended",
@@ -194,12 +194,12 @@ class VectorBatch(ForeignBatch):
 
 
 def _info_of(info: Any, index: int) -> Mapping[str, Any]:
-    """The info of one environment from the merged ones, without keys that it did not set."""
+    """Return the info of one environment from the merged info, without keys that it did not set."""
     if not isinstance(info, Mapping):  # an array of dicts
         return info[index] or {}
-    own: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, values in info.items():
-        there = info.get(f"_{key}")
-        if not key.startswith("_") and np.ndim(values) and (there is None or there[index]):
-            own[key] = values[index]
-    return own
+        is_set = info.get(f"_{key}")
+        if not key.startswith("_") and np.ndim(values) and (is_set is None or is_set[index]):
+            result[key] = values[index]
+    return result

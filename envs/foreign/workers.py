@@ -1,4 +1,4 @@
-"""Slow environments stepped in worker processes, each with a group of them.
+"""Slow environments stepped in worker processes, each with a group of environments.
 
 Observations pass through shared memory, everything else through a pipe. Results do not depend on the number of
 processes: an environment's random stream depends only on its index.
@@ -25,13 +25,13 @@ CLOSING_SECONDS = 10.0  # Time for environments to close before their process is
 
 
 class WorkerBatch(ForeignBatch):
-    """N environments in `workers` processes at most, with the methods and results of one ForeignBatch.
+    """N environments in at most `workers` processes, with the methods and results of one ForeignBatch.
 
     Args:
         make: makes the environments of one process, in that process.
         num_envs: N, at least 1.
-        workers: processes, at least 1.
-        first_index: index of the first environment in a larger batch that is split over several.
+        workers: maximum number of processes, at least 1.
+        first_index: index of the first environment in a larger batch that is split into several.
     """
 
     def __init__(self, make: MakeGroup, num_envs: int, workers: int, *, first_index: int = 0) -> None:
@@ -47,7 +47,7 @@ class WorkerBatch(ForeignBatch):
         self._end = Finalize(self, self.vector.end, exitpriority=10)
 
     def reset_into(self, observation: Observation, seed: int | None = None) -> None:
-        masks = self._of_all("reset", *[seed] * len(self._parts))
+        masks = self._call_all("reset", *[seed] * len(self._parts))
         self._read(masks, observation)
         self.started = True
 
@@ -55,37 +55,37 @@ class WorkerBatch(ForeignBatch):
         self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
     ) -> None:
         self._checked(actions)
-        masks, *results = zip(*self._of_all("step", *(actions[part] for part in self._parts)), strict=True)
+        masks, *results = zip(*self._call_all("step", *(actions[part] for part in self._parts)), strict=True)
         reward[:], terminated[:], truncated[:], self._facts = map(np.concatenate, results)
         self._read(masks, observation)
 
     def _read(self, masks: Sequence[Array | None], observation: Observation) -> None:
         """Copy the observations that all groups wrote, and join their action masks."""
         map_parts(np.copyto, observation, self.vector.observation)
-        own = [mask for mask in masks if mask is not None]
-        self.action_mask = np.concatenate(own) if len(own) == len(masks) else None
+        arrays = [mask for mask in masks if mask is not None]
+        self.action_mask = np.concatenate(arrays) if len(arrays) == len(masks) else None
 
     def cut(self, where: Array) -> None:
-        self._of_all("cut", *(where[part] for part in self._parts))
+        self._call_all("cut", *(where[part] for part in self._parts))
 
     def episode_facts(self, indices: Array) -> Array:
         return self._facts[indices]
 
     def info_scalars(self, key: str) -> Array:
-        return np.concatenate(self._of_all("info_scalars", *[key] * len(self._parts)))
+        return np.concatenate(self._call_all("info_scalars", *[key] * len(self._parts)))
 
     def draw(self, index: int, full: bool = True) -> Array:
-        """An image of environment `index`, uint8 [H, W, 3]; ValueError if it has none."""
+        """Return an image of environment `index`, uint8 [H, W, 3]. Raises ValueError if it renders none."""
         owner = next(i for i, part in enumerate(self._parts) if index < part.stop)
         return self._call("draw", {owner: (index - self._parts[owner].start,)})[0]
 
     def save(self) -> dict[str, Array]:
-        """The exact state of all environments, as ForeignBatch.save returns it. Raises ValueError if there is none."""
+        """Return the exact state of all environments, like ForeignBatch.save. Raises ValueError if it has no copy."""
         saved = self._call("save", dict.fromkeys(range(len(self._parts)), ()))
-        return {key: np.concatenate([each[key] for each in saved]) for key in saved[0]}
+        return {key: np.concatenate([part[key] for part in saved]) for key in saved[0]}
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Return to a state made by `save`, with any number of workers. Raises ValueError unless `trusted` is set."""
+        """Restore a state returned by `save` with any number of workers. Raises ValueError unless `trusted` is set."""
         self._check_saved(saved)
         ends = np.concatenate([[0], np.cumsum(saved["sizes"])])
         parts = [
@@ -93,7 +93,7 @@ class WorkerBatch(ForeignBatch):
             | {"pickled": saved["pickled"][ends[part.start] : ends[part.stop]]}
             for part in self._parts
         ]
-        self._of_all("restore", *parts)
+        self._call_all("restore", *parts)
         self.started = True
 
     def close(self) -> None:
@@ -101,17 +101,17 @@ class WorkerBatch(ForeignBatch):
             self._end.cancel()
             self.vector.end(CLOSING_SECONDS)
 
-    def _of_all(self, name: str, *arguments: Any) -> list[Any]:
-        """Results of a method of every group, each with its own argument."""
-        return self._call(name, {number: (each,) for number, each in enumerate(arguments)})
+    def _call_all(self, name: str, *arguments: Any) -> list[Any]:
+        """Call a method of every group, each with its own argument, and return the results."""
+        return self._call(name, {number: (argument,) for number, argument in enumerate(arguments)})
 
     def _call(self, name: str, arguments: Mapping[int, tuple[Any, ...]]) -> list[Any]:
-        """Results of a method of some groups, by their number. Raises the first exception of one, and RuntimeError
-        where a process has ended."""
+        """Call a method of the groups that are keys of `arguments`, and return the results. Raises the first exception
+        among them, or RuntimeError if a process has ended."""
         pipes = [self.vector.pipes[number] for number in arguments]
         try:
-            for pipe, own in zip(pipes, arguments.values(), strict=True):
-                pipe.send((name, own))
+            for pipe, values in zip(pipes, arguments.values(), strict=True):
+                pipe.send((name, values))
             results = [pipe.recv() for pipe in pipes]
         except (EOFError, OSError) as problem:
             self._end()
@@ -126,23 +126,23 @@ class Workers:
     """The processes, a pipe to each, and the observations that they write: [N, ...] in shared memory."""
 
     def __init__(self, make: MakeGroup, parts: Sequence[slice], first_index: int, space: Any) -> None:
-        context = multiprocessing.get_context("forkserver")  # no thread, lock or open file of this process is inherited
+        context = multiprocessing.get_context("forkserver")  # inherits no thread, lock or open file
         count = parts[-1].stop
-        self._shared = create_shared_memory(space, count, context)  # workers look up its locks as they start
+        self._shared = create_shared_memory(space, count, context)  # workers look up its locks when they start
         self.observation = read_from_shared_memory(space, self._shared, count)
         self.processes, self.pipes = list[Any](), list[Any]()
         for part in parts:
-            ours, theirs = context.Pipe()
+            end, worker_end = context.Pipe()
             group = partial(make, part.stop - part.start, first_index + part.start)
-            arguments = theirs, group, (space, self._shared, count), part
+            arguments = worker_end, group, (space, self._shared, count), part
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
-            theirs.close()
+            worker_end.close()
             self.processes.append(process)
-            self.pipes.append(ours)
+            self.pipes.append(end)
 
     def end(self, seconds: float = 0.0) -> None:
-        """Wait this long for the environments to close, then kill processes that still run, including those in a
+        """Wait this long for each process to close its environments, then kill it if it is still running, even in a
         step."""
         for pipe in self.pipes:
             pipe.close()
@@ -162,17 +162,17 @@ class _Group:
         return getattr(self._batch, name)
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Restore a state that the owner trusts."""
+        """Restore a state that the parent process trusts."""
         self._batch.trusted = True
         self._batch.restore(saved)
 
     def reset(self, seed: int | None) -> Array | None:
-        """Reset all environments; returns their action masks."""
+        """Reset all environments; return their action masks."""
         self._batch.reset_into(self._observation, seed)
         return self._batch.action_mask
 
     def step(self, actions: Array) -> tuple[Any, ...]:
-        """Step all environments: action masks, reward, terminated, truncated, and facts of ended episodes."""
+        """Step all environments; return action masks, reward, terminated, truncated, and facts of ended episodes."""
         count = len(actions)
         reward = np.zeros(count, np.float32)
         terminated, truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
@@ -185,8 +185,8 @@ class _Group:
 
 def _work(pipe: Any, make: Callable[[], ForeignBatch], shared: tuple[Any, Any, int], part: slice) -> None:
     """Execute calls (method, arguments) for one group of environments until the pipe is closed."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the owner saves on these and ends its workers itself
-        signal.signal(number, signal.SIG_IGN)
+    for signum in (signal.SIGINT, signal.SIGTERM):  # on these, the parent saves and then ends its workers itself
+        signal.signal(signum, signal.SIG_IGN)
     group: Any = None
     while True:
         try:
@@ -199,14 +199,14 @@ def _work(pipe: Any, make: Callable[[], ForeignBatch], shared: tuple[Any, Any, i
                 group = _Group(make, views)
             result = getattr(group, name)(*arguments)
         except Exception as problem:
-            result = _sendable(problem)
+            result = _make_sendable(problem)
         pipe.send(result)
     if group is not None:
         group.close()
 
 
-def _sendable(problem: Exception) -> Exception:
-    """An exception with its traceback as a note; a RuntimeError in place of one that cannot be pickled."""
+def _make_sendable(problem: Exception) -> Exception:
+    """Add the traceback to an exception as a note; replace one that cannot be pickled with a RuntimeError."""
     problem.add_note(traceback.format_exc())
     try:
         pickle.loads(pickle.dumps(problem))

@@ -22,10 +22,10 @@ class MazeBatch(BatchedEnv):
 
     Description:
         The maze is a square with a wall around it and a pillar wherever row and column are even, except in the center.
-        The agent starts in the center and observes the 3x3 cells around it. The goal is one cell, the same for the
-        whole episode, and looks like any other: reaching it earns 10 and teleports the agent to a random cell.
+        The agent starts in the center and observes the 3x3 cells around it. The goal is a cell that looks like any
+        other, the same for the whole episode: reaching it earns 10 and teleports the agent to a random cell.
 
-    Actions: 0 up, 1 down, 2 left, 3 right. A wall blocks.
+    Actions: 0 up, 1 down, 2 left, 3 right; walls block.
 
     Observations:
         float32 [11]:
@@ -36,23 +36,23 @@ class MazeBatch(BatchedEnv):
             11 .. 14    `previous_action=True`: previous action, one-hot; zeros at the start
             last two    `show_goal=True`, the memory-free twin: rows and columns from agent to goal, in -1..1
 
-    Start: goal uniform over the free cells, the center and the cells next to it included.
+    Start: goal uniform over the free cells, including the center and the cells next to it.
 
-    Rewards: +10 for being on the goal after a step, -`wall_penalty` for a step into a wall; both for a step into the
-        wall next to the goal from the goal itself, where a teleport may land. In 250 steps an agent that knows the
-        goal earns 411.7 on average at size 11 (531.1 at size 9), a random one about 0 (10).
+    Rewards: +10 for being on the goal after a step, -`wall_penalty` for a step into a wall; both for a step into a wall
+        by an agent on the goal, where a teleport may land. In 250 steps, an agent that knows the goal earns 411.7 on
+        average at size 11 (531.1 at size 9), a random one about 0 (10).
 
     Episode end: terminated after `num_steps` steps.
 
-    Info: `successes`, `first_success` (the step of the first one, `num_steps` without any), `bumps`.
+    Info: `successes`, `first_success` (the step of the first success, `num_steps` without one), `bumps`.
 
     Args:
         num_envs: number of environments.
-        size: rows and columns with the wall around, odd, 5..99; 11 has 9x9 cells inside and 16 pillars.
+        size: rows and columns including the outer wall, odd, 5..99; size 11 has 9x9 cells inside and 16 pillars.
         num_steps: length of an episode.
         wall_penalty: cost of a step into a wall.
         previous_action: observe the previous action.
-        show_goal: observe the direction to the goal.
+        show_goal: observe the offset to the goal.
         batch: `first_index` and `render_mode`, see BatchedEnv.
 
     Differences from the original: the step count is observed as a fraction; no constant inputs.
@@ -131,7 +131,7 @@ class MazeBatch(BatchedEnv):
         rules.begin(self.state, self.params, index)
 
     def facts(self) -> dict[str, Array]:
-        """The cells of goal and agent, and whether the agent has found the goal."""
+        """Cells of goal and agent, and whether the agent has found the goal."""
         state = self.state
         return {
             "goal_row": state.goal[:, 0].astype(np.int64),

@@ -32,15 +32,15 @@ class State(NamedTuple):
     last_reward: Array  # float64 [N]: the previous reward
     steps: Array  # int64 [N]: steps taken in this episode
     successes: Array  # int64 [N]: times that the goal was reached
-    first_success: Array  # int64 [N]: the step that reached the goal for the first time, T if none has
+    first_success: Array  # int64 [N]: the step that reached the goal for the first time, T if none did
     bumps: Array  # int64 [N]: steps into a wall
 
 
 class Params(NamedTuple):
-    """The constructor's arguments, in the form of compiled functions."""
+    """The constructor's arguments, in the form that compiled functions use."""
 
-    walls: Array  # uint8 [size, size]: 1 where a wall is
-    free: Array  # uint8 [F, 2]: the cells that are no wall
+    walls: Array  # uint8 [size, size]: 1 for a wall
+    free: Array  # uint8 [F, 2]: the cells without a wall
     num_steps: int
     wall_penalty: float
     previous_action: bool
@@ -52,7 +52,7 @@ def new_state(num_envs: int, num_steps: int) -> State:
 
 
 def make_walls(size: int) -> Array:
-    """uint8 [size, size]: a wall around, and a pillar wherever row and column are even, but none in the center."""
+    """uint8 [size, size]: an outer wall, and a pillar wherever row and column are even, except in the center."""
     walls = np.ones((size, size), np.uint8)
     walls[1:-1, 1:-1] = 0
     walls[2:-1:2, 2:-1:2] = 1

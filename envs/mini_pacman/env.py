@@ -39,7 +39,7 @@ class MiniPacmanBatch(BatchedEnv):
     Description:
         Pacman walks in a maze of 138 corridor cells full of food, with two power pills and ghosts. A pill lets it eat
         ghosts for 20 steps, one per step; otherwise a ghost ends the episode. Ghosts move at random times, keep
-        their direction in corridors and turn towards Pacman at crossings (away from a powered one).
+        their direction in corridors and turn toward Pacman at crossings (away while it has power).
         Every level starts with all food and new positions; ghosts become faster from level to level, and every second
         level adds one.
 
@@ -49,7 +49,7 @@ class MiniPacmanBatch(BatchedEnv):
         `view="viewport"`: uint8 [5, 5, 3]: RGB of the cells around Pacman (walls beyond the map).
         `view="full"`: uint8 [15, 19, 3], the memory-free twin: RGB of the map.
         `view="full", center="player"`: uint8 [29, 37, 3]: RGB of the map around Pacman (walls beyond the map).
-        Pacman green over ghosts red (turning yellow with the power left) over pills cyan over food blue; walls white.
+        Pacman is green, above red ghosts (yellower with more power left), cyan pills and blue food; walls are white.
 
     Start: level 1 with one ghost; Pacman and pills anywhere, ghosts away from Pacman.
 
@@ -75,9 +75,9 @@ class MiniPacmanBatch(BatchedEnv):
             maze is symmetric. Levels refer to the map without mirroring. Off in evaluation.
         num_ghosts: ghosts in level 1.
         num_pills: power pills in a level.
-        power_steps: steps that a pill's power lasts, the step of eating it included.
+        power_steps: steps for which a pill's power lasts, including the step of eating it.
         ghost_speed: probability that a ghost moves in a step of level 1; half of it while Pacman has power.
-        ghost_acceleration: added to the speed in every further level.
+        ghost_acceleration: increase of this speed with every level.
         ghost_randomness: probability that a ghost takes a random direction at a crossing.
         frame_cap: steps after which the game is truncated.
         batch: `first_index` and `render_mode`, see BatchedEnv.
@@ -172,31 +172,31 @@ class MiniPacmanBatch(BatchedEnv):
         return {"reflect": False} if self._reflect else {}
 
     def level(self, index: int) -> dict[str, Any]:
-        """Positions in environment `index`: `{"pacman", "ghosts", "directions", "pills"}`, cells as (row,
+        """State of environment `index` as a level: `{"pacman", "ghosts", "directions", "pills"}`, cells as (row,
         col). Directions are 2 right, 3 up, 4 left, 5 down, and at the start of a level 0..3. Food is not included;
-        right after a reset this is the initial level."""
+        right after a reset, this is the initial level."""
         state, ghosts, pills = self.state, int(self.state.num_ghosts[index]), int(self.state.num_pills[index])
         return {
-            "pacman": _cell(state.pacman[index]),
-            "ghosts": [_cell(place) for place in state.ghosts[index, :ghosts]],
+            "pacman": _row_col(state.pacman[index]),
+            "ghosts": [_row_col(cell) for cell in state.ghosts[index, :ghosts]],
             "directions": state.headings[index, :ghosts].tolist(),
-            "pills": [_cell(place) for place in state.pills[index, :pills]],
+            "pills": [_row_col(cell) for cell in state.pills[index, :pills]],
         }
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
         for key in ("ghosts", "directions", "pills"):
             if not isinstance(level[key], list | tuple | np.ndarray):
                 raise ValueError(f"level[{key!r}] is {level[key]!r}; expected a list")
-        ghosts, headings = [_place("ghosts", cell) for cell in level["ghosts"]], list(level["directions"])
-        pills = [_place("pills", cell) for cell in level["pills"]]
+        ghosts, headings = [_cell_index("ghosts", cell) for cell in level["ghosts"]], list(level["directions"])
+        pills = [_cell_index("pills", cell) for cell in level["pills"]]
         check_range("number of ghosts", len(ghosts), 0, MAX_GHOSTS)
         check_range("number of pills", len(pills), 0, self.state.pills.shape[1])
         if len(headings) != len(ghosts):
-            raise ValueError(f"{len(headings)} directions for {len(ghosts)} ghosts; give one for each")
+            raise ValueError(f"{len(headings)} directions for {len(ghosts)} ghosts; expected one for each")
         for heading in headings:
             check_integer("direction of a ghost", heading, 0, 5)
         state = self.state
-        state.pacman[index], state.reflection[index] = _place("pacman", level["pacman"]), 0
+        state.pacman[index], state.reflection[index] = _cell_index("pacman", level["pacman"]), 0
         state.board[index], state.food_left[index] = FULL_BOARD, NUM_FOOD
         state.ghosts[index, : len(ghosts)], state.num_ghosts[index] = ghosts, len(ghosts)
         state.headings[index, : len(ghosts)] = headings
@@ -205,10 +205,10 @@ class MiniPacmanBatch(BatchedEnv):
             field[index] = 0
 
     def facts(self) -> dict[str, Array]:
-        """Pacman's cell, remaining food, pills and ghosts, whether these can be eaten, and the levels completed."""
+        """Pacman's cell, remaining food, pills and ghosts, whether ghosts can be eaten, and the levels completed."""
         state = self.state
         row, column = np.array(
-            [_cell(self._shown(i, place)) for i, place in enumerate(state.pacman)], np.int64
+            [_row_col(self._displayed(i, cell)) for i, cell in enumerate(state.pacman)], np.int64
         ).T.copy()
         return {
             "row": row,
@@ -221,32 +221,32 @@ class MiniPacmanBatch(BatchedEnv):
         }
 
     def mark_seen(self, seen: Array) -> Array:
-        """Wall, empty, food, pill, as last observed; ghosts move and are omitted."""
+        """Classes: wall, empty, food, pill, as last observed; ghosts move and are omitted."""
         state = self.state
         board = np.array([2, 3, 1], np.uint8)[state.board]
         pills = np.arange(state.pills.shape[1]) < state.num_pills[:, None]
         board[np.nonzero(pills)[0], state.pills[pills]] = 4
         shown = board.reshape(-1, HEIGHT, WIDTH)[:, 1:-1, 1:-1, None]
-        places = np.stack(np.divmod(state.pacman, WIDTH), 1) - 1
+        agents = np.stack(np.divmod(state.pacman, WIDTH), 1) - 1
         for flips in (1, 2):
             mirrored = (state.reflection & flips) > 0
             shown[mirrored] = np.flip(shown[mirrored], 3 - flips)
-            places[mirrored, 2 - flips] = (COLS if flips == 1 else ROWS) - 1 - places[mirrored, 2 - flips]
+            agents[mirrored, 2 - flips] = (COLS if flips == 1 else ROWS) - 1 - agents[mirrored, 2 - flips]
         if self.params.full_view:
             seen[...] = shown
         else:
-            mark_window(seen, shown, places, WINDOW // 2)
-        return places
+            mark_window(seen, shown, agents, WINDOW // 2)
+        return agents
 
-    def _shown(self, index: int, place: int) -> int:
-        """The displayed position of a place, mirrored if the episode of environment `index` is."""
-        (row, col), flips = divmod(int(place), WIDTH), self.state.reflection[index]
+    def _displayed(self, index: int, cell: int) -> int:
+        """Return the displayed position of a cell, mirrored if the episode of environment `index` is."""
+        (row, col), flips = divmod(int(cell), WIDTH), self.state.reflection[index]
         return (HEIGHT - 1 - row if flips & 2 else row) * WIDTH + (WIDTH - 1 - col if flips & 1 else col)
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         full = full or self.params.full_view
         state, reach = self.state, WINDOW // 2
-        row, col = divmod(self._shown(index, state.pacman[index]), WIDTH)
+        row, col = divmod(self._displayed(index, state.pacman[index]), WIDTH)
         top, left = (1, 1) if full else (row - reach, col - reach)
         canvas = Canvas(*((ROWS, COLS, 24) if full else (WINDOW, WINDOW, 72)), caption_rows=1)
         board = state.board[index].reshape(HEIGHT, WIDTH)
@@ -259,13 +259,13 @@ class MiniPacmanBatch(BatchedEnv):
                     canvas.fill(r, c, rgb(PALETTE[WALL] // 2))
                 elif thing != EMPTY:
                     canvas.disc(r, c, rgb(PALETTE[FOOD]), 0.3)
-        for place in state.pills[index, : state.num_pills[index]].tolist():
-            r, c = _offset(self._shown(index, place), top, left)
+        for cell in state.pills[index, : state.num_pills[index]].tolist():
+            r, c = _offset(self._displayed(index, cell), top, left)
             if canvas.holds(r, c):
                 canvas.disc(r, c, PILL_COLOR, 0.6)
         power = int(state.power[index])
-        for place in state.ghosts[index, : state.num_ghosts[index]].tolist():
-            r, c = _offset(self._shown(index, place), top, left)
+        for cell in state.ghosts[index, : state.num_ghosts[index]].tolist():
+            r, c = _offset(self._displayed(index, cell), top, left)
             if canvas.holds(r, c):
                 _draw_ghost(canvas, r, c, 255 * power // self.params.power_steps)
         canvas.wedge(row - top, col - left, PACMAN_COLOR, 0, 70)
@@ -277,18 +277,18 @@ class MiniPacmanBatch(BatchedEnv):
 MiniPacman = single(MiniPacmanBatch)
 
 
-def _cell(place: int) -> tuple[int, int]:
-    """(row, col) on the map of a place."""
-    return int(place) // WIDTH - 1, int(place) % WIDTH - 1
+def _row_col(cell: int) -> tuple[int, int]:
+    """Return (row, col) of a cell on the map."""
+    return int(cell) // WIDTH - 1, int(cell) % WIDTH - 1
 
 
-def _offset(place: int, top: int, left: int) -> tuple[int, int]:
-    """(row, col) of a place in an image whose corner is (top, left)."""
-    return place // WIDTH - top, place % WIDTH - left
+def _offset(cell: int, top: int, left: int) -> tuple[int, int]:
+    """Return (row, col) of a cell in an image whose corner is (top, left)."""
+    return cell // WIDTH - top, cell % WIDTH - left
 
 
-def _place(name: str, cell: Any) -> int:
-    """The place of (row, col), which must be in a corridor."""
+def _cell_index(name: str, cell: Any) -> int:
+    """Return the index of the cell (row, col), which must be in a corridor."""
     row, col = check_cell(f"level[{name!r}]", cell)
     if not (0 <= row < ROWS and 0 <= col < COLS) or FULL_BOARD[(row + 1) * WIDTH + col + 1] == WALL:
         raise ValueError(f"level[{name!r}] contains {(row, col)}; expected a cell of a corridor inside {ROWS} x {COLS}")
@@ -296,7 +296,7 @@ def _place(name: str, cell: Any) -> int:
 
 
 def _draw_ghost(canvas: Canvas, row: float, col: float, edible: int) -> None:
-    """A ghost with two eyes, red, or yellow where it can be eaten."""
+    """Draw a ghost with two eyes, red, or yellower the longer it can be eaten."""
     color = (255, edible, 0)
     canvas.disc(row - 0.08, col, color, 0.76)
     waves = [(0.92, 0.12), (0.78, 0.25), (0.92, 0.37), (0.78, 0.5), (0.92, 0.63), (0.78, 0.75), (0.92, 0.88)]

@@ -1,7 +1,7 @@
-"""The parts of a game of Mini-Pacman, and how its levels start.
+"""State and parameters of Mini-Pacman, and how its levels start.
 
-A place is one number: cell (r, c) of the 15 x 19 map is place (r + 1) * WIDTH + c + 1 on a board with one more rim of
-walls, so that no window reaches outside it and a move is an addition.
+A cell is a single index: (r, c) on the 15 x 19 map is (r + 1) * WIDTH + c + 1 on a board with an additional rim of
+walls, so that no window of 5 x 5 cells extends beyond it and a move is an addition.
 """
 
 from typing import NamedTuple
@@ -38,7 +38,7 @@ MAX_GHOSTS = 32
 
 
 def _full_board() -> Array:
-    """The board at the start of a level, food in every corridor: int8 [HEIGHT * WIDTH]."""
+    """Board at the start of a level, with food in every corridor: int8 [HEIGHT * WIDTH]."""
     board = np.full((HEIGHT, WIDTH), WALL, np.int8)
     board[1:-1, 1:-1] = [[WALL if ch == "#" else FOOD for ch in line] for line in MAP]
     return board.ravel()
@@ -49,7 +49,7 @@ NUM_FOOD = int((FULL_BOARD == FOOD).sum())
 
 
 class Task(NamedTuple):
-    """Rewards, and the ends of a level: the names of Params."""
+    """Rewards, and the conditions that end a level; Params has the same names."""
 
     step_reward: float
     food_reward: float
@@ -78,13 +78,13 @@ class State(NamedTuple):
     over: Array  # bool [N]: the episode has ended
     board: Array  # int8 [N, HEIGHT * WIDTH]: EMPTY, FOOD or WALL
     food_left: Array  # int64 [N]: food on the board
-    pacman: Array  # int64 [N]: Pacman's place
-    ghosts: Array  # int64 [N, MAX_GHOSTS]: places of the ghosts; the first `num_ghosts` count.
+    pacman: Array  # int64 [N]: Pacman's cell
+    ghosts: Array  # int64 [N, MAX_GHOSTS]: cells of the ghosts; the first `num_ghosts` count
     headings: Array  # int64 [N, MAX_GHOSTS]: headings of the ghosts, as codes of rules.STEP
     num_ghosts: Array  # int64 [N]: ghosts alive
-    pills: Array  # int64 [N, P]: places of the power pills; the first `num_pills` count.
+    pills: Array  # int64 [N, P]: cells of the power pills; the first `num_pills` count
     num_pills: Array  # int64 [N]: power pills left
-    power: Array  # int64 [N]: steps for which ghosts can be eaten
+    power: Array  # int64 [N]: remaining steps in which ghosts can be eaten
     frame: Array  # int64 [N]: steps of this episode
     level_steps: Array  # int64 [N]: steps of this level
     levels_done: Array  # int64 [N]: levels completed in this episode
@@ -93,7 +93,7 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    """The constructor's arguments, in the form of compiled functions."""
+    """The constructor's arguments, in the form that compiled functions use."""
 
     step_reward: float
     food_reward: float
@@ -129,10 +129,10 @@ def new_state(num_envs: int, num_pills: int) -> State:
 
 @kernel
 def start_level(state: State, params: Params, i: int) -> None:
-    """Fill environment i's board and place Pacman, ghosts and pills at random, as difficult as `levels_done`
-    requires."""
-    for place in range(HEIGHT * WIDTH):
-        state.board[i, place] = FULL_BOARD[place]
+    """Fill environment i's board, and place Pacman, ghosts and pills at random; `levels_done` determines the
+    difficulty."""
+    for cell in range(HEIGHT * WIDTH):
+        state.board[i, cell] = FULL_BOARD[cell]
     state.food_left[i] = NUM_FOOD
     state.num_pills[i] = params.num_pills
     for p in range(params.num_pills):
@@ -147,19 +147,19 @@ def start_level(state: State, params: Params, i: int) -> None:
 
 @kernel
 def corridor(random: Array, i: int) -> int:
-    """A random place that is not a wall."""
+    """Sample a cell that is not a wall."""
     while True:
-        place = (1 + integer(random, i, ROWS)) * WIDTH + 1 + integer(random, i, COLS)
-        if FULL_BOARD[place] != WALL:
-            return place
+        cell = (1 + integer(random, i, ROWS)) * WIDTH + 1 + integer(random, i, COLS)
+        if FULL_BOARD[cell] != WALL:
+            return cell
 
 
 @kernel
 def distant_corridor(random: Array, i: int, pacman: int) -> int:
-    """A random place that is neither a wall nor near Pacman."""
+    """Sample a cell that is neither a wall nor near Pacman."""
     while True:
-        place = corridor(random, i)
-        down, right = place // WIDTH - pacman // WIDTH, place % WIDTH - pacman % WIDTH
+        cell = corridor(random, i)
+        down, right = cell // WIDTH - pacman // WIDTH, cell % WIDTH - pacman % WIDTH
         near = -SAFE_DISTANCE <= down < SAFE_DISTANCE and -SAFE_DISTANCE <= right < SAFE_DISTANCE
         if not near:
-            return place
+            return cell

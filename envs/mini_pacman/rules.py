@@ -10,13 +10,13 @@ from .levels import COLS, EMPTY, FOOD, FULL_BOARD, HEIGHT, ROWS, WALL, WIDTH, Pa
 WINDOW = 5
 AROUND = 2 * ROWS - 1, 2 * COLS - 1  # Rows and columns of a window that shows the whole map wherever Pacman is
 ACTION_NAMES = ("stay", "right", "up", "left", "down")
-MOVES = np.array([0, 1, -WIDTH, -1, WIDTH])  # Change of place for every action
+MOVES = np.array([0, 1, -WIDTH, -1, WIDTH])  # Change of the cell index for every action
 REFLECTED = np.array([[0, 1, 2, 3, 4], [0, 3, 2, 1, 4], [0, 1, 4, 3, 2], [0, 3, 4, 1, 2]])
 """The unreflected action for every reflection and action."""
 _SALT = np.uint64(0xD1B54A32D192ED03)
 
-# Headings of ghosts: 2 right, 3 up, 4 left, 5 down. A level starts with headings 0..3, as in the original, where 0 and
-# 1 count right and up as back; if they are ever followed, 0 goes down and 1 stays.
+# Headings of ghosts: 2 right, 3 up, 4 left, 5 down. A level starts with headings 0..3, as in the original. The reverse
+# of 0 is right and that of 1 is up; if they are ever followed, 0 goes down and 1 stays.
 STEP = np.array([WIDTH, 0, 1, -WIDTH, -1, WIDTH])
 REVERSE = np.array([2, 3, 4, 5, 2, 3])
 DOWN, RIGHT = np.array([0, 0, 0, -1, 0, 1]), np.array([0, 0, 1, 0, -1, 0])
@@ -26,14 +26,14 @@ PACMAN_COLOR, PILL_COLOR = (0, 255, 0), (0, 255, 255)
 
 
 def _exits() -> tuple[Array, Array]:
-    """Headings open at every place, int64 [HEIGHT * WIDTH, 4] in the order right, up, left, down, and their number."""
-    exits, number = np.zeros((HEIGHT * WIDTH, 4), np.int64), np.zeros(HEIGHT * WIDTH, np.int64)
-    for place in np.flatnonzero(FULL_BOARD != WALL):
+    """Open headings at every cell, int64 [HEIGHT * WIDTH, 4] in the order right, up, left, down, and their count."""
+    exits, count = np.zeros((HEIGHT * WIDTH, 4), np.int64), np.zeros(HEIGHT * WIDTH, np.int64)
+    for cell in np.flatnonzero(FULL_BOARD != WALL):
         for heading in (2, 3, 4, 5):
-            if FULL_BOARD[place + STEP[heading]] != WALL:
-                exits[place, number[place]] = heading
-                number[place] += 1
-    return exits, number
+            if FULL_BOARD[cell + STEP[heading]] != WALL:
+                exits[cell, count[cell]] = heading
+                count[cell] += 1
+    return exits, count
 
 
 EXITS, NUM_EXITS = _exits()
@@ -41,8 +41,8 @@ EXITS, NUM_EXITS = _exits()
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in environment i. Its reflection depends on its level's stream, but does not
-    advance it."""
+    """Begin a new episode in environment i. Its reflection depends on the random stream of its level, which it does
+    not advance."""
     state.reflection[i] = int(mixed(state.random[i] ^ _SALT) >> np.uint64(62)) if params.reflect else 0
     state.frame[i], state.levels_done[i] = 0, 0
     start_level(state, params, i)
@@ -57,7 +57,7 @@ def next_level(state: State, params: Params, i: int) -> None:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Take one step in environment i: (reward, whether Pacman died, whether the frames are used up)."""
+    """Step environment i; return (reward, whether Pacman died, whether the frame cap is reached)."""
     if state.level_steps[i] == params.level_limit:
         next_level(state, params, i)
     state.frame[i] += 1
@@ -71,14 +71,14 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 @kernel
 def move_pacman(state: State, params: Params, i: int, action: int) -> float:
     """Move Pacman; eat food and at most one pill. If the food ended the level, a pill is eaten in the new one."""
-    place = state.pacman[i] + MOVES[REFLECTED[state.reflection[i], action]]
-    if FULL_BOARD[place] == WALL:
-        place = state.pacman[i]
-    state.pacman[i] = place
+    cell = state.pacman[i] + MOVES[REFLECTED[state.reflection[i], action]]
+    if FULL_BOARD[cell] == WALL:
+        cell = state.pacman[i]
+    state.pacman[i] = cell
     reward = 0.0
-    if state.board[i, place] == FOOD:
+    if state.board[i, cell] == FOOD:
         reward += params.food_reward
-        state.board[i, place] = EMPTY
+        state.board[i, cell] = EMPTY
         state.food_left[i] -= 1
         if state.food_left[i] == 0 and params.all_food:
             next_level(state, params, i)
@@ -96,8 +96,8 @@ def move_pacman(state: State, params: Params, i: int, action: int) -> float:
 
 @kernel
 def move_ghosts(state: State, params: Params, i: int) -> tuple[float, bool]:
-    """Let every ghost move with the probability of its speed: (reward, whether Pacman died). Pacman and a ghost meet
-    before or after its move. An eaten ghost ends the round of the others; a death does not."""
+    """Move each ghost with the probability of its speed; return (reward, whether Pacman died). Pacman meets a ghost
+    before or after the ghost's move. Eating a ghost ends the ghosts' turn; a death does not."""
     reward, died = 0.0, False
     speed = params.ghost_speed + params.ghost_acceleration * state.levels_done[i]
     if state.power[i] > 0:
@@ -118,7 +118,7 @@ def move_ghosts(state: State, params: Params, i: int) -> tuple[float, bool]:
 
 @kernel
 def eat_ghost(state: State, params: Params, i: int, g: int) -> None:
-    """Take ghost g of environment i out of the game; the others keep their order."""
+    """Remove ghost g of environment i; the others keep their order."""
     state.num_ghosts[i] -= 1
     for later in range(g, state.num_ghosts[i]):
         state.ghosts[i, later], state.headings[i, later] = state.ghosts[i, later + 1], state.headings[i, later + 1]
@@ -129,17 +129,17 @@ def eat_ghost(state: State, params: Params, i: int, g: int) -> None:
 @kernel
 def move_ghost(state: State, params: Params, i: int, g: int) -> None:
     """Turn ghost g of environment i and move it, unless a wall is ahead."""
-    place = state.ghosts[i, g]
-    heading = follow_corridor(place, state.headings[i, g]) if NUM_EXITS[place] == 2 else pursue(state, params, i, g)
+    cell = state.ghosts[i, g]
+    heading = follow_corridor(cell, state.headings[i, g]) if NUM_EXITS[cell] == 2 else pursue(state, params, i, g)
     state.headings[i, g] = heading
-    if FULL_BOARD[place + STEP[heading]] != WALL:
-        state.ghosts[i, g] = place + STEP[heading]
+    if FULL_BOARD[cell + STEP[heading]] != WALL:
+        state.ghosts[i, g] = cell + STEP[heading]
 
 
 @kernel
-def follow_corridor(place: int, heading: int) -> int:
-    """Between two exits: straight ahead if possible, otherwise the exit that does not lead back."""
-    first, second = EXITS[place, 0], EXITS[place, 1]
+def follow_corridor(cell: int, heading: int) -> int:
+    """Choose a heading between two exits: straight ahead if possible, otherwise the exit that does not lead back."""
+    first, second = EXITS[cell, 0], EXITS[cell, 1]
     if heading == first or heading == second:
         return heading
     return second if REVERSE[heading] == first else first
@@ -147,19 +147,19 @@ def follow_corridor(place: int, heading: int) -> int:
 
 @kernel
 def pursue(state: State, params: Params, i: int, g: int) -> int:
-    """At a crossing: the exit that points most towards Pacman (away from a powered one), never back. An exit's score is
-    direction . (Pacman - ghost); the first of the best is taken. Without power a ghost instead takes, with
-    probability `ghost_randomness`, a uniformly random exit."""
-    place, heading, pacman = state.ghosts[i, g], state.headings[i, g], state.pacman[i]
-    if place == pacman:
+    """Choose the exit of a crossing that points most toward Pacman (away while it has power), never back. An exit's
+    score is direction . (Pacman - ghost); ties go to the first. While Pacman has no power, with probability
+    `ghost_randomness`, the ghost takes a uniformly random exit instead."""
+    cell, heading, pacman = state.ghosts[i, g], state.headings[i, g], state.pacman[i]
+    if cell == pacman:
         return heading
-    down, right = pacman // WIDTH - place // WIDTH, pacman % WIDTH - place % WIDTH
+    down, right = pacman // WIDTH - cell // WIDTH, pacman % WIDTH - cell % WIDTH
     if state.power[i] > 0:
         down, right = -down, -right
     errs = state.power[i] == 0 and uniform(state.random, i) < params.ghost_randomness
     best, chosen = -(2**30), heading
-    for k in range(NUM_EXITS[place]):
-        way = EXITS[place, k]
+    for k in range(NUM_EXITS[cell]):
+        way = EXITS[cell, k]
         if way != REVERSE[heading]:
             score = integer(state.random, i, 2**30) if errs else down * DOWN[way] + right * RIGHT[way]
             if score > best:
@@ -193,9 +193,9 @@ def observe(state: State, params: Params, i: int, image: Array) -> None:
 
 
 @kernel
-def paint(image: Array, place: int, top: int, left: int, reflection: int, color: tuple[int, int, int]) -> None:
-    """Color one place, if it lies inside the image whose corner is (top, left) before its reflection."""
-    r, c = place // WIDTH - top, place % WIDTH - left
+def paint(image: Array, cell: int, top: int, left: int, reflection: int, color: tuple[int, int, int]) -> None:
+    """Color one cell, if it lies inside the image whose corner is (top, left) before its reflection."""
+    r, c = cell // WIDTH - top, cell % WIDTH - left
     r = image.shape[0] - 1 - r if reflection & 2 else r
     c = image.shape[1] - 1 - c if reflection & 1 else c
     if 0 <= r < image.shape[0] and 0 <= c < image.shape[1]:

@@ -28,7 +28,7 @@ class PomdpGraphBatch(BatchedEnv):
     Description:
         Each of 3 actions leads from each of 5 states to another state, or is invalid there: 10 of the 15 pairs are
         valid, every state can be reached from every other, and two actions may lead to the same one. The agent observes
-        its own state and the goal's, but not the edges. When it reaches the goal, and after `patience` steps
+        its own state and the goal, but not the edges. When it reaches the goal, and after `patience` steps
         without success, goal and agent are placed again on the same graph, the agent never on the goal.
 
     Actions: 0, 1, 2: labels of the edges.
@@ -39,13 +39,13 @@ class PomdpGraphBatch(BatchedEnv):
             0 .. S-1        goal, one-hot
             S .. 2S-1       location, one-hot
             2S              0
-            2S+1 .. 2S+A    previous action, one-hot; zeros at the start and after a time-out
+            2S+1 .. 2S+A    previous action, one-hot; zeros at the start and after a timeout
             2S+A+1          1
             2S+A+2          steps taken / num_steps
             2S+A+3          `variant="paper"`: sum of the rewards of this episode; "released": 0
             2S+A+4 ..       `show_graph=True`, the memory-free twin: the adjacency [action][from][to], row-major
 
-    Start: a graph of the set; goal uniform over the states, agent uniform over the others.
+    Start: a graph from the set; goal uniform over the states, agent uniform over the other states.
 
     Rewards: +10 for reaching the goal, -0.05 for an invalid action. In 30 steps an agent that knows the graph earns
         166 on average ("released"; 170 in "paper"), a random one 45.6 (44.4).
@@ -56,11 +56,11 @@ class PomdpGraphBatch(BatchedEnv):
 
     Args:
         num_envs: number of environments.
-        variant: "paper" follows the text: success resets the timer, and the reward so far is observed. "released"
-            follows the authors' code, which produced the published curves, and does neither.
+        variant: "paper" follows the text: success resets the timer, and the sum of rewards so far is observed.
+            "released" follows the authors' code, which produced the published curves, and does neither.
         split: "train" or "test", disjoint sets of graphs.
-        assignment: "random": every episode samples a graph of the set. "fixed": environment i plays graph i mod
-            `num_graphs` forever, so 600 environments play every graph once per episode (the paper's batch and its
+        assignment: "random": every episode samples a graph from the set. "fixed": environment i always uses graph i
+            mod `num_graphs`, so one episode of 600 environments covers every graph (the paper's batch and its
             evaluation).
         num_graphs: graphs in each of the two sets.
         graph_seed: seed of the sets; 666 gives the graphs of the published experiments.
@@ -117,7 +117,7 @@ class PomdpGraphBatch(BatchedEnv):
         self.action_names = tuple(str(action) for action in range(num_actions))  # pyright: ignore
         states = tuple(state_name(s) for s in range(num_states))
         self.edges = {f"from_{state_name(s)}_by_{a}": (s, a) for s in range(num_states) for a in range(num_actions)}
-        """Names of the facts for the successor of a state under an action."""
+        """State and action of each edge, by the name of the fact for the state to which it leads."""
         self.fact_values = {"goal": states, "agent": states, "successes": ()} | dict.fromkeys(
             self.edges, (*states, "nowhere")
         )
@@ -150,10 +150,10 @@ class PomdpGraphBatch(BatchedEnv):
     def level(self, index: int) -> dict[str, Any]:
         """The level of environment `index` from its start: `{"adjacency", "goal", "agent", "redraws"}`. The adjacency
         is `[action][from][to]`, 0 or 1; the redraws are the (goal, agent) after successive successes and
-        time-outs."""
+        timeouts."""
         (goal, agent), *redraws = self.state.places[index].tolist()
         graph = adjacency(self.state.successors[index]).tolist()
-        return {"adjacency": graph, "goal": goal, "agent": agent, "redraws": [tuple(place) for place in redraws]}
+        return {"adjacency": graph, "goal": goal, "agent": agent, "redraws": [tuple(pair) for pair in redraws]}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
         successors = self._successors(level["adjacency"])
@@ -161,15 +161,15 @@ class PomdpGraphBatch(BatchedEnv):
         if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in redraws):
             raise ValueError(f"level['redraws'] is {redraws!r}; expected a list of (goal, agent)")
         resets = [(level["goal"], level["agent"]), *redraws][: self.params.num_steps + 1]
-        places = np.array([self._place(place) for place in resets], np.int8)
+        placements = np.array([self._check_placement(pair) for pair in resets], np.int8)
         self.state.graph[index] = -1
         self.state.successors[index] = successors
-        self.state.places[index, : len(places)] = places
-        rules.draw_places(self.state, index, len(places))
+        self.state.places[index, : len(placements)] = placements
+        rules.draw_places(self.state, index, len(placements))
         rules.begin(self.state, index)
 
     def facts(self) -> dict[str, Array]:
-        """Goal and agent, number of successes, and every edge: the successor of a state under an action."""
+        """Goal, agent, number of successes, and every edge: the successor of a state under an action."""
         state, nowhere = self.state, len(self.fact_values["goal"])
         ends = np.where(state.successors < 0, nowhere, state.successors).astype(np.int64)
         moment = {"goal": state.goal.copy(), "agent": state.agent.copy(), "successes": state.successes.copy()}
@@ -179,7 +179,7 @@ class PomdpGraphBatch(BatchedEnv):
         return paint_graph(self.state, self.params, index, full)
 
     def _successors(self, values: Any) -> Array:
-        """Successors int8 [S, A] of an adjacency [A][S][S] of zeros and ones."""
+        """Convert an adjacency [A][S][S] of zeros and ones to successors int8 [S, A]."""
         num_states, num_actions = self.state.successors.shape[1:]
         graph = np.asarray(values)
         expected = (num_actions, num_states, num_states)
@@ -190,8 +190,8 @@ class PomdpGraphBatch(BatchedEnv):
             )
         return np.where(graph.any(axis=2), graph.argmax(axis=2), -1).T.astype(np.int8)
 
-    def _place(self, place: Sequence[int]) -> tuple[int, int]:
-        goal, agent = place
+    def _check_placement(self, placement: Sequence[int]) -> tuple[int, int]:
+        goal, agent = placement
         check_integer("level goal", goal, 0, self.state.successors.shape[1] - 1)
         check_integer("level agent", agent, 0, self.state.successors.shape[1] - 1)
         if goal == agent:
@@ -203,20 +203,20 @@ PomdpGraph = single(PomdpGraphBatch)
 
 
 class Point(NamedTuple):
-    """A place on the canvas, in cells."""
+    """Position on the canvas, in cells."""
 
     row: float
     col: float
 
-    def towards(self, other: "Point", forward: float, right: float = 0.0) -> "Point":
-        """The point `forward` cells towards `other`, and `right` cells to the right of that line."""
+    def toward(self, other: "Point", forward: float, right: float = 0.0) -> "Point":
+        """Return the point `forward` cells toward `other`, and `right` cells to the right of that line."""
         length = max(np.hypot(other.row - self.row, other.col - self.col), 1e-9)
         down, along = (other.row - self.row) / length, (other.col - self.col) / length
         return Point(self.row + forward * down + right * along, self.col + forward * along - right * down)
 
 
 def paint_graph(state: State, params: Params, index: int, full: bool) -> Canvas:
-    """Environment `index`; the edges are drawn if `full`, or if the agent observes them."""
+    """Paint environment `index`, with its edges if `full` or if the agent observes them."""
     side = int(_SIDE)
     canvas = Canvas(side, side, 26, PAPER, caption_rows=3, freehand=True)
     successors = state.successors[index]
@@ -234,7 +234,7 @@ def paint_graph(state: State, params: Params, index: int, full: bool) -> Canvas:
 
 
 def state_name(state: int) -> str:
-    """A, B, C, ..."""
+    """Return the name of a state: A, B, C, ..."""
     return chr(ord("A") + state)
 
 
@@ -245,23 +245,23 @@ def _circle(count: int) -> list[Point]:
 
 
 def _draw_edges(canvas: Canvas, places: list[Point], successors: Array, agent: int) -> None:
-    """Arrows that keep to the right, so that opposite edges stay apart; one arrow for equal actions."""
+    """Draw arrows to the right of the center line, so that opposite edges stay apart; equal edges share an arrow."""
     actions: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
     for (start, action), end in np.ndenumerate(successors):
         if end >= 0:
             actions[start, int(end)].append(str(action))
     labels: list[tuple[Point, str, Color]] = []
-    # edges from the agent's state last, on top of the others
+    # draw edges from the agent's state last, above the others
     for (start, end), names in sorted(actions.items(), key=lambda edge: edge[0][0] == agent):
         color = INK if start == agent else LINE
-        tail = places[start].towards(places[end], _NODE / 2 + 0.1, 0.35)
-        head = places[end].towards(places[start], _NODE / 2 + 0.1, -0.35)
-        neck = head.towards(tail, 0.7)
-        sides = (tail.towards(head, 0, 0.06), tail.towards(head, 0, -0.06), neck.towards(tail, 0, 0.06))
-        _polygon(canvas, color, *sides, neck.towards(tail, 0, -0.06))
-        _polygon(canvas, color, head, neck.towards(head, 0, 0.32), neck.towards(head, 0, -0.32))
+        tail = places[start].toward(places[end], _NODE / 2 + 0.1, 0.35)
+        head = places[end].toward(places[start], _NODE / 2 + 0.1, -0.35)
+        neck = head.toward(tail, 0.7)
+        sides = (tail.toward(head, 0, 0.06), tail.toward(head, 0, -0.06), neck.toward(tail, 0, 0.06))
+        _polygon(canvas, color, *sides, neck.toward(tail, 0, -0.06))
+        _polygon(canvas, color, head, neck.toward(head, 0, 0.32), neck.toward(head, 0, -0.32))
         length = float(np.hypot(head.row - tail.row, head.col - tail.col))
-        labels.append((tail.towards(head, 0.27 * length), ",".join(names), color))
+        labels.append((tail.toward(head, 0.27 * length), ",".join(names), color))
     for place, names, color in labels:
         _disc(canvas, place, PAPER, 0.6 + 0.2 * len(names))
         _letters(canvas, place, names, color, 0.7)

@@ -21,7 +21,7 @@ class State(NamedTuple):
 
     random: Array  # uint64 [N]: streams of randomness
     over: Array  # bool [N]: the episode has ended
-    graph: Array  # int64 [N]: index of the graph in the set, -1 for a given one
+    graph: Array  # int64 [N]: index of the graph in the set, -1 for a custom one
     successors: Array  # int8 [N, S, A]: successor under an action, -1 if it is invalid
     places: Array  # int8 [N, T + 1, 2]: goal and agent at the start and after each new placement
     place: Array  # int64 [N]: index of the current placement
@@ -31,13 +31,13 @@ class State(NamedTuple):
     timer: Array  # int64 [N]: steps without success since the last placement
     steps: Array  # int64 [N]: steps taken in this episode
     total: Array  # float64 [N]: rewards of this episode
-    successes: Array  # int64 [N]: times that the goal was reached
-    timeouts: Array  # int64 [N]: times that agent and goal were placed again without success
-    invalid_actions: Array  # int64 [N]: invalid actions
+    successes: Array  # int64 [N]: number of times that the goal was reached
+    timeouts: Array  # int64 [N]: number of new placements without success
+    invalid_actions: Array  # int64 [N]: number of invalid actions
 
 
 class Params(NamedTuple):
-    """The constructor's arguments, in the form of compiled functions."""
+    """The constructor's arguments, in the form that compiled functions use."""
 
     graphs: Array  # int8 [G, S, A]: successors of the graphs of the set
     first_index: int  # Index of environment 0, for one graph per environment
@@ -65,14 +65,14 @@ def observation_size(num_states: int, num_actions: int, show_graph: bool) -> int
 
 @kernel
 def other_than(random: Array, i: int, state: int, num_states: int) -> int:
-    """A state sampled uniformly from all but `state`."""
+    """Sample a state uniformly from all except `state`."""
     sampled = integer(random, i, num_states - 1)
     return sampled + (sampled >= state)
 
 
 @kernel
 def draw_places(state: State, i: int, first: int) -> None:
-    """Sample placements from index `first` on: each goal differs from the previous one, each agent from its goal."""
+    """Sample placements from index `first` on; each goal differs from the previous one, each agent from its goal."""
     random, num_states = state.random, state.successors.shape[1]
     for k in range(first, state.places.shape[1]):
         if k == 0:
@@ -85,7 +85,7 @@ def draw_places(state: State, i: int, first: int) -> None:
 
 @kernel
 def begin(state: State, i: int) -> None:
-    """Clear the counters of environment i and take its first place."""
+    """Clear the counters of environment i, and start at its first placement."""
     state.last_action[i], state.timer[i], state.steps[i], state.total[i] = ACTION_NONE, 0, 0, 0.0
     state.successes[i], state.timeouts[i], state.invalid_actions[i] = 0, 0, 0
     state.place[i], state.goal[i], state.agent[i] = 0, state.places[i, 0, 0], state.places[i, 0, 1]

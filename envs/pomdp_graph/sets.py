@@ -1,6 +1,6 @@
-"""Random directed graphs, and the disjoint train and test sets of them.
+"""Random directed graphs, and disjoint train and test sets of graphs.
 
-Samples are taken in the order of listing 1 of the FWM paper (Schlag, Munkhdalai, Schmidhuber 2021, appendix I) on
+Samples are taken in the order of listing 1 of the FWM paper (Schlag, Munkhdalai, Schmidhuber 2021, appendix I) with
 NumPy's legacy generator, so seed 666 gives the 600 + 600 graphs of the published experiments.
 """
 
@@ -12,17 +12,17 @@ from ..arrays import Array
 
 
 def sample_graph(random: np.random.RandomState, num_states: int, num_actions: int) -> tuple[Array, int]:
-    """A graph in which every state can be reached from every other, and the number of samples rejected before it.
+    """Sample a graph in which every state can be reached from every other; also return how many samples were rejected.
 
-    Every state gets a way out, then a way in, each over an unused (state, action) pair, never onto itself. So exactly
-    2 * num_states pairs are valid, and two actions may share a destination. Accepted if B^(2^num_states) has no zero,
-    B being the 0/1 adjacency of all actions together; that also rejects graphs whose cycles share a period.
+    Every state gets an outgoing, then an incoming edge, each with an unused (state, action) pair, never from a state to
+    itself. So 2 * num_states pairs are valid, and two actions may share a destination. A graph is accepted if
+    B^(2^num_states) has no zero for the 0/1 adjacency B of all actions; this also rejects graphs with a common period.
 
-    Returns successors int8 [num_states, num_actions]: the successor under the action, -1 if it is invalid.
+    The graph is successors int8 [num_states, num_actions]: the successor under the action, -1 if it is invalid.
     """
     rejected = 0
     while True:
-        successors = _draw(random, num_states, num_actions)
+        successors = _sample(random, num_states, num_actions)
         if successors is not None and _mixes(successors):
             return successors, rejected
         rejected += 1
@@ -30,7 +30,7 @@ def sample_graph(random: np.random.RandomState, num_states: int, num_actions: in
 
 @lru_cache(maxsize=8)
 def graph_sets(seed: int, count: int, num_states: int, num_actions: int) -> dict[str, Array]:
-    """Sets "test" and "train" of `count` graphs each, int8 [count, num_states, num_actions], read-only.
+    """Return sets "test" and "train" of `count` graphs each, int8 [count, num_states, num_actions], read-only.
 
     The test graphs are sampled first; a train graph that equals a test graph is resampled. Raises ValueError if there
     are too few graphs of this size for disjoint sets.
@@ -63,8 +63,8 @@ def adjacency(successors: Array) -> Array:
     return np.moveaxis(one_hot, -2, -3).astype(np.uint8)
 
 
-def _draw(random: np.random.RandomState, num_states: int, num_actions: int) -> Array | None:
-    """One sample, connected or not; None if no pair remains for a way in."""
+def _sample(random: np.random.RandomState, num_states: int, num_actions: int) -> Array | None:
+    """Return one sample, connected or not; None if no pair remains for an incoming edge."""
     successors = np.full((num_states, num_actions), -1, np.int8)
     for start in range(num_states):
         others = [state for state in range(num_states) if state != start]
@@ -84,7 +84,7 @@ def _draw(random: np.random.RandomState, num_states: int, num_actions: int) -> A
 
 
 def _mixes(successors: Array) -> bool:
-    """Whether B^(2^num_states) is positive everywhere: strongly connected and aperiodic."""
+    """Whether B^(2^num_states) is positive everywhere: the graph is strongly connected and aperiodic."""
     power = adjacency(successors).max(axis=0) > 0
     for _ in range(len(successors)):
         power = power @ power

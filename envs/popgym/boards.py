@@ -44,7 +44,7 @@ def place(state: State, params: Params, i: int, length: int) -> None:
 
 @kernel
 def advance_battleship(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Shoot: (reward, whether all ships are sunk, whether time has run out before)."""
+    """Shoot; return (reward, whether all ships are sunk, whether time has run out first)."""
     hit = state.hidden[i, action] > 0 and state.marks[i, action] == 0
     state.marks[i, action] = 1
     state.step[i] += 1
@@ -56,7 +56,7 @@ def advance_battleship(state: State, params: Params, i: int, action: int) -> tup
 
 @kernel
 def observe_battleship(state: State, params: Params, i: int, vector: Array) -> None:
-    """Whether the last shot hit: one-hot [2]."""
+    """Write whether the last shot hit, as a one-hot [2]."""
     one_hot(vector, 0, 2, state.shown[i, 0])
 
 
@@ -64,22 +64,22 @@ class PopgymBattleshipBatch(BoardBatch):
     """N games of Battleship (POPGym): sink four ships on a board that is never shown.
 
     Description:
-        Ships of 2, 3, 3 and 4 cells lie across or down on a board of 8 x 8 (easy), 10 x 10 (medium) or 12 x 12 (hard)
-        cells; they may touch. An action shoots at a cell; a second shot at the same cell is a miss. The agent observes
+        Ships of 2, 3, 3 and 4 cells lie horizontally or vertically on a board of 8 x 8 (easy), 10 x 10 (medium) or
+        12 x 12 (hard) cells; they may touch. A second shot at the same cell is a miss. The agent observes
         neither the board nor its earlier shots: it needs its previous actions.
 
-    Actions: row * side + column of a cell.
+    Actions: row * side + column of the cell to shoot at.
 
-    Observations: uint8 [2], the one-hot of 0 miss, 1 hit; a miss at the start.
+    Observations: uint8 [2], one-hot: 0 miss, 1 hit; a miss at the start.
 
     Start: each ship in turn at a random place where it fits.
 
-    Rewards: 1/12 for a hit, -1 / (cells - 12) for a miss. At best 1; shooting once at each cell 0.
+    Rewards: 1/12 for a hit, -1 / (cells - 12) for a miss. At best 1; shooting once at each cell earns 0.
 
     Episode end: terminated when all ships are sunk; truncated after as many shots as there are cells.
 
-    Differences from popgym: actions there are (row, column); an episode that terminates in its last step is not
-        also truncated.
+    Differences from popgym: its actions are (row, column); here, an episode that terminates in its last step is
+        not also truncated.
     """
 
     symbols = symbols_of((CLASS, "miss"), (CLASS + 1, "hit; with v a ship"), (CLASS + 2, "with v: a ship that was hit"))
@@ -101,8 +101,8 @@ def _mine_sweeper(side: int, mines: int) -> Params:
 
 @kernel
 def start_mine_sweeper(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in environment i: each cell gets a mine with the probability that yields the correct
-    number."""
+    """Begin a new episode in environment i: each cell in turn gets a mine with the probability that yields the correct
+    total."""
     mines = params.occupied
     for cell in range(params.size):
         mine = integer(state.random, i, params.size - cell) < mines
@@ -113,7 +113,7 @@ def start_mine_sweeper(state: State, params: Params, i: int) -> None:
 
 @kernel
 def advance_mine_sweeper(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Open a cell: (reward, whether the game is lost or won, whether time has run out before)."""
+    """Open a cell; return (reward, whether the game is lost or won, whether time has run out first)."""
     mine, opened = state.hidden[i, action] > 0, state.marks[i, action] > 0
     state.step[i] += 1
     state.shown[i, 0] = mines_around(state, params, i, action)
@@ -127,7 +127,7 @@ def advance_mine_sweeper(state: State, params: Params, i: int, action: int) -> t
 
 @kernel
 def mines_around(state: State, params: Params, i: int, cell: int) -> int:
-    """Mines in the 3 x 3 cells around a cell, those outside the board excluded."""
+    """Count the mines in the 3 x 3 cells around a cell, inside the board."""
     side, mines = params.side, 0
     row, col = cell // side, cell % side
     for r in range(max(row - 1, 0), min(row + 2, side)):
@@ -138,7 +138,7 @@ def mines_around(state: State, params: Params, i: int, cell: int) -> int:
 
 @kernel
 def observe_mine_sweeper(state: State, params: Params, i: int, vector: Array) -> None:
-    """The mines around the cell opened last: a one-hot."""
+    """Write the number of mines around the cell opened last, as a one-hot."""
     one_hot(vector, 0, params.classes, state.shown[i, 0])
 
 
@@ -146,23 +146,23 @@ class PopgymMineSweeperBatch(BoardBatch):
     """N games of MineSweeper (POPGym): open all free cells of a board that is never shown.
 
     Description:
-        Mines lie on a board of 4 x 4 cells with 2 (easy), 6 x 6 with 6 (medium) or 8 x 8 with 10 mines (hard). An
+        The board has 4 x 4 cells with 2 mines (easy), 6 x 6 with 6 (medium) or 8 x 8 with 10 (hard). An
         action opens a cell and reports the number of mines in the 3 x 3 cells around it, itself included. The agent
         observes neither the board nor the cells it has opened: it needs its previous actions.
 
-    Actions: row * side + column of a cell.
+    Actions: row * side + column of the cell to open.
 
     Observations: uint8 [3] (easy), [7] (medium) or [10] (hard): the one-hot number of mines around the cell opened
         last; 0 at the start.
 
     Start: mines on distinct random cells.
 
-    Rewards: 1/F for a free cell, with F free cells; -0.5 / (F - 2) for one that was opened before; -0.5 - 1/F for a
+    Rewards: with F free cells, 1/F for a free cell; -0.5 / (F - 2) for one that was opened before; -0.5 - 1/F for a
         mine. At best 1.
 
     Episode end: terminated by a mine or when all free cells are open; truncated after F steps.
 
-    Differences from popgym: actions there are (row, column).
+    Differences from popgym: its actions are (row, column).
     """
 
     symbols = symbols_of(

@@ -1,6 +1,6 @@
 """Decks of cards, boards of cells, and functions shared by the kernels of all POPGym tasks.
 
-Card c of a pack of D decks is one of 0..52 D - 1. Its rank is c // 4 mod 13, its suit c mod 4, and its color c mod 2.
+Card c of a pack of D decks is in 0..52 D - 1. Its rank is c // 4 mod 13, its suit c mod 4, and its color c mod 2.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class Kind(NamedTuple):
     names: tuple[str, ...]
 
     def of(self, cards: Array) -> Array:
-        """Classes of cards, integers of any shape."""
+        """Return the classes of cards, an integer array of any shape."""
         return cards // self.divisor % self.classes
 
 
@@ -41,10 +41,10 @@ class State(NamedTuple):
     hidden: Array
     """int16 [N, L]: cards in the order in which they are dealt or lie on the table, or 1 for each occupied cell."""
     marks: Array
-    """int16 [N, M]: changes in the episode: opened cells, or how often each class was dealt."""
+    """int16 [N, M]: what changes in the episode: opened cells, or how often each class was dealt."""
     shown: Array
-    """int64 [N, 2]: the result of the last action that the observation shows; Concentration: positions, or NONE."""
-    pending: Array  # int64 [N]: Concentration: position of a card that waits for a second one, or NONE
+    """int64 [N, 2]: the last action's result, which the observation shows; in Concentration positions, or NONE."""
+    pending: Array  # int64 [N]: Concentration: position of the first card of a try, or NONE
     left: Array  # int64 [N]: pairs or cells not yet found
 
 
@@ -70,7 +70,7 @@ def new_state(num_envs: int, size: int, num_marks: int) -> State:
 
 @kernel
 def shuffle(state: State, i: int, first: int, size: int) -> None:
-    """Put cards 0..size - 1 in random order into places first.. of `hidden` (Fisher and Yates, inside out)."""
+    """Put cards 0..size - 1 in random order into positions first.. of `hidden` (Fisher and Yates, inside out)."""
     for k in range(size):
         other = integer(state.random, i, k + 1)
         state.hidden[i, first + k] = state.hidden[i, first + other]
@@ -87,14 +87,14 @@ def clear(state: State, params: Params, i: int) -> None:
 
 
 @kernel
-def class_of(state: State, params: Params, i: int, place: int) -> int:
-    """The class of the card in a place of `hidden`."""
-    return state.hidden[i, place] // params.divisor % params.classes
+def class_of(state: State, params: Params, i: int, position: int) -> int:
+    """Return the class of the card at a position of `hidden`."""
+    return state.hidden[i, position] // params.divisor % params.classes
 
 
 @kernel
 def one_hot(vector: Array, first: int, size: int, value: int) -> None:
-    """Write a one-hot of `size` values into `vector` from place `first` on."""
+    """Write a one-hot of `size` values into `vector` from position `first` on."""
     for k in range(size):
         vector[first + k] = k == value
 
@@ -108,5 +108,5 @@ def deal(state: State, params: Params, i: int) -> None:
 
 @kernel
 def show_last(state: State, params: Params, i: int, vector: Array) -> None:
-    """Write the one-hot class of the card dealt last into `vector` [C]."""
+    """Write the class of the card dealt last into `vector` [C], as a one-hot."""
     one_hot(vector, 0, params.classes, class_of(state, params, i, state.step[i]))

@@ -1,4 +1,4 @@
-"""Concentration (POPGym): turn up pairs of equal cards on a table of cards face down."""
+"""Concentration (POPGym): turn up pairs of equal cards on a table of face-down cards."""
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def begin(state: State, params: Params, i: int) -> None:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Turn up a card: (reward, whether all are face up, whether time has run out before)."""
+    """Turn up a card; return (reward, whether all are face up, whether time has run out first)."""
     first, marks = state.pending[i], state.marks
     cards = 1 if first == NONE else 2
     state.step[i] += 1
@@ -59,12 +59,12 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def observe(state: State, params: Params, i: int, vector: Array) -> None:
-    """Write the table into `vector`: for each position a one-hot of its class, or of the last value for face down."""
+    """Write the table into `vector`: a one-hot of each card's class, or of the last value for a card face down."""
     classes, first = params.classes, 0
     one, other = state.shown[i, 0], state.shown[i, 1]
-    for place in range(params.size):
-        up = state.marks[i, place] > 0 or place == one or place == other
-        value = class_of(state, params, i, place) if up else classes
+    for position in range(params.size):
+        up = state.marks[i, position] > 0 or position == one or position == other
+        value = class_of(state, params, i, position) if up else classes
         for k in range(classes + 1):
             vector[first + k] = 0
         vector[first + value] = 1
@@ -75,7 +75,7 @@ class PopgymConcentrationBatch(CardBatch):
     """N games of Concentration.
 
     Description:
-        Cards lie face down. An action turns up one card, and every second one ends a try: equal cards stay face up,
+        Cards lie face down. An action turns up one card, and every second card ends a try: equal cards stay face up,
         others are turned down again after one observation. Turning up a card that is already face up also ends a
         try. Cards of the same color (easy, medium) or rank (hard) are equal.
 
@@ -86,11 +86,11 @@ class PopgymConcentrationBatch(CardBatch):
 
     Start: all cards face down, shuffled.
 
-    Rewards: 1 / (26 D) for a pair; -1 / T for each card of a failed try, with T steps at most. At best 1.
+    Rewards: 1 / (26 D) for a pair; -1 / T for each card of a failed try, with at most T steps. At best 1.
 
     Episode end: terminated when all cards are face up; truncated after T = 104 (easy, hard) or 208 (medium) steps.
 
-    Differences from popgym: an episode that terminates in its last step is not also truncated.
+    Differences from popgym: here, an episode that terminates in its last step is not also truncated.
     """
 
     symbols = symbols_of((BACK, "a card face down"), (CLASS, "a card of the first class"))
@@ -111,7 +111,7 @@ class PopgymConcentrationBatch(CardBatch):
         return params.size
 
     def seen(self, index: int) -> Array:
-        """The table, as colors [rows, 13]."""
+        """Return the table as colors [rows, 13]."""
         values = self.observe(index).reshape(self.params.size, -1).argmax(1)
         return np.where(values < self.params.classes, CLASS + values, BACK).reshape(-1, 13)
 

@@ -18,7 +18,7 @@ def _task(decks: int, kind: Kind) -> Params:
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in environment i: shuffle the values, and after them the queries."""
+    """Begin a new episode in environment i: shuffle the values, then the queries."""
     shuffle(state, i, 0, params.size // 2)
     shuffle(state, i, params.size // 2, params.size // 2)
     begin(state, params, i)
@@ -33,7 +33,7 @@ def begin(state: State, params: Params, i: int) -> None:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Answer and deal: (reward, whether no card is left, never truncated)."""
+    """Evaluate the answer and deal; return (reward, whether no card is left, False)."""
     step = state.step[i]
     right = action == state.marks[i, class_of(state, params, i, params.size // 2 + step)]
     state.marks[i, class_of(state, params, i, step + 1)] += 1
@@ -43,7 +43,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def observe(state: State, params: Params, i: int, vector: Array) -> None:
-    """The classes of value and query: two one-hots."""
+    """Write the classes of value and query, as two one-hots."""
     step, classes = state.step[i], params.classes
     one_hot(vector, 0, classes, class_of(state, params, i, step))
     one_hot(vector, classes, classes, class_of(state, params, i, params.size // 2 + step))
@@ -63,7 +63,7 @@ class PopgymCountRecallBatch(PopgymBatch):
 
     Start: two shuffled packs of 1 (easy), 2 (medium) or 4 (hard) decks, the first card of each dealt.
 
-    Rewards: 1 / (52 D - 1) for the correct count and minus as much for a wrong one, with D decks. At best 1, random
+    Rewards: 1 / (52 D - 1) for the correct count, -1 / (52 D - 1) for a wrong one, with D decks. At best 1, random
         play -0.93 (easy, medium) or -0.88.
 
     Episode end: terminated when no card is left, after 52 D - 1 steps.
@@ -88,7 +88,7 @@ class PopgymCountRecallBatch(PopgymBatch):
         return params.classes
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of environment `index`: `{"values": [...], "queries": [...]}`, cards in the order of dealing."""
+        """Level of environment `index`: `{"values": [...], "queries": [...]}`, cards in the order of dealing."""
         values, queries = self.state.hidden[index].reshape(2, -1).tolist()
         return {"values": values, "queries": queries}
 

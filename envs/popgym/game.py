@@ -1,4 +1,4 @@
-"""Base classes of all POPGym tasks: spaces, levels and images; a task adds its rules and its parameters."""
+"""Base classes of all POPGym tasks: spaces, levels and images; each task adds its rules and parameters."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -31,12 +31,12 @@ def symbols_of(*symbols: tuple[int, str]) -> tuple[tuple[Color, str], ...]:
 
 _COMMON = """
     Args:
-        num_envs: how many games.
+        num_envs: number of environments.
         difficulty: "easy", "medium" or "hard".
         batch: `first_index` and `render_mode`, see BatchedEnv.
 
     References: Morad et al. 2023, "POPGym: Benchmarking partially observable reinforcement learning", appendix A; the
-        package popgym 1.0.7, with which observations and rewards agree step by step.
+        package popgym 1.0.7, whose observations and rewards are the same at every step.
     """
 
 
@@ -63,7 +63,7 @@ class PopgymBatch(BatchedEnv):
         super().__init_subclass__()
         cls.__doc__ = (cls.__doc__ or "").rstrip(" ") + _COMMON
 
-    # -- what a task adds --------------------------------------------------------------------------------------------
+    # -- overridden by tasks -----------------------------------------------------------------------------------------
 
     @classmethod
     def actions(cls, params: Params) -> tuple[str, ...]:
@@ -72,16 +72,16 @@ class PopgymBatch(BatchedEnv):
 
     @classmethod
     def groups(cls, params: Params) -> list[int]:
-        """Sizes of the one-hots that an observation consists of."""
+        """Sizes of the one-hots in an observation."""
         return [params.classes]
 
     @classmethod
     def num_marks(cls, params: Params) -> int:
-        """M, see State."""
+        """M of State."""
         return 0
 
     def seen(self, index: int) -> Array:
-        """Observation of environment `index` as colors, int64 [rows, columns]: a row for each one-hot."""
+        """Return the observation of environment `index` as colors, int64 [rows, columns]: one row per one-hot."""
         observation, groups = self.observe(index), self.groups(self.params)
         colors = np.full((len(groups), max(groups)), DARK)
         first = 0
@@ -91,7 +91,7 @@ class PopgymBatch(BatchedEnv):
         return colors
 
     def table(self, index: int) -> Array:
-        """Hidden cards or cells of environment `index` as colors, int64 [rows, columns]."""
+        """Return the hidden cards or cells of environment `index` as colors, int64 [rows, columns]."""
         cards = self.state.hidden[index].astype(np.int64)
         return (CLASS + cards // self.params.divisor % self.params.classes).reshape(-1, PACK_WIDTH)
 
@@ -114,7 +114,7 @@ class PopgymBatch(BatchedEnv):
         return canvas
 
     def put_deck(self, index: int, level: Mapping[str, Any], key: str, first: int, size: int) -> None:
-        """Check that `level[key]` has every card 0..size - 1 once, and copy it to places first.. of `hidden`."""
+        """Check that `level[key]` has every card 0..size - 1 once, and copy it to positions first.. of `hidden`."""
         deck = check_numbers(f"level[{key!r}]", level[key], size, size)
         if len(np.unique(deck)) < size:
             raise ValueError(f"level[{key!r}] has a card twice; expected each of 0..{size - 1} once")
@@ -127,7 +127,7 @@ class CardBatch(PopgymBatch):
     level_keys = ("deck",)
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of environment `index`: `{"deck": [...]}`, cards in the order in which they are dealt."""
+        """Level of environment `index`: `{"deck": [...]}`, cards in the order in which they are dealt or lie."""
         return {"deck": self.state.hidden[index].tolist()}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
@@ -157,13 +157,13 @@ class BoardBatch(PopgymBatch):
         return params.size
 
     def table(self, index: int) -> Array:
-        """The board: occupied cells, and free ones that were opened."""
+        """Return the board as colors: occupied cells, and free ones that were opened."""
         opened, occupied = self.state.marks[index] > 0, self.state.hidden[index] > 0
         colors = np.where(occupied, CLASS + 1 + opened, np.where(opened, BACK, DARK))
         return colors.reshape(self.params.side, self.params.side)
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of environment `index`: the occupied cells, `[(row, col), ...]`."""
+        """Level of environment `index`: the occupied cells, `[(row, col), ...]`, under one key."""
         cells = np.argwhere(self.state.hidden[index].reshape(self.params.side, -1))
         return {self.level_keys[0]: [(row, col) for row, col in cells.tolist()]}
 
@@ -171,7 +171,7 @@ class BoardBatch(PopgymBatch):
         """Put environment `index` at the start of a level."""
         (key,), side, occupied = self.level_keys, self.params.side, self.params.occupied
         cells = {check_cell(f"a cell of level[{key!r}]", cell) for cell in level[key]}
-        if len(cells) != occupied or not all(0 <= number < side for cell in cells for number in cell):
+        if len(cells) != occupied or not all(0 <= index < side for cell in cells for index in cell):
             raise ValueError(f"level[{key!r}] is {level[key]!r}; expected {occupied} cells (row, col) in 0..{side - 1}")
         self.state.hidden[index] = 0
         for row, col in cells:

@@ -15,7 +15,7 @@ def _repeat_first(decks: int) -> Params:
 
 @kernel
 def advance_repeat_first(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Answer and deal: (reward, whether it was the last answer, never truncated)."""
+    """Evaluate the answer and deal; return (reward, whether it was the last answer, False)."""
     state.step[i] += 1
     right = action == class_of(state, params, i, 0)
     return params.right if right else params.wrong, state.step[i] == params.num_steps, False
@@ -25,7 +25,7 @@ class PopgymRepeatFirstBatch(SuitBatch):
     """N games of Repeat First (POPGym): name the suit of the first card at every step.
 
     Description:
-        A card is dealt in every step, and the action should always be the suit of the first one.
+        A card is dealt in every step, and the action should always be the suit of the first card.
 
     Actions: 0 spades, 1 diamonds, 2 clubs, 3 hearts.
 
@@ -33,10 +33,10 @@ class PopgymRepeatFirstBatch(SuitBatch):
 
     Start: a shuffled pack of 1 (easy), 8 (medium) or 16 (hard) decks, its first card dealt.
 
-    Rewards: 1 / (52 D - 1) for the correct suit and minus as much for a wrong one, with D decks. At best 1, random play
+    Rewards: 1 / (52 D - 1) for the correct suit, -1 / (52 D - 1) for a wrong one, with D decks. At best 1, random play
         -0.5.
 
-    Episode end: terminated when the last but one card was answered, after 52 D - 1 steps.
+    Episode end: terminated when the last card is dealt, after 52 D - 1 steps.
     """
 
     tasks = {"easy": _repeat_first(1), "medium": _repeat_first(8), "hard": _repeat_first(16)}  # noqa: RUF012
@@ -54,7 +54,7 @@ def _repeat_previous(decks: int, lag: int) -> Params:
 
 @kernel
 def advance_repeat_previous(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Answer and deal: (reward, whether it was the last answer, never truncated)."""
+    """Evaluate the answer and deal; return (reward, whether it was the last answer, False)."""
     requested = state.step[i] + 1 - params.lag
     state.step[i] += 1
     reward = 0.0
@@ -64,7 +64,7 @@ def advance_repeat_previous(state: State, params: Params, i: int, action: int) -
 
 
 class PopgymRepeatPreviousBatch(SuitBatch):
-    """N games of Repeat Previous (POPGym): name the suit of the card dealt k - 1 steps before.
+    """N games of Repeat Previous (POPGym): name the suit of the card dealt k - 1 steps ago.
 
     Description:
         A card is dealt in every step, and the action should be the suit of the card dealt k - 1 steps before the
@@ -76,10 +76,10 @@ class PopgymRepeatPreviousBatch(SuitBatch):
 
     Start: a shuffled pack of 1 (easy), 2 (medium) or 3 (hard) decks, its first card dealt.
 
-    Rewards: 1 / (52 D - k) for the correct suit and minus as much for a wrong one, with D decks; 0 before k cards
-        were dealt. At best 1, random play -0.5.
+    Rewards: 1 / (52 D - k) for the correct suit, -1 / (52 D - k) for a wrong one, with D decks; 0 until k cards
+        are dealt. At best 1, random play -0.5.
 
-    Episode end: terminated when the last but one card was answered, after 52 D - 1 steps.
+    Episode end: terminated when the last card is dealt, after 52 D - 1 steps.
     """
 
     tasks = {"easy": _repeat_previous(1, 4), "medium": _repeat_previous(2, 32), "hard": _repeat_previous(3, 64)}  # noqa: RUF012
@@ -96,7 +96,7 @@ def _higher_lower(decks: int) -> Params:
 
 @kernel
 def advance_higher_lower(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Guess and deal: (reward, whether no card is left, never truncated)."""
+    """Evaluate the guess and deal; return (reward, whether no card is left, False)."""
     before = class_of(state, params, i, state.step[i])
     state.step[i] += 1
     after = class_of(state, params, i, state.step[i])
@@ -119,7 +119,7 @@ class PopgymHigherLowerBatch(CardBatch):
 
     Start: a shuffled pack of 1 (easy), 2 (medium) or 3 (hard) decks, its first card dealt.
 
-    Rewards: 1 / (52 D) for a correct guess and minus as much for a wrong one, with D decks; 0 if the ranks are equal.
+    Rewards: 1 / (52 D) for a correct guess, -1 / (52 D) for a wrong one, with D decks; 0 if the ranks are equal.
         Random play 0; guessing from the visible card alone about 0.5.
 
     Episode end: terminated when no card is left, after 52 D - 1 steps.
@@ -141,7 +141,7 @@ def _autoencode(decks: int) -> Params:
 
 @kernel
 def advance_autoencode(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Deal or answer: (reward, whether it was the last answer, never truncated)."""
+    """Deal, or evaluate the answer; return (reward, whether it was the last answer, False)."""
     step = state.step[i]
     state.step[i] += 1
     reward = 0.0
@@ -153,26 +153,26 @@ def advance_autoencode(state: State, params: Params, i: int, action: int) -> tup
 
 @kernel
 def observe_autoencode(state: State, params: Params, i: int, vector: Array) -> None:
-    """Whether to watch, and the suit of the card dealt last: one-hots [2 + 4]."""
+    """Write whether to watch, and the suit of the card dealt last, as one-hots [2 + 4]."""
     step = state.step[i]
     one_hot(vector, 0, 2, 1 if step < params.size - 1 else 0)
     one_hot(vector, 2, params.classes, class_of(state, params, i, step) if step < params.size else 0)
 
 
 class PopgymAutoencodeBatch(SuitBatch):
-    """N games of Autoencode (POPGym): watch a pack of cards, then name their suits, the last card first.
+    """N games of Autoencode (POPGym): watch a pack of cards, then name their suits in reverse order.
 
     Description:
-        All cards of a pack are dealt, one in each step; then the actions should be their suits, the last card first.
+        All cards of a pack are dealt, one per step; then the actions should be their suits, in reverse order.
 
     Actions: 0 spades, 1 diamonds, 2 clubs, 3 hearts; they have no effect while cards are dealt.
 
-    Observations: uint8 [6]: two values, the one-hot of 0 (answer) or 1 (watch), and four, the one-hot suit of the card
-        dealt last. The last card of the pack is shown with "answer"; from the first answer on the suit is spades.
+    Observations: uint8 [6]: one-hot of 0 answer or 1 watch (2 values), one-hot suit of the card dealt last (4 values).
+        The last card of the pack is shown with "answer"; after the first answer, the suit shown is always spades.
 
     Start: a shuffled pack of 1 (easy), 2 (medium) or 3 (hard) decks, its first card dealt.
 
-    Rewards: 1 / (52 D) for the correct suit and minus as much for a wrong one, with D decks. At best 1, random play
+    Rewards: 1 / (52 D) for the correct suit, -1 / (52 D) for a wrong one, with D decks. At best 1, random play
         -0.5.
 
     Episode end: terminated by the last answer, after 104 D - 1 steps.

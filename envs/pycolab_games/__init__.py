@@ -1,9 +1,9 @@
-"""Cued Catch, T-maze and Sequence Recall on the pycolab engine: the readable references of the compiled environments.
+"""Cued Catch, T-maze and Sequence Recall on the pycolab engine: readable references for the compiled environments.
 
-With the same level and actions a game equals the compiled environment frame by frame (tests/envs/pycolab_games
-compares them), a hundred times slower. `make_game` builds one; `game.its_showtime()` is the first observation and
-`game.play(action)` each next one, with the action numbers of the compiled environment; `planes` turns what both return
-into the observation of the compiled environment.
+With the same level and actions, a game equals the compiled environment frame by frame (tests/envs/pycolab_games
+compares them), but it is a hundred times slower. `make_game` builds a game; `game.its_showtime()` returns the first
+observation and `game.play(action)` each later one, with the actions of the compiled environment; `planes` converts
+their boards to observations of the compiled environment.
 """
 
 from functools import lru_cache
@@ -19,11 +19,11 @@ __all__ = ["GAMES", "make_game", "planes"]
 
 
 def make_game(name: str, level: dict[str, Any] | None = None, **parameters: Any) -> Engine:
-    """A pycolab game of the environment `name` (its short name, a twin's too), ready for `its_showtime`.
+    """Make a pycolab game of the environment or twin with the short name `name`, ready for `its_showtime`.
 
     Args:
-        level: in the form of the environment's levels; None samples one.
-        parameters: those of the environment, with its defaults.
+        level: a level in the environment's form; None samples one.
+        parameters: parameters of the environment; it also sets the defaults.
 
     Raises ValueError like the environment itself, and for environments without a pycolab game.
     """
@@ -37,7 +37,7 @@ def make_game(name: str, level: dict[str, Any] | None = None, **parameters: Any)
 
 
 def planes(name: str, board: Array) -> Array:
-    """The binary planes uint8 [rows, cols, characters] of a pycolab board uint8 [rows, cols] of the game `name`."""
+    """Convert a board uint8 [rows, cols] of the game `name` to binary planes uint8 [rows, cols, characters]."""
     return _looks(find_environment(name)[0].name)[board]
 
 

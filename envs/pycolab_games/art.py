@@ -8,10 +8,10 @@ from ..arrays import Array
 
 
 def board(lines: Sequence[str]) -> Array:
-    """Character codes uint8 [rows, cols] of lines of equal length."""
+    """Convert lines of equal length to character codes, uint8 [rows, cols]."""
     return np.array([list(line.encode("ascii")) for line in lines], np.uint8)
 
 
 def cells(codes: Array, character: str) -> Array:
-    """Positions of a character: bool, of the shape of `codes`."""
+    """Return where a character is: bool, in the shape of `codes`."""
     return codes == ord(character)

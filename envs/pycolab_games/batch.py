@@ -20,7 +20,7 @@ class Game(NamedTuple):
 
     make: Callable[..., Engine]
     characters: str  # The characters of the planes, in order
-    repaint: dict[str, str]  # Characters of the board that are displayed as others
+    repaint: dict[str, str]  # Characters of the board that planes show as others
 
 
 GAMES = {
@@ -69,7 +69,7 @@ class PycolabBatch:
             observation[index], reward[index], terminated[index] = self._looks[shown.board], paid or 0.0, discount == 0
 
     def save(self) -> dict[str, Array]:
-        """Raises ValueError: a game on the pycolab engine has no state that can be restored."""
+        """Raise ValueError: a game on the pycolab engine has no state that can be restored."""
         raise ValueError("games on the pycolab engine cannot be saved")
 
     def _begin(self, index: int, observation: Array) -> None:
@@ -79,7 +79,7 @@ class PycolabBatch:
 
 
 def looks(game: Game) -> Array:
-    """The planes of every character code, uint8 [128, characters]."""
+    """Return the planes of every character code, uint8 [128, characters]."""
     planes = np.zeros((128, len(game.characters)), np.uint8)
     shown = {character: character for character in game.characters} | game.repaint
     for character, other in shown.items():
@@ -88,7 +88,7 @@ def looks(game: Game) -> Array:
 
 
 def find_game(name: str) -> Game:
-    """The game of a short name. Raises ValueError with the existing names."""
+    """Find the game with a short name. Raises ValueError with the available names."""
     if name not in GAMES:
-        raise ValueError(f"no pycolab game of {name!r}; there are: {', '.join(GAMES)}")
+        raise ValueError(f"no pycolab game of {name!r}; available: {', '.join(GAMES)}")
     return GAMES[name]

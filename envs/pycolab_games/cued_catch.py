@@ -28,7 +28,7 @@ def make_game(
     always_show_ball_symbol: bool,
     reward_sigma: float,
 ) -> Engine:
-    """A game of a level `{"balls", "cues"}`; the parameters are those of CuedCatch."""
+    """Make a game of a level `{"balls", "cues"}`; the parameters are those of CuedCatch."""
     board = art.board(BOARD)
     game = Engine(*board.shape)
     game.set_prefilled_backdrop(" ", np.full_like(board, ord(" ")), Backdrop)
@@ -45,7 +45,7 @@ def make_game(
 
 
 class Ball(Sprite):
-    """Waits invisibly for the end of the teaching phase, then repeatedly flies left."""
+    """Ball that is invisible until the end of the teaching phase, then repeatedly flies left."""
 
     def __init__(self, corner: Any, position: Any, character: str) -> None:
         super().__init__(corner, position, character)
@@ -68,7 +68,7 @@ class Ball(Sprite):
 
 
 class Player(MazeWalker):
-    """Moves between the rows of the balls, and is rewarded in the row of the correct one when it arrives."""
+    """Player that moves between the rows of the balls; it is rewarded for being in that of the correct ball."""
 
     def __init__(self, corner: Any, position: Any, character: str, free_trials: int, sigma: float) -> None:
         super().__init__(corner, position, character, impassable="", confined_to_board=True)
@@ -81,9 +81,9 @@ class Player(MazeWalker):
             self._north(board, the_plot)
         elif actions == DOWN and self.position.row < self._rows[1]:
             self._south(board, the_plot)
-        the_plot.add_reward(self._judge(things[the_plot.get("wanted", "a")]))
+        the_plot.add_reward(self._catch_reward(things[the_plot.get("wanted", "a")]))
 
-    def _judge(self, ball: Ball) -> float:
+    def _catch_reward(self, ball: Ball) -> float:
         if ball.position.col != self.position.col:
             return 0.0
         if self._free_trials > 0:
@@ -94,7 +94,7 @@ class Player(MazeWalker):
 
 
 class Signs(Drape):
-    """Teaches the meaning of the cues, then shows one for every trial, and ends the game after the last trial."""
+    """Signs that teach the meaning of the cues, then show one for every trial; the last trial ends the game."""
 
     def __init__(
         self,

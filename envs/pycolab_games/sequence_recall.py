@@ -1,7 +1,7 @@
 """Sequence Recall on the pycolab engine: lights in the backdrop, a mask over those that are off, a player in a pen.
 
-Update order P, %, M, notes, all in one group. The mask controls the phases of the game; what it allows in one frame
-takes effect in the next.
+Update order P, %, M, notes, all in one group. The mask controls the phases of the game; a change in one frame takes
+effect in the next.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ BOARD = (
 )
 LIGHTS = "1234"
 NOTES = "abcd"
-"""Drapes that show, for each light, its places in the sequence on the upper wall (for the twin)."""
+"""Drapes that show, for each light, its positions in the sequence on the upper wall (for the twin)."""
 REPAINT = {"%": "#"} | dict(zip(NOTES, LIGHTS, strict=True))
 UP, DOWN, LEFT, RIGHT = range(4)
 
@@ -50,7 +50,7 @@ def make_game(
     timeout_frames: int,
     show_sequence: bool,
 ) -> Engine:
-    """A game of a level `{"sequence"}`; the parameters are those of SequenceRecall."""
+    """Make a game of a level `{"sequence"}`; the parameters are those of SequenceRecall."""
     board = art.board(BOARD)
     scenery = np.where(art.cells(board, "P") | art.cells(board, "%"), ord(" "), board).astype(np.uint8)
     ((row, col),) = np.argwhere(art.cells(board, "P")).tolist()
@@ -70,7 +70,7 @@ def make_game(
 
 
 class Player(MazeWalker):
-    """Walks while it is free, pays for every frame, and ends the game when its time is up."""
+    """Player that walks while it is free; also applies the cost of every frame and the time limit."""
 
     def __init__(self, corner: Any, position: Any, character: str) -> None:
         super().__init__(corner, position, character, impassable="#" + NOTES, confined_to_board=True)
@@ -86,7 +86,7 @@ class Player(MazeWalker):
 
 
 class Pen(Drape):
-    """Surrounds the player until it is free. Only decoration: the pen does not keep the player in place."""
+    """Pen around the player until it is free. It is only decoration and does not keep the player in position."""
 
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
         if the_plot["free"]:
@@ -94,7 +94,7 @@ class Pen(Drape):
 
 
 class Note(Drape):
-    """Shows on the upper wall at which places of the sequence a light must still be entered."""
+    """Note on the upper wall that shows at which positions of the sequence a light must still be entered."""
 
     def __init__(self, curtain: Any, character: str, light: str, sequence_length: int) -> None:
         super().__init__(curtain, character)
@@ -104,13 +104,13 @@ class Note(Drape):
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
         self.curtain[:] = False
         noted = the_plot["noted"]
-        for place, light in enumerate(noted, start=self._length - len(noted)):
-            first = 1 + place * self._width
+        for position, light in enumerate(noted, start=self._length - len(noted)):
+            first = 1 + position * self._width
             self.curtain[0, first : first + self._width] |= light == self._light
 
 
 class Mask(Drape):
-    """Hides the lights that are off, and controls the phases of the game: one step of `_story` per frame."""
+    """Mask that hides the lights that are off and controls the phases of the game: one step of `_phases` per frame."""
 
     def __init__(
         self, curtain: Any, character: str, sequence: list[str], off_frames: int, on_frames: int, pause_frames: int
@@ -123,11 +123,11 @@ class Mask(Drape):
         self._steps: Iterator[None] | None = None
 
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
-        self._steps = self._steps or self._story(backdrop.curtain, things["P"], the_plot)
+        self._steps = self._steps or self._phases(backdrop.curtain, things["P"], the_plot)
         next(self._steps)
 
-    def _story(self, lights: Any, player: Player, the_plot: Any) -> Iterator[None]:
-        """The demonstration, then the player's turn. Every `yield` is the end of a frame."""
+    def _phases(self, lights: Any, player: Player, the_plot: Any) -> Iterator[None]:
+        """Run the demonstration, then the player's turn. Every `yield` ends a frame."""
         for light in self._sequence:
             self._only(None, lights)
             yield from wait(self._off_frames)
@@ -137,14 +137,14 @@ class Mask(Drape):
         yield from wait(self._pause_frames - 1)
         the_plot["free"] = True
         yield
-        for place, requested in enumerate(self._sequence):
+        for position, requested in enumerate(self._sequence):
             while (light := chr(lights[player.position])) not in LIGHTS:
                 yield
             self._only(light, lights)
             the_plot["noted"] = the_plot["noted"][1:]
             if light == requested:
                 the_plot.add_reward(1.0)
-            if place + 1 == len(self._sequence):
+            if position + 1 == len(self._sequence):
                 the_plot["free"] = False
             yield
             while the_plot["free"] and chr(lights[player.position]) in LIGHTS:
@@ -165,6 +165,6 @@ class Mask(Drape):
 
 
 def wait(frames: int) -> Iterator[None]:
-    """Let frames pass."""
+    """Wait for a number of frames."""
     for _ in range(frames):
         yield

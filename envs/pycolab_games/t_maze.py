@@ -1,7 +1,7 @@
-"""The T-maze on the pycolab engine: a player with a window on a large map, of which every drape shows a part.
+"""The T-maze on the pycolab engine: a player with a window onto a large map; every drape shows a part of the map.
 
-The environment is an array of characters; the board is the window of 7 x 11 cells. The cue is fixed to the window.
-Update groups: the cue (which also keeps time), the player, then everything that belongs to the environment.
+The map is an array of characters; the board is the window of 7 x 11 cells. The cue is fixed to the window.
+Update groups: the cue (which also keeps time), the player, then everything that belongs to the map.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ def make_game(
     half_width: int | None,
     endless: bool,
 ) -> Engine:
-    """A game of a level `{"goal", "speckle"}`; the parameters are those of TMaze. Raises ValueError if `endless`."""
+    """Make a game of a level `{"goal", "speckle"}` with the parameters of TMaze. Raises ValueError if `endless`."""
     if endless:
         raise ValueError("endless is True; allowed in the pycolab game: False")
     environment = draw_environment(difficulty, half_width)
@@ -59,7 +59,7 @@ def make_game(
 
 
 def draw_environment(difficulty: int, half_width: int | None) -> Array:
-    """Characters uint8 [77, 191] of room, limbo, one maze, and '*' wherever there may be speckle."""
+    """Draw the map: characters uint8 [77, 191] of room, limbo and one maze, with '*' wherever speckle is possible."""
     middle = 94 if difficulty < 4 else 95
     reach = REACHES[difficulty] if half_width is None else half_width
     inner, gap = 2 * reach - 1, 2 * reach - 9
@@ -80,7 +80,7 @@ def draw_environment(difficulty: int, half_width: int | None) -> Array:
 
 
 class Cue(Drape):
-    """Shows the side of the goal until the player has left the room; applies the cost per frame and the time limit."""
+    """Cue that shows the side of the goal in the room; also applies the cost of every frame and the time limit."""
 
     def __init__(self, curtain: Any, character: str, after_teleport: bool) -> None:
         super().__init__(curtain, character)
@@ -96,11 +96,11 @@ class Cue(Drape):
 
 
 class Player(Sprite):
-    """Walks through the environment; the teleporter takes it to limbo and then to the maze.
+    """Player that walks on the map; the teleporter takes it to limbo and then to the maze.
 
-    The window follows every step, unless it would leave the environment; then the player moves inside the window,
-    off-center. The original game does not move the player: it moves the environment under the window, so that its
-    edges move, and shows the opposite edge beyond them. `_first_col` is the resulting left edge.
+    The window follows every step, unless it would leave the map; then the player moves inside the window,
+    off-center. The original game moves not the player but the map under the window, so that the map's edges move;
+    beyond an edge, it shows the opposite one. `_first_col` is the resulting left edge.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class Player(Sprite):
         self._limbo_time, self._entry_row = limbo_time, row
         self._first_col = 0
         self.place = self.previous = self.Position(6, 94)
-        """The player's position in the environment, and its position one frame before."""
-        self.window = (3, 89)  # Upper left cell of the window in the environment
+        """The player's position on the map, and its position one frame before."""
+        self.window = (3, 89)  # Upper left cell of the window on the map
 
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
         self.previous = self.place
@@ -141,7 +141,7 @@ class Player(Sprite):
 
 
 class Scenery(Drape):
-    """Shows its cells of the environment inside the window."""
+    """Drape that shows its cells of the map inside the window."""
 
     def __init__(self, curtain: Any, character: str, cells: Array) -> None:
         super().__init__(curtain, character)
@@ -154,7 +154,7 @@ class Scenery(Drape):
 
 
 class Teleporter(Scenery):
-    """Appears after a delay, and then teleports a player on it."""
+    """Teleporter that appears after a delay and teleports a player who steps on it."""
 
     def __init__(self, curtain: Any, character: str, cells: Array, delay: int) -> None:
         super().__init__(curtain, character, np.zeros_like(cells))
@@ -169,7 +169,7 @@ class Teleporter(Scenery):
 
 
 class Goal(Scenery):
-    """Rewards the player one frame after it stepped on the pad, if time remains, and then ends the game."""
+    """Goal pad that rewards the player one frame after its step on the pad, if time remains, and then ends the game."""
 
     def __init__(self, curtain: Any, character: str, cells: Array, reward: float) -> None:
         super().__init__(curtain, character, cells)

@@ -29,27 +29,27 @@ class SequenceRecallBatch(BatchedEnv):
     """N games of Sequence Recall.
 
     Description:
-        Four lights (left, top, right, bottom) surround a player in a pen. They go on and off in a random sequence; then
+        Four lights (left, top, right, bottom) surround a player in a pen. They turn on in a random sequence; then
         the pen opens, and the player must enter the lights in the same order. A light that the player enters turns on,
         correct or not, and counts as the next element of the sequence; it turns off when the player is on floor again.
         To enter the same light twice, the player must leave it in between.
-        Each place of the sequence takes `demo_light_off_frames` frames without and `demo_light_on_frames` with its
-        light; the first move takes effect in frame 362. Each of these durations, and the pause after the demonstration,
-        is at least 2 frames.
+        Each element of the sequence takes `demo_light_off_frames` frames without and `demo_light_on_frames` frames with
+        its light; the first move takes effect in frame 362. Each of these durations, and the pause after the
+        demonstration, is at least 2 frames.
 
-    Actions: 0 up, 1 down, 2 left, 3 right, 4 stay; nothing moves before the pen opens or after the last light.
+    Actions: 0 up, 1 down, 2 left, 3 right, 4 stay; the player cannot move before the pen opens or after the last light.
 
     Observations:
         uint8 [17, 21, 8], binary; one plane for each of the characters " #1234MP", in this order: nothing, wall (the
-        pen looks like one), the lights left, top, right, bottom when on, an unlit light of any place, player. Every
+        pen looks like one), the lights left, top, right, bottom when on, any unlit light, player. Every
         cell shows only the topmost character.
         `show_sequence=True`, the memory-free twin: the upper wall also shows those lights of the sequence that remain
-        to be entered, in columns 1 + kw to kw + w for place k, with w = 19 // sequence_length; the leftmost is next.
+        to be entered, in columns 1 + kw to kw + w for element k, with w = 19 // sequence_length; the leftmost is next.
 
     Start: the player in the pen in the middle (8, 10); a sequence of independent, uniform lights.
 
-    Rewards: 1 for entering the light that is next in the sequence; -0.005 in every frame from frame 2 on but the last.
-        At best 4 - 0.005 (362 + moves), 2.1105 on average over the 256 sequences; waiting for the time-out -4.99,
+    Rewards: 1 for entering the light that is next in the sequence; -0.005 in every frame from frame 2 on, except the
+        last. At best 4 - 0.005 (362 + moves), 2.1105 on average over the 256 sequences; waiting for the timeout -4.99,
         random play -1.14.
 
     Episode end: terminated three frames after the last light was entered, or at frame `timeout_frames` (one later if
@@ -63,12 +63,12 @@ class SequenceRecallBatch(BatchedEnv):
         demo_light_on_frames: frames for which the demonstration shows a light.
         demo_light_off_frames: frames before each light of the demonstration.
         pause_frames: frames between the demonstration and the opening of the pen.
-        timeout_frames: frame in which the episode ends at the latest; -1 for no time-out.
+        timeout_frames: frame in which the episode ends at the latest; -1 for no timeout.
         show_sequence: always show the rest of the sequence: the memory-free twin.
-        engine: "compiled", or "pycolab": the same rules as readable games, a hundred times slower (`--env-args`).
+        engine: "compiled", or "pycolab": a readable game with the same rules, a hundred times slower (`--env-args`).
         batch: `first_index` and `render_mode`, see BatchedEnv.
 
-    Differences from the original: no action quits the game.
+    Differences from the original: there is no action that quits the game.
 
     References: Stepleton et al. 2018, "Low-pass recurrent neural networks", 5.2.3 and B.3.
     """
@@ -129,7 +129,7 @@ class SequenceRecallBatch(BatchedEnv):
         )
 
         lights = ("left", "top", "right", "bottom")
-        self.fact_values = {f"light_{place}": lights for place in range(1, sequence_length + 1)} | {
+        self.fact_values = {f"light_{element}": lights for element in range(1, sequence_length + 1)} | {
             "next": (*lights, "none"),
             "lit": ("none", *lights),
             "phase": ("demonstration", "recall"),
@@ -137,11 +137,11 @@ class SequenceRecallBatch(BatchedEnv):
         }
 
     def facts(self) -> dict[str, Array]:
-        """The sequence, its next light, the light that is on, the phase, and the number of correct lights."""
+        """Sequence, its next light, the light that is on, the phase, and the number of correct lights."""
         state, length = self.state, self.params.sequence_length
         padded = np.pad(state.sequence.astype(np.int64), ((0, 0), (0, 1)), constant_values=NUM_LIGHTS)
         moments = [rules.scene(state, self.params, i) for i in range(self.num_envs)]
-        return {f"light_{place + 1}": padded[:, place].copy() for place in range(length)} | {
+        return {f"light_{element + 1}": padded[:, element].copy() for element in range(length)} | {
             "next": padded[np.arange(self.num_envs), state.entered],
             "lit": np.array([lit for _, _, lit, _, _ in moments], np.int64),
             "phase": (state.frame >= self.params.free_frame).astype(np.int64),
@@ -152,10 +152,10 @@ class SequenceRecallBatch(BatchedEnv):
         length = self.params.sequence_length
         if NUM_LIGHTS**length > FEW:
             return set()
-        return {bytes(each) for each in product(range(NUM_LIGHTS), repeat=length)}
+        return {bytes(sequence) for sequence in product(range(NUM_LIGHTS), repeat=length)}
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of environment `index`: `{"sequence": [...]}`, lights 0 left, 1 top, 2 right, 3 bottom."""
+        """Level of environment `index`: `{"sequence": [...]}`, lights 0 left, 1 top, 2 right, 3 bottom."""
         return {"sequence": self.state.sequence[index].tolist()}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
@@ -182,11 +182,11 @@ class SequenceRecallBatch(BatchedEnv):
         return canvas
 
     def _draw_sequence(self, canvas: Canvas, index: int) -> None:
-        """The lights of the sequence, completed ones smaller."""
+        """Draw the lights of the sequence, completed ones smaller."""
         canvas.text(ROWS + 0.5, 0.5, "sequence:", height=0.9)
-        for place, light in enumerate(self.state.sequence[index][:14]):
-            done = place < self.state.entered[index]
-            canvas.disc(ROWS + 0.5, 5.5 + 1.1 * place, _LIT[light], 0.4 if done else 0.9)
+        for element, light in enumerate(self.state.sequence[index][:14]):
+            done = element < self.state.entered[index]
+            canvas.disc(ROWS + 0.5, 5.5 + 1.1 * element, _LIT[light], 0.4 if done else 0.9)
 
 
 SequenceRecall = single(SequenceRecallBatch)

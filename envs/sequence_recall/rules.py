@@ -3,7 +3,7 @@
 Until the pen opens, the lights are a function of the frame number: for each element of the sequence all lights are off
 for `off_frames`, then one is on. From frame `free_frame` on there are two cases. If no light is on, the first light
 that the player enters turns on and is compared with the next element of the sequence. If a light is on, it turns off
-when the player is on floor again; the next light counts one frame later at the earliest.
+when the player is on floor again; the next light counts at the earliest one frame later.
 """
 
 from typing import NamedTuple
@@ -37,7 +37,7 @@ def _light_map() -> Array:
 
 
 def _boards() -> Array:
-    """Planes without the player, uint8 [2, 5, 17, 21, 8], with and without the pen, with no or one light on."""
+    """Planes without the player, uint8 [2, 5, 17, 21, 8]: with and without the pen, with no light or one light on."""
     codes = np.zeros((2, NUM_LIGHTS + 1, ROWS, COLS), np.int64)
     codes[:, :, [0, -1]] = codes[:, :, :, [0, -1]] = WALL
     codes[0, :, START[0] - 1 : START[0] + 2, START[1] - 1 : START[1] + 2] = WALL
@@ -60,7 +60,7 @@ class State(NamedTuple):
     sequence: Array  # int8 [N, L]: the lights to be entered, 0 left, 1 top, 2 right, 3 bottom
     row: Array  # int64 [N]: position of the player
     col: Array  # int64 [N]: position of the player
-    lit: Array  # int64 [N]: the light that the player has turned on, 0 none, else 1 + its number
+    lit: Array  # int64 [N]: the light that the player has turned on, 0 none, else 1 + the light
     entered: Array  # int64 [N]: lights entered so far, correct or not
     correct: Array  # int64 [N]: correct elements
     deadline: Array  # int64 [N]: frame in which the episode ends
@@ -68,11 +68,11 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    """The constructor's arguments, in the form of compiled functions."""
+    """The constructor's arguments, in the form that compiled functions use."""
 
     sequence_length: int
     off_frames: int
-    cycle_frames: int  # Frames for which all lights are off and then one is on
+    cycle_frames: int  # Frames of an element: first all lights are off, then one is on
     demo_frames: int  # Frames until the last light of the demonstration is off
     free_frame: int  # First frame in which the player can move
     timeout_frames: int  # `timeout.NEVER` for none
@@ -86,8 +86,8 @@ def new_state(num_envs: int, sequence_length: int) -> State:
 @kernel
 def start(state: State, params: Params, i: int) -> None:
     """Begin a new episode in environment i: sample a sequence."""
-    for place in range(params.sequence_length):
-        state.sequence[i, place] = integer(state.random, i, NUM_LIGHTS)
+    for element in range(params.sequence_length):
+        state.sequence[i, element] = integer(state.random, i, NUM_LIGHTS)
     begin(state, params, i)
 
 
@@ -125,11 +125,11 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def scene(state: State, params: Params, i: int) -> tuple[int, int, int, bool, int]:
-    """Contents of environment i: (player's row, column, light on or 0, whether free, first place shown)."""
+    """Contents of environment i: (player's row, column, light on or 0, whether free, first element shown)."""
     frame, lit, entered = state.frame[i], state.lit[i], state.entered[i]
-    place = min(frame // params.cycle_frames, params.sequence_length - 1)
-    demonstrated = state.sequence[i, place] + 1
-    if frame - place * params.cycle_frames >= params.off_frames and frame < params.demo_frames:
+    element = min(frame // params.cycle_frames, params.sequence_length - 1)
+    demonstrated = state.sequence[i, element] + 1
+    if frame - element * params.cycle_frames >= params.off_frames and frame < params.demo_frames:
         lit = demonstrated
     first = entered if params.show_sequence else params.sequence_length
     return state.row[i], state.col[i], lit, frame >= params.free_frame, first
@@ -146,7 +146,7 @@ def observe(state: State, params: Params, i: int, planes: Array) -> None:
                 planes[r, c, plane] = board[r, c, plane]
     length = params.sequence_length
     width = SLOTS // length
-    for place in range(first, length):
-        paint(planes, 0, 1 + place * width, 1, width, WALL, LIGHT + state.sequence[i, place])
+    for element in range(first, length):
+        paint(planes, 0, 1 + element * width, 1, width, WALL, LIGHT + state.sequence[i, element])
     for plane in range(8):
         planes[row, col, plane] = plane == PLAYER

@@ -45,56 +45,56 @@ class TMazeBatch(BatchedEnv):
         The player starts in a room; a cue on the left or right edge of its view indicates the left or the right
         goal. A teleporter appears along the upper wall of the room after `teleport_delay` frames. It leads to
         limbo, where the player can only wait, and after `limbo_time` frames to the middle of a corridor. From each end
-        of the corridor an arm leads down to a goal pad. The cue disappears when the player is teleported.
+        of the corridor, an arm leads down to a goal pad. The cue disappears when the player is teleported.
         With f the frame in which the teleporter is taken, limbo is visible in frames f + 1 to f + limbo_time - 1, the
         maze from frame f + limbo_time on (f + 1 without limbo), and the moves of its first two frames are ignored.
 
-    Actions: 0 up, 1 down, 2 left, 3 right, 4 stay. Walls block; speckle only looks like wall.
+    Actions: 0 up, 1 down, 2 left, 3 right, 4 stay; walls block, speckle only looks like wall.
 
     Observations:
-        uint8 [7, 11, 5], binary: the part of the map around the player, which is in the middle (3, 5). One plane for
+        uint8 [7, 11, 5], binary: the part of the map around the player, who is in the middle (3, 5). One plane for
         each of the characters " #PQ~", in this order: nothing, wall or speckle, player, cue, teleporter or goal pad.
         Every cell shows only the topmost character, player over cue over pads. The cue is at rows 4-6 and columns 0-1
         (left) or 9-10 (right) of the view, wherever the player is. Everything outside the maze is speckle: each cell
         looks like wall with probability 0.6, sampled again for every episode.
-        In the widest maze (difficulty 5) the view stops at the edge of the map; from then on the player is off-center.
+        In the widest maze (difficulty 5), the view stops at the edge of the map; beyond, the player is off-center.
 
-    Start: the player below the middle of the room; the goal is left or right with probability 1/2.
+    Start: the player is below the middle of the room; the goal is left or right with probability 1/2.
 
-    Rewards: -0.001 in every frame from frame 2 on but the last; +1 (correct goal) or -1 (wrong goal) in the frame
+    Rewards: -0.001 in every frame from frame 2 on, except the last; +1 (correct goal) or -1 (wrong goal) in the frame
         after the player reaches the pad. At best, with the defaults, 0.613 (left, 389 steps) and 0.611 (right, 391
-        steps); a time-out, as in random play, gives -0.998.
+        steps); a timeout, as in random play, gives -0.998.
 
     Episode end: terminated one frame after the reward of a goal, or at frame `timeout_frames`.
 
     Info: `solved` (the correct goal was reached in time), `finished` (a goal was reached in time).
 
-    Endless: with `endless=True` the episode does not end at a goal. In the frame that would be its last, one frame
+    Endless: with `endless=True`, the episode does not end at a goal. In the frame that would be its last, one frame
         after the reward, a new trial begins: the player is back in the room, and a new goal (left or right with
-        probability 1/2) and new speckle are sampled. The teleporter appears `teleport_delay` - 1 frames later; a trial
-        has the same frames as an episode otherwise. The new cue replaces the old one, so the agent must overwrite its
-        memory. Every frame from frame 2 on but the last costs 0.001, the first frame of a trial included. The
-        episode is terminated at frame `timeout_frames` only. Info: `decisions` (goals reached) and `correct`
-        (correct ones) as well; `solved` is that of the latest goal.
+        probability 1/2) and new speckle are sampled. The teleporter appears `teleport_delay` - 1 frames later;
+        otherwise, a trial has the same frames as an episode. The new cue replaces the old one, so the agent must
+        overwrite its memory. Every frame from frame 2 on costs 0.001, including the first frame of a trial but not the
+        last frame of the episode, which is terminated only at frame `timeout_frames`. Info also contains `decisions`
+        (goals reached) and `correct` (correct goals); `solved` refers to the latest goal.
 
     Args:
         num_envs: number of environments.
         difficulty: 0 to 5: mazes whose outer walls are 10, 15, 22, 35, 56 or 92 columns from the middle.
         limbo_time: frames in limbo: 0 for none, or at least 2.
         teleport_delay: the teleporter appears in frame teleport_delay - 1 (0 and 1: from the start).
-        timeout_frames: frame in which the episode ends at the latest; -1 for no time-out.
+        timeout_frames: frame in which the episode ends at the latest; -1 for no timeout.
         cue_after_teleport: keep showing the cue: the memory-free twin.
-        endless: a new trial with another cue follows every goal, until `timeout_frames`, which must be positive.
+        endless: whether a new trial with a new cue follows every goal, until `timeout_frames`, which must be positive.
         half_width: columns from the middle of the maze to its outer walls, 4 to 92; None: set by the difficulty. The
-            fewest moves to a pad are half_width + 2; from difficulty 4 on, one less to the left, one more to the right.
-            Short settings to learn quickly: difficulty 0, half_width 5, limbo_time 40, teleport_delay 1.
-        engine: "compiled", or "pycolab": the same rules as readable games, a hundred times slower (`--env-args`).
+            shortest path to a pad has half_width + 2 moves; from difficulty 4 on, one fewer to the left and one more to
+            the right. Agents quickly learn difficulty 0, half_width 5, limbo_time 40, teleport_delay 1.
+        engine: "compiled", or "pycolab": a readable game with the same rules, a hundred times slower (`--env-args`).
         batch: `first_index` and `render_mode`, see BatchedEnv.
 
-    Differences from the original: no action quits the game; a "down" right after stepping on a pad is blocked by the
-        wall below it, where the original walks into that wall in the last two observations; limbo_time 1 is refused,
-        since the original then leaves limbo to a wrong position; with limbo_time 2 the original may misplace the right
-        pad by one cell, here it stays in place.
+    Differences from the original: there is no action that quits the game; a "down" right after stepping on a pad is
+        blocked by the wall below it, while in the original the player walks into that wall in the last two
+        observations; limbo_time 1 is rejected, since the original then leaves limbo at a wrong position; with
+        limbo_time 2 the original may misplace the right pad by one cell, which does not happen here.
 
     References: Stepleton et al. 2018, "Low-pass recurrent neural networks", 5.2.2 and B.2.
     """
@@ -148,7 +148,7 @@ class TMazeBatch(BatchedEnv):
             check_integer("half_width", half_width, NARROWEST, WIDEST)
         self.maze = maze_at(difficulty, half_width)
         walls, speckle = draw_map(self.maze)
-        numbers = Rules(
+        constants = Rules(
             limbo_time=limbo_time,
             journey_time=max(1, limbo_time),
             teleport_delay=teleport_delay,
@@ -164,12 +164,12 @@ class TMazeBatch(BatchedEnv):
             num_envs,
             observation_space=spaces.Box(0, 1, (VIEW_ROWS, VIEW_COLS, len(CHARACTERS)), np.uint8),
             state=new_state(num_envs),
-            params=Params(numbers, pack(walls), pack(speckle)),
+            params=Params(constants, pack(walls), pack(speckle)),
             **batch,
         )
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of environment `index`: `{"goal", "speckle"}`. goal: 0 left, 1 right. speckle: bool [77, 191], the
+        """Level of environment `index`: `{"goal", "speckle"}`. goal: 0 left, 1 right. speckle: bool [77, 191], the
         cells of the map that look like wall but are not."""
         speckle = unpack(self.state.board[index] & self.params.speckle)
         return {"goal": int(self.state.goal[index]), "speckle": speckle}
@@ -185,7 +185,7 @@ class TMazeBatch(BatchedEnv):
         rules.begin(self.state, self.params.rules, index)
 
     def _speckle(self, cells: Any) -> Array:
-        """Rows of bits of a level's speckle, bool [77, 191]."""
+        """Check a level's speckle, bool [77, 191], and return it as rows of bits."""
         speckle = np.asarray(cells)
         if speckle.shape != (ROWS, COLS) or speckle.dtype != np.bool_:
             raise ValueError(
@@ -194,7 +194,7 @@ class TMazeBatch(BatchedEnv):
         return pack(speckle)
 
     def facts(self) -> dict[str, Array]:
-        """Goal, place, whether the cue is visible, and the pad that was reached."""
+        """Goal, location, whether the cue is visible, and the pad that was reached."""
         state, rules = self.state, self.params.rules
         in_room = state.frame <= state.arrival - rules.journey_time
         return {
@@ -213,7 +213,7 @@ class TMazeBatch(BatchedEnv):
         return canvas
 
     def _paint_map(self, index: int) -> Canvas:
-        """Room and limbo above, the maze below, and the view with the cue at the player's position."""
+        """Paint room and limbo above, the maze below, and the view with the cue at the player's position."""
         maze, state = self.maze, self.state
         first, last = min(maze.left, 89) - 2, max(maze.right, 145) + 3
         height, width = min(maze.top + 11, ROWS), last - first

@@ -1,25 +1,25 @@
 """The map and the rules of the T-maze for one environment.
 
-The player walks on one map and is teleported between its parts:
+The player walks on a single map and is teleported between its parts:
 
     rows 3-7      room: 3 x 3 cells; its upper row becomes the teleporter
     rows 1-7      limbo: one cell in a star of walls
     rows 12+11d.. maze of difficulty d: a corridor two cells high, an arm three cells wide down from each end
 
 Everything below row 10 outside the mazes is speckle: each cell looks like wall with probability 0.6, and is
-unreachable. The agent's window may reach one column beyond either end of the map, where it shows the opposite end. So
+unreachable. The agent's window may extend one column beyond either end of the map, where it shows the opposite end. So
 a row has 193 bits: bit c + 1 is column c, for c in -1..191.
 
-With n = limbo_time and f the frame in which the player steps on the teleporter (or stands there when that appears):
+With n = limbo_time and f the frame in which the player steps on the teleporter (or stands there when it appears):
 
-    frame f                     still in the room, the cue still shows
+    frame f                     still in the room, with the cue
     frames f+1 .. f+n-1         limbo (n = 0: none)
     frames from f+max(1, n)     maze; moves are ignored in its first two frames
 
-`arrival` is f + max(1, n), and NEVER before the teleporter is taken, so all of this follows from frame and arrival.
+`arrival` is f + max(1, n), or NEVER before the teleporter is taken, so all of this follows from frame and arrival.
 
-An endless episode is a sequence of such trials: two frames after a pad was stepped on, where an episode would end, the
-next trial begins in the room, with another goal and speckle.
+An endless episode is a sequence of such trials: two frames after the player steps on a pad, when an episode would end,
+the next trial begins in the room, with a new goal and new speckle.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from ..randomness import integer, next_bits
 from ..timeout import NEVER
 
 ROWS, COLS = 77, 191
-WORDS = 4  # Words of 64 bits for a row
+WORDS = 4  # 64-bit words per row
 SPECKLE_ROW = 10
 START = (6, 94)
 TELEPORTER_ROW, TELEPORTER_COL = 4, 93
@@ -42,7 +42,7 @@ PAD_WIDTH = 3  # Columns of the teleporter, of an arm, and of the pad at its end
 HALF_WIDTHS = (10, 15, 22, 35, 56, 92)  # Columns from the middle of the maze to its outer walls, for each difficulty
 NARROWEST, WIDEST = PAD_WIDTH + 1, HALF_WIDTHS[-1]
 ENTRY_COL = 94
-"""Where a player leaves limbo; the middle of the two widest mazes of the original is one column further right."""
+"""Column in which a player leaves limbo; the middle of the original's two widest mazes is one column further right."""
 
 
 class Maze(NamedTuple):
@@ -64,14 +64,14 @@ class Maze(NamedTuple):
 
 
 def maze_at(difficulty: int, half_width: int | None) -> Maze:
-    """The maze of a difficulty, narrowed or widened to `half_width` if given."""
+    """Return the maze of a difficulty, with `half_width` instead of the difficulty's width unless it is None."""
     middle = ENTRY_COL if difficulty < 4 else ENTRY_COL + 1
     reach = HALF_WIDTHS[difficulty] if half_width is None else half_width
     return Maze(12 + 11 * difficulty, middle - reach, middle + reach)
 
 
 def draw_map(maze: Maze) -> tuple[Array, Array]:
-    """Walls and speckle region of the environment, bool [77, 191] each."""
+    """Draw the walls and the speckle region of the map, bool [77, 191] each."""
     walls, speckle = np.zeros((2, ROWS, COLS), np.bool_)
     walls[3:8, 92:97] = True
     walls[4:7, 93:96] = False
@@ -86,21 +86,21 @@ def draw_map(maze: Maze) -> tuple[Array, Array]:
     walls[top + 1 : top + 3, left + 1 : right] = False
     for arm in (left + 1, inner_right + 1):
         walls[top + 1 : top + 7, arm : arm + PAD_WIDTH] = False
-    # between the arms only the ceiling is wall, and below it speckle
+    # between the arms, only the ceiling is wall; below it is speckle
     speckle[top + 4 : top + 8, inner_left + 1 : inner_right] = True
     walls[top + 4 : top + 8, inner_left + 1 : inner_right] = False
     return walls, speckle
 
 
 def pack(cells: Array) -> Array:
-    """Rows of bits uint64 [77, 4] of cells bool [77, 191]."""
+    """Convert cells bool [77, 191] to rows of bits uint64 [77, 4]."""
     bits = np.zeros((ROWS, 64 * WORDS), np.bool_)
     bits[:, : COLS + 2] = np.concatenate([cells[:, -1:], cells, cells[:, :1]], axis=1)
     return np.packbits(bits, axis=1, bitorder="little").view("<u8").astype(np.uint64)
 
 
 def unpack(bits: Array) -> Array:
-    """Cells bool [77, 191] of rows of bits uint64 [77, 4]."""
+    """Convert rows of bits uint64 [77, 4] to cells bool [77, 191]."""
     flat = np.ascontiguousarray(bits.astype("<u8")).view(np.uint8)
     return np.unpackbits(flat, axis=1, bitorder="little")[:, 1 : COLS + 1].astype(np.bool_)
 
@@ -129,11 +129,11 @@ class State(NamedTuple):
     row: Array  # int64 [N]: position of the player on the map
     col: Array  # int64 [N]: position of the player on the map
     left: Array  # int64 [N]: first column of the window
-    leftmost: Array  # int64 [N]: the window stays within columns leftmost .. leftmost + 190.
+    leftmost: Array  # int64 [N]: the window stays within columns leftmost .. leftmost + 190
     arrival: Array  # int64 [N]: frame in which the maze becomes visible
     deadline: Array  # int64 [N]: frame in which the episode, or the trial of an endless one, ends
     finished: Array  # bool [N]: a goal pad was reached in time
-    solved: Array  # bool [N]: the correct pad was reached in time; the latest pad of an endless episode
+    solved: Array  # bool [N]: the pad reached in time (in an endless episode, the latest one) is correct
     begun: Array  # int64 [N]: frame in which the trial began; 0 unless the episode is endless.
     decisions: Array  # int64 [N]: pads reached in an endless episode
     correct: Array  # int64 [N]: correct pads among them
@@ -155,11 +155,11 @@ class Rules(NamedTuple):
 
 
 class Params(NamedTuple):
-    """Numbers, and the map that all environments share."""
+    """Constants, and the map that all environments share."""
 
     rules: Rules
     walls: Array  # uint64 [77, 4]: bits of the walls
-    speckle: Array  # uint64 [77, 4]: bits of the cells that may be speckled
+    speckle: Array  # uint64 [77, 4]: bits of the cells that may be sample_speckle
 
 
 def new_state(num_envs: int) -> State:
@@ -186,7 +186,7 @@ def draw_board(random: Array, i: int, walls: Array, speckle: Array, board: Array
         for w in range(WORDS):
             board[r, w] = walls[r, w]
     for r in range(SPECKLE_ROW, ROWS):
-        first, second, third = speckled(random, i), speckled(random, i), speckled(random, i)
+        first, second, third = sample_speckle(random, i), sample_speckle(random, i), sample_speckle(random, i)
         first = (first & ~np.uint64(1)) | (third >> np.uint64(63))  # column -1 shows column 190
         last = (first >> np.uint64(1)) & np.uint64(1)  # column 191 shows column 0
         board[r, 0] = walls[r, 0] | (first & speckle[r, 0])
@@ -196,9 +196,9 @@ def draw_board(random: Array, i: int, walls: Array, speckle: Array, board: Array
 
 
 @kernel
-def speckled(random: Array, i: int) -> Any:
-    """64 bits, each set with probability SPECKLE_SHARE / 2048. A random bit OR (AND) a bit of probability p has
-    probability (1 + p) / 2 (p / 2): one binary digit 1 (0) of the share, the lowest digit first."""
+def sample_speckle(random: Array, i: int) -> Any:
+    """Sample 64 bits, each set with probability SPECKLE_SHARE / 2048. If a bit is set with probability p, its OR (AND)
+    with a random bit has probability (1 + p) / 2 (p / 2): a binary digit 1 (0) of the share, lowest digit first."""
     bits = np.uint64(0)
     for digit in range(11):
         sampled = next_bits(random, i)
@@ -216,7 +216,7 @@ def begin(state: State, rules: Rules, i: int) -> None:
 
 @kernel
 def begin_trial(state: State, rules: Rules, i: int, frame: int) -> None:
-    """Put the player into the room in `frame`, the first of a trial."""
+    """Put the player into the room in `frame`, the first frame of a trial."""
     state.frame[i], state.begun[i], state.row[i], state.col[i] = frame, frame, START[0], START[1]
     state.left[i], state.leftmost[i] = START[1] - ASIDE, 0
     state.arrival[i], state.deadline[i] = NEVER, rules.timeout_frames
@@ -244,8 +244,8 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
     if arrival == NEVER:
         row, col, left = walked
         if row == TELEPORTER_ROW and frame - state.begun[i] >= rules.teleport_delay - 1:
-            # The way to the maze leads from any column of the room to the same one. The original does not move the
-            # window there, but the map under the window, by that difference; hence `leftmost`.
+            # From any column of the room, the player arrives in the same column of the maze. For that, the original
+            # moves not the window but the map under it; hence `leftmost`.
             arrival = frame + rules.journey_time
             leftmost = ENTRY_COL - col if rules.limbo_time > 0 else 0
     elif frame > arrival + 1:
@@ -264,7 +264,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def walk(walls: Array, row: int, col: int, left: int, leftmost: int, action: int) -> tuple[int, int, int]:
-    """(row, col, left) after a step, unless a wall is in the way; the window follows as long as it stays on the map."""
+    """Return (row, col, left) after a step that no wall blocks; the window follows as long as it stays on the map."""
     to_row, to_col, to_left = row + _DOWN[action], col + _RIGHT[action], left + _RIGHT[action]
     bit = np.uint64(to_col + 1)
     if walls[to_row, bit >> np.uint64(6)] >> (bit & np.uint64(63)) & np.uint64(1):
@@ -313,7 +313,7 @@ def observe(state: State, params: Params, i: int, planes: Array) -> None:
 
 @kernel
 def observe_pad(planes: Array, row: int, col: int) -> None:
-    """Show the three cells from (row, col) on, as far as they are inside the window."""
+    """Write the three cells of a pad from (row, col) on, as far as they are inside the window."""
     if 0 <= row < VIEW_ROWS:
         for c in range(max(col, 0), min(col + PAD_WIDTH, VIEW_COLS)):
             put(planes, row, c, NOTHING, PAD)

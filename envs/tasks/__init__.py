@@ -1,1 +1,1 @@
-"""Supervised tasks that probe a memory: generated sequences with queries; without torch and Ray."""
+"""Supervised tasks that probe memory: generated sequences with queries; they need neither torch nor Ray."""

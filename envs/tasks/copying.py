@@ -1,4 +1,4 @@
-"""Repeat the input: copy, reverse and double of digits, and long copies.
+"""Repeat the input: copy, reverse or double digits, and copy long sequences.
 
 Sources: Santoro et al. 2018, appendix A.2 (copy, reverse, double; the sampling of numbers as in the released
 learn_to_execute.py); Munkhdalai et al. 2019 (double copy of 50 symbols).
@@ -19,7 +19,7 @@ ORDERS = ("copy", "reverse", "double")
 def fill(
     random: Array, low: int, high: int, symbols: int, number: bool, order: int, inputs: Array, targets: Array
 ) -> None:
-    """inputs [T, B], targets [T, B, 1] of sequences of low..high symbols; symbol `symbols` marks the end of one."""
+    """Fill inputs [T, B] and targets [T, B, 1]: sequences of low..high symbols, each ended by the symbol `symbols`."""
     for i in range(inputs.shape[1]):
         length = low + integer(random, i, high - low + 1)
         for t in range(high + 1):
@@ -30,18 +30,18 @@ def fill(
             else:
                 inputs[t, i] = integer(random, i, symbols)
         for t in range(2 * length if order == 2 else length):
-            place = length - 1 - t if order == 1 else t % length
-            targets[high + 1 + t, i, 0] = inputs[place, i]
+            position = length - 1 - t if order == 1 else t % length
+            targets[high + 1 + t, i, 0] = inputs[position, i]
 
 
 class Copying(Task):
-    """A sequence is shown, followed by an end symbol, and queried at blank steps: in order, backwards or twice.
+    """A sequence followed by an end symbol, then queried at blank steps: in order, backward or twice.
 
     Args:
-        length: length of a sequence, a number or (smallest, largest), sampled uniformly for each.
+        length: length of a sequence: an integer, or (smallest, largest), sampled uniformly for each sequence.
         num_symbols: number of symbols.
         order: "copy", "reverse" or "double".
-        number: the first symbol is not 0, as of decimal numbers.
+        number: whether the first symbol is never 0, as in decimal numbers.
     """
 
     symbols = True

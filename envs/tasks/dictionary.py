@@ -19,7 +19,7 @@ END, NEXT_EXAMPLE, END_OF_SUPPORT, PLACEHOLDER = range(LETTERS, LETTERS + 4)
 
 @kernel
 def is_new(inputs: Array, i: int, pairs: int, length: int, first: int) -> bool:
-    """Whether the word at step `first` is none of the support's source words."""
+    """Whether the word at step `first` differs from all source words of the support."""
     for pair in range(pairs):
         same = True
         for k in range(length):
@@ -31,8 +31,8 @@ def is_new(inputs: Array, i: int, pairs: int, length: int, first: int) -> bool:
 
 @kernel
 def fill(random: Array, pairs: int, length: int, inputs: Array, targets: Array, alphabet: Array, code: Array) -> None:
-    """inputs [T, B], targets [T, B, 1]; alphabet [26] and code [26] are scratch. The first 13 letters of the shuffled
-    alphabet are sources, the other 13 their translations."""
+    """Fill inputs [T, B] and targets [T, B, 1]; alphabet [26] and code [26] are scratch space. The first 13 letters of
+    the shuffled alphabet are sources, the other 13 their translations."""
     for i in range(inputs.shape[1]):
         draw_order(random, i, alphabet)
         for k in range(SOURCES):
@@ -51,9 +51,9 @@ def fill(random: Array, pairs: int, length: int, inputs: Array, targets: Array, 
                 inputs[0, i] = alphabet[integer(random, i, SOURCES)]
                 inputs[length, i] = code[inputs[0, i]]
             for k in range(length):
-                # A letter at a random place of the support: one that has been seen.
-                place = integer(random, i, pairs) * (2 * length + 1) + integer(random, i, length)
-                inputs[t + k, i] = inputs[place, i]
+                # The letter at a random source position of the support, so that its translation is known.
+                source = integer(random, i, pairs) * (2 * length + 1) + integer(random, i, length)
+                inputs[t + k, i] = inputs[source, i]
             fresh = length == 1 or is_new(inputs, i, pairs, length, t)
         inputs[t + length, i] = END
         for k in range(length):
@@ -64,18 +64,18 @@ def fill(random: Array, pairs: int, length: int, inputs: Array, targets: Array, 
 class Dictionary(Task):
     """`num_pairs` words of `length` letters with their translations, then a word to translate at placeholders.
 
-    26 letters are split into 13 sources and 13 targets with a random one-to-one code, again in every sequence. The
-    query is a new word made of letters seen in the examples.
+    In every sequence, a new random one-to-one code splits the 26 letters into 13 sources and 13 targets. The
+    query is a new word of letters that occur in the examples.
 
-    Choices left open by the paper: a query's letters are sampled from the positions of the support (frequent letters
-    more often); for words of one letter it is one of the examples; only the answer counts in the
-    loss, at the placeholders.
+    Our choices where the paper leaves them open: a query's letters are sampled from the positions of the support
+    (frequent letters more often); a query of one letter is one of the examples; only the answer, at the placeholders,
+    counts in the loss.
     """
 
     symbols = True
     inputs = LETTERS + 4
     classes = LETTERS
-    chance = 1 / LETTERS  # the set of answer letters must be remembered, too
+    chance = 1 / LETTERS  # even the set of answer letters must be remembered
 
     def __init__(self, num_sequences: int, *, num_pairs: int = 8, length: int = 4, **common: Any) -> None:
         super().__init__(num_sequences, **common)
@@ -83,7 +83,7 @@ class Dictionary(Task):
         check_integer("length", length, 1)
         if num_pairs < 2 and length > 1:
             raise ValueError(
-                f"num_pairs is {num_pairs} for length {length}; allowed: at least 2, for there to be a new word"
+                f"num_pairs is {num_pairs} for length {length}; allowed: at least 2, so that there is a new word"
             )
         self.pairs, self.length = num_pairs, length
         self.steps = num_pairs * (2 * length + 1) + 2 * length + 1

@@ -19,23 +19,23 @@ OPERATIONS = {
     "algebra": ("+", "-", "*"),
     "algebra-control": ("+", "-", "if"),
 }
-EXAMPLES = 2000  # Number of programs for the frequency of the most common digit
+EXAMPLES = 2000  # Number of programs from which the frequency of the most common digit is estimated
 PADDING, START, END = ".", "~", "!"
 _KEYWORDS = ("if", "for", "else", "range")
 _TOKENS = {*"0123456789", *"+-*=:/() x|<>[]", PADDING, START, END, *_KEYWORDS, *"".join(_KEYWORDS)}
 VOCABULARY = ("_unk_", "_null_", "_eos_", "|", *sorted(_TOKENS - {"|"}))
 """All symbols by index; the first is the unknown symbol."""
-_NUMBER = {token: number for number, token in enumerate(VOCABULARY)}
+_INDEX = {token: index for index, token in enumerate(VOCABULARY)}
 
 
 def literal(random: Array, i: int, length: int) -> int:
-    """A number of exactly `length` digits, all equally likely."""
+    """Sample a number with exactly `length` digits, uniformly."""
     low = 10 ** (length - 1)
     return low + integer(random, i, 10**length - low)
 
 
 def apply(operation: str, random: Array, i: int, value: int, code: str, length: int) -> tuple[int, str]:
-    """The operation on a value with its code, and literals: the result's value and code."""
+    """Apply an operation to the value of `code` and to sampled literals; return the value and code of the result."""
     other = literal(random, i, length)
     if operation == "for":
         times = 1 + integer(random, i, 9)
@@ -49,7 +49,7 @@ def apply(operation: str, random: Array, i: int, value: int, code: str, length: 
 
 
 def program(random: Array, i: int, operations: tuple[str, ...], length: int, nesting: int) -> tuple[str, str]:
-    """A program of `nesting` operations, each on the result of the one before: its code and its value modulo
+    """Sample a program of `nesting` operations, each on the previous result; return its code and its value modulo
     10^(length + 1), both as text."""
     value = literal(random, i, length)
     code = str(value)
@@ -60,17 +60,17 @@ def program(random: Array, i: int, operations: tuple[str, ...], length: int, nes
 
 
 class Execute(Task):
-    """A program character by character, padded; then blank steps at which the digits of its value are queried.
+    """A program, character by character, padded; then blank steps at which the digits of its value are queried.
 
-    Only the value's own digits are queried, the most significant first, but not the padding after them. The paper's
-    value is modulo 10^length, that of its code modulo 10^(length + 1), as here.
+    Only the value's digits are queried, the most significant first, but not the padding after them. In the paper, the
+    value is modulo 10^length; in its released code and here, it is modulo 10^(length + 1).
 
     Args:
         operations: "addition", "control", "program", "algebra" or "algebra-control".
         length: digits of a literal, 1 to 9.
         nesting: operations of a program.
-        mix: length and nesting are sampled uniformly from 1 up to these for every program (the paper's curriculum);
-            without it every program has the highest difficulty.
+        mix: whether length and nesting are sampled uniformly from 1 up to these values for every program (the paper's
+            curriculum); otherwise every program has the highest difficulty.
     """
 
     symbols = True
@@ -95,10 +95,10 @@ class Execute(Task):
         self.operations, self.length, self.nesting, self.mix = OPERATIONS[operations], length, nesting, mix
         self.steps_in = (3 * length + 10) * (nesting - 1) + 4 * length + 10 + 2 * (nesting - 1)
         self.steps = self.steps_in + 2 * length
-        self.chance = self._likeliest()
+        self.chance = self._most_common_share()
 
-    def _likeliest(self) -> float:
-        """The share of the most common digit in values: sums often begin with 1."""
+    def _most_common_share(self) -> float:
+        """Share of the most common digit in values: sums often begin with 1."""
         random = streams(0, range(1))
         counts = Counter(digit for _ in range(EXAMPLES) for digit in self._program(random, 0)[1])
         return max(counts.values()) / counts.total()
@@ -112,5 +112,5 @@ class Execute(Task):
     def _fill(self, batch: Batch) -> None:
         for i in range(self.num_sequences):
             code, value = self._program(self.random, i)
-            batch.inputs[: self.steps_in, i] = [_NUMBER[c] for c in code.ljust(self.steps_in, PADDING)]
+            batch.inputs[: self.steps_in, i] = [_INDEX[c] for c in code.ljust(self.steps_in, PADDING)]
             batch.targets[self.steps_in : self.steps_in + len(value), i, 0] = [int(digit) for digit in value]

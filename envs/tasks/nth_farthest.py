@@ -13,7 +13,7 @@ from .task import Batch, Task
 
 @kernel
 def draw_order(random: Array, i: int, order: Array) -> None:
-    """A random order of 0 .. len(order) - 1 (Fisher and Yates)."""
+    """Write a random order of 0 .. len(order) - 1 into `order` (Fisher and Yates)."""
     for k in range(len(order)):
         order[k] = k
     for k in range(len(order) - 1, 0, -1):
@@ -23,8 +23,8 @@ def draw_order(random: Array, i: int, order: Array) -> None:
 
 @kernel
 def fill(random: Array, features: int, inputs: Array, targets: Array, labels: Array, distances: Array) -> None:
-    """inputs [T, B, features + 3 T], targets [T, B, 1]; labels and distances [T] are scratch. A step shows a vector,
-    its label, the label m of the reference and n, the last three one-hot."""
+    """Fill inputs [T, B, features + 3 T] and targets [T, B, 1]; labels and distances [T] are scratch space. A step
+    shows a vector, its label, the label m of the reference and n, the last three as one-hots."""
     count = len(inputs)
     for i in range(inputs.shape[1]):
         for t in range(count):
@@ -40,7 +40,7 @@ def fill(random: Array, features: int, inputs: Array, targets: Array, labels: Ar
             for f in range(features):
                 apart = inputs[t, i, f] - inputs[reference, i, f]
                 distances[t] += apart * apart
-        # The n-th farthest is the one with n vectors farther away; ties (of measure zero) go to the earlier.
+        # The n-th farthest vector has n vectors farther away; in ties (of measure zero), the earlier vector is farther.
         for t in range(count):
             farther = 0
             for other in range(count):
@@ -53,8 +53,8 @@ def fill(random: Array, features: int, inputs: Array, targets: Array, labels: Ar
 class NthFarthest(Task):
     """`num_objects` vectors with labels in random order; the answer is the label of the n-th farthest from vector m.
 
-    n = 0 queries the farthest, n = num_objects - 1 m itself, as in the paper's text. Its released code sorts distances
-    in ascending order, which reverses n.
+    n = 0 queries the farthest vector and n = num_objects - 1 queries m itself, as in the paper's text. Its released
+    code sorts distances in ascending order, which reverses n.
     """
 
     def __init__(self, num_sequences: int, *, num_objects: int = 8, num_features: int = 16, **common: Any) -> None:

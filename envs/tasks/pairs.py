@@ -1,4 +1,4 @@
-"""Pairs of keys and values: number of pairs, similarity of keys, and replacement of old values."""
+"""Pairs of keys and values, to test the number of pairs, similar keys, and the replacement of old values."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from .task import Batch, Task, number_or_range
 
 @kernel
 def draw_keys(random: Array, i: int, similarity: float, keys: Array, common: Array) -> None:
-    """Unit vectors keys [P, D] whose cosines are `similarity` on average; common [D] is scratch.
+    """Sample unit vectors `keys` [P, D] whose cosines are `similarity` on average; common [D] is scratch space.
 
     key_p = (sqrt(s) c + sqrt(1 - s) d_p) / norm with normal c and d_p
     """
@@ -53,7 +53,7 @@ def fill(
     values: Array,
     common: Array,
 ) -> None:
-    """inputs [T, B, D + num_values + 1], targets [T, B, 1]; keys [P, D], values [P] and common [D] are scratch."""
+    """Fill inputs [T, B, D + num_values + 1] and targets [T, B, 1]; keys [P, D], values [P], common [D] are scratch."""
     most, flag = keys.shape
     flag += num_values
     for i in range(inputs.shape[1]):
@@ -73,18 +73,18 @@ def fill(
 
 
 class Pairs(Task):
-    """Keys are shown with one value each, some again with a new one; then keys alone query their newest value.
+    """Keys shown with one value each, some again with a new value; then keys without values query their newest values.
 
     Keys are random unit vectors, new in every sequence; values are one-hot.
 
     Args:
-        pairs: number of pairs, or (smallest, largest), sampled uniformly for each sequence.
-        writes: number of random keys that get a new value after all have been shown, or a range.
-        similarity: mean cosine of two keys, in 0..1, a number or a range.
+        pairs: number of pairs: an integer, or a range (smallest, largest), sampled uniformly for each sequence.
+        writes: how often a random key gets a new value after all keys have been shown: an integer or a range.
+        similarity: mean cosine of two keys, in 0..1: a number or a range.
         key_size: features of a key.
         num_values: number of values.
         num_queries: queries at the end, each of a random key.
-        twin: queries show the value: the task without memory.
+        twin: whether queries show the value, so that the task needs no memory.
     """
 
     def __init__(
@@ -117,5 +117,5 @@ class Pairs(Task):
         self._common = np.zeros(key_size)
 
     def _fill(self, batch: Batch) -> None:
-        drawn = self.fewest, self.writes, self.similarity, self.queries, self.classes, self.twin
-        fill(self.random, *drawn, batch.inputs, batch.targets, self._keys, self._values, self._common)
+        options = self.fewest, self.writes, self.similarity, self.queries, self.classes, self.twin
+        fill(self.random, *options, batch.inputs, batch.targets, self._keys, self._values, self._common)

@@ -13,7 +13,7 @@ from .task import Batch, Task
 
 @kernel
 def fill(random: Array, items: int, outputs: int, bits: int, inputs: Array, targets: Array, priority: Array) -> None:
-    """inputs [items + outputs, B, bits + 2], targets [.., B, bits]; priority [items] is scratch."""
+    """Fill inputs [items + outputs, B, bits + 2] and targets [.., B, bits]; priority [items] is scratch space."""
     for i in range(inputs.shape[1]):
         for t in range(items):
             for bit in range(bits):
@@ -33,9 +33,9 @@ def fill(random: Array, items: int, outputs: int, bits: int, inputs: Array, targ
 
 
 class PrioritySort(Task):
-    """`num_items` random binary vectors with priorities in (-1, 1), then the `num_outputs` highest, highest first.
+    """`num_items` random binary vectors with priorities in (-1, 1), then queries of the `num_outputs` highest ones.
 
-    Steps with a query show a separate flag; each bit is one of two classes.
+    Queries begin with the highest priority and show a separate flag; each bit is one of two classes.
     """
 
     classes = 2

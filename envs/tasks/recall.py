@@ -1,4 +1,4 @@
-"""Recall against delay and noise: which symbol was shown first?"""
+"""Recall with delay and noise: which symbol was shown first?"""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def fill(
     inputs: Array,
     targets: Array,
 ) -> None:
-    """inputs [T, B, symbols + distractors + 1], targets [T, B, 1]; delays shortest..longest, noise least..most."""
+    """Fill inputs [T, B, symbols + distractors + 1], targets [T, B, 1]; delays shortest..longest, noise least..most."""
     for i in range(inputs.shape[1]):
         cue = integer(random, i, symbols)
         delay = shortest + integer(random, i, longest - shortest + 1)
@@ -44,11 +44,11 @@ class Recall(Task):
     """A symbol, then `delay` steps of distractors, then a flag that queries it.
 
     Args:
-        delay: steps between cue and query, a number or (smallest, largest), sampled uniformly for each sequence.
-        noise: standard deviation of normal noise on all features, a number or a range.
+        delay: steps between cue and query: an integer, or (smallest, largest), sampled uniformly for each sequence.
+        noise: standard deviation of normal noise on all features: a number or a range.
         num_symbols: number of cues.
         num_distractors: number of other symbols.
-        twin: the query shows the cue again: the task without memory.
+        twin: whether the query shows the cue again, so that the task needs no memory.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ class Entry:
     place: str
     """Class and its module in envs/tasks, as module:Class."""
     about: str
-    """The question, in one line."""
+    """The task, in one line."""
     published: str
     """Published results, with the size of the models; "-" if there are none."""
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -30,7 +30,7 @@ class Entry:
     test: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Parameters that differ in the test."""
     curve: tuple[str, tuple[Any, ...]] | None = None
-    """The parameter that a test varies, and its values; those above the training range are omitted, unless `beyond` is
+    """The parameter that a test varies, and its values; those above the training range are omitted unless `beyond` is
     set."""
     beyond: bool = False
     """Whether the curve extends beyond the training range."""
@@ -57,16 +57,16 @@ TASKS = {
             Entry(name, _RMC, "execute:Execute", about, _LTE + published, {"operations": name}, {"mix": False})
             for name, about, published in (
                 ("addition", "digits of a sum of numbers", "99.8, 98.4, 99.4, 99.9%"),
-                ("control", "digits of what if and for evaluate to", "97.4, 98.0, 83.8, 99.6%"),
-                ("program", "digits of what +, -, *, if and for evaluate to", "66.1, 73.4, 69.5, 79.0%"),
+                ("control", "digits of the result of if and for", "97.4, 98.0, 83.8, 99.6%"),
+                ("program", "digits of the result of +, -, *, if and for", "66.1, 73.4, 69.5, 79.0%"),
             )
         ),
         *(
             Entry(name, _RMC, "copying:Copying", about, _LTE + published, {"order": name}, {"length": 5})
             for name, about, published in (
-                ("copy", "up to 5 digits again", "99.8, 91.8, 100, 100%"),
-                ("reverse", "up to 5 digits backwards", "99.7, 100, 100, 100%"),
-                ("double", "up to 5 digits twice", "99.7, 62.3, 100, 99.8%"),
+                ("copy", "up to 5 digits, copied", "99.8, 91.8, 100, 100%"),
+                ("reverse", "up to 5 digits, backward", "99.7, 100, 100, 100%"),
+                ("double", "up to 5 digits, twice", "99.7, 62.3, 100, 99.8%"),
             )
         ),
         *(
@@ -84,7 +84,7 @@ TASKS = {
             "double-copy",
             _PLACES,
             "copying:Copying",
-            "50 symbols twice",
+            "50 symbols, twice",
             "MNM learns it fast (figure 2)",
             {"order": "double", "length": 50, "number": False},
         ),
@@ -101,7 +101,7 @@ TASKS = {
                 _LPRNN,
                 "temporal_order:TemporalOrder",
                 about,
-                "Concrete learns with gradients cut far below the sequence's length, LSTM does not (figure 4)",
+                "Concrete learns with gradients truncated to much less than a sequence, LSTM does not (figure 4)",
                 parameters,
             )
             for name, about, parameters in (
@@ -114,7 +114,7 @@ TASKS = {
             "recall",
             _OURS,
             "recall:Recall",
-            "which of 8 symbols was shown first, against the delay",
+            "which of 8 symbols was shown first, as a function of the delay",
             "-",
             {"delay": (1, 100)},
             curve=("delay", (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)),
@@ -124,7 +124,7 @@ TASKS = {
             "capacity",
             _OURS,
             "pairs:Pairs",
-            "values of keys, against the number of pairs",
+            "values of keys, as a function of the number of pairs",
             "-",
             {"pairs": (1, 16)},
             curve=("pairs", (1, 2, 4, 8, 16, 32, 64)),
@@ -134,7 +134,7 @@ TASKS = {
             "interference",
             _OURS,
             "pairs:Pairs",
-            "values of 4 keys, against their mean cosine",
+            "values of 4 keys, as a function of their mean cosine",
             "-",
             {"pairs": 4, "similarity": (0.0, 0.9)},
             curve=("similarity", (0.0, 0.3, 0.6, 0.8, 0.9, 0.95)),
@@ -144,7 +144,7 @@ TASKS = {
             "overwriting",
             _OURS,
             "pairs:Pairs",
-            "newest values of 4 keys, against how often they were written again",
+            "newest values of 4 keys, as a function of the number of rewrites",
             "-",
             {"pairs": 4, "writes": (0, 16)},
             curve=("writes", (0, 1, 2, 4, 8, 16, 32, 64)),
@@ -164,7 +164,7 @@ TASKS = {
             "noise",
             _OURS,
             "recall:Recall",
-            "which of 8 symbols was shown 10 steps ago, against the noise on all features",
+            "which of 8 symbols was shown 10 steps ago, as a function of the noise on all features",
             "-",
             {"delay": 10, "noise": (0.0, 1.0)},
             curve=("noise", (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)),
@@ -175,12 +175,12 @@ TASKS = {
 
 
 def task_names() -> list[str]:
-    """Every name of a task."""
+    """Return all task names."""
     return [*TASKS, *(f"{name}-twin" for name, entry in TASKS.items() if entry.twin)]
 
 
 def find_task(name: str) -> tuple[Entry, dict[str, Any]]:
-    """A task and the parameters that its name implies. Raises ValueError with the nearest names."""
+    """Return a task and the parameters that its name implies. Raises ValueError with the nearest names."""
     check_name("task", name, task_names())
     entry = TASKS.get(name)
     if entry is not None:
@@ -190,13 +190,13 @@ def find_task(name: str) -> tuple[Entry, dict[str, Any]]:
 
 
 def task_class(entry: Entry) -> type[Task]:
-    """The class of a task (imports it)."""
+    """Import and return the class of a task."""
     module, _, name = entry.place.partition(":")
     return getattr(importlib.import_module(f".{module}", __package__), name)
 
 
 def task_parameters(entry: Entry) -> dict[str, inspect.Parameter]:
-    """The parameters of a task, by name."""
+    """Return the parameters of a task, by name."""
     hidden = {*COMMON, "common"}
     return {k: p for k, p in inspect.signature(task_class(entry)).parameters.items() if k not in hidden}
 
@@ -204,7 +204,7 @@ def task_parameters(entry: Entry) -> dict[str, inspect.Parameter]:
 def make_task(
     name: str, num_sequences: int, parameters: Mapping[str, Any] | None = None, *, seed: int = 0, part: str = "train"
 ) -> Task:
-    """A task by name, with `num_sequences` parallel sequences. Raises ValueError naming the nearest valid names for
+    """Make a task by name, with `num_sequences` parallel sequences. Raises ValueError with the nearest valid names for
     an unknown task or parameter."""
     entry, fixed = find_task(name)
     values = {**fixed, **(parameters or {})}
@@ -214,7 +214,7 @@ def make_task(
 
 
 def examined_on(name: str, parameters: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Tests of a task that is trained with `parameters`: (label, parameters) of each."""
+    """Return the tests of a task that is trained with `parameters`: (label, parameters) of each."""
     entry, fixed = find_task(name)
     arguments = {**fixed, **parameters}
     if entry.curve is None:

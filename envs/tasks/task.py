@@ -1,8 +1,8 @@
 """The contract of a supervised task: batches of sequences with queries, one random stream per sequence.
 
 A batch is T steps of B sequences. The target of a step with a query is a class (or one class for each of K groups, such
-as the bits of a vector); that of other steps is NO_QUERY. An ordinary task generates complete sequences for every
-batch. A stream continues from batch to batch, and marks where a sequence begins.
+as the bits of a vector); the target of other steps is NO_QUERY. An ordinary task generates complete sequences for every
+batch. A stream continues from batch to batch and marks where each sequence begins.
 
 Sequence b depends only on the seed, the part and its index, so results do not depend on how a batch is split.
 """
@@ -31,7 +31,7 @@ class Batch(NamedTuple):
 
 
 class Task:
-    """B sequences of one task; a subclass sets the attributes below and fills batches.
+    """B sequences of one task. A subclass sets the attributes below and fills batches.
 
     Args:
         num_sequences: B, at least 1.
@@ -57,13 +57,13 @@ class Task:
         self.random = streams(seed * len(PARTS) + PARTS.index(part), range(first_index, first_index + num_sequences))
 
     def next(self) -> Batch:
-        """The next batch, in new arrays."""
+        """Return the next batch, in new arrays."""
         batch = self._empty()
         self._fill(batch)
         return batch
 
     def save(self) -> dict[str, Array]:
-        """A copy of the state of all streams."""
+        """Return a copy of the state of all streams."""
         return {name: array.copy() for name, array in self._state().items()}
 
     def restore(self, saved: Mapping[str, Array]) -> None:
@@ -79,7 +79,7 @@ class Task:
         return {"random": self.random}
 
     def _fill(self, batch: Batch) -> None:
-        """Write a batch; inputs are 0 or BLANK, targets NO_QUERY, reset is set at step 0 (not for a stream)."""
+        """Fill a batch in which inputs are 0 or BLANK, targets NO_QUERY, and reset is set at step 0 (no stream)."""
         raise NotImplementedError
 
     def _empty(self) -> Batch:
@@ -91,7 +91,7 @@ class Task:
 
 
 def number_or_range(name: str, value: Any, low: float, high: float | None = None) -> tuple[float, float]:
-    """The range of a parameter, given as a number or as (smallest, largest); both inside low..high."""
+    """Return the range of a parameter given as a number or as (smallest, largest), both inside low..high."""
     values: list[Any] = list(value) if isinstance(value, tuple | list) else [value, value]
     ends = [end for end in values if isinstance(end, int | float) and not isinstance(end, bool)]
     refuse(len(values) != 2 or len(ends) != 2, f"{name} is {value!r}; allowed: a number, or two: smallest, largest")

@@ -1,7 +1,7 @@
 """Temporal order: in which order did the markers appear? (Hochreiter and Schmidhuber 1997, tasks 6a and 6b).
 
-The task is a stream for gradients that are cut every few steps (Stepleton et al. 2018, section 5.1): every sequence of
-the batch continues from chunk to chunk.
+The task is a stream, for gradients that are truncated every few steps (Stepleton et al. 2018, section 5.1): every
+sequence of the batch continues from chunk to chunk.
 """
 
 from typing import Any, NamedTuple
@@ -20,34 +20,34 @@ SYMBOLS = 8
 WINDOWS = {2: ((10, 20), (50, 60)), 3: ((10, 20), (33, 43), (66, 76))}  # The steps at which each marker may appear
 LENGTHS, SLOW_LENGTHS = (100, 110), (98, 133)
 PATTERNS, PATTERN_STEPS, EDGE_STEPS = 5, 8, 4
-"""Low-frequency variant: patterns per marker value, steps of a pattern, steps of the start and end markers."""
+"""Low-frequency variant: patterns per marker value, steps per pattern, steps of the start and end markers."""
 
 
 def slow_patterns() -> Array:
-    """Ten different words of distractors, the same for all seeds: int64 [2, PATTERNS, PATTERN_STEPS]."""
-    random = np.random.default_rng(1997)
-    words: list[tuple[int, ...]] = []
-    while len(words) < 2 * PATTERNS:
-        word = tuple(int(x) for x in random.integers(FIRST_DISTRACTOR, FIRST_DISTRACTOR + DISTRACTORS, PATTERN_STEPS))
-        if word not in words:
-            words.append(word)
-    return np.array(words).reshape(2, PATTERNS, PATTERN_STEPS)
+    """Return ten different patterns of distractors, the same for all seeds: int64 [2, PATTERNS, PATTERN_STEPS]."""
+    random, end = np.random.default_rng(1997), FIRST_DISTRACTOR + DISTRACTORS
+    patterns: list[tuple[int, ...]] = []
+    while len(patterns) < 2 * PATTERNS:
+        pattern = tuple(int(x) for x in random.integers(FIRST_DISTRACTOR, end, PATTERN_STEPS))
+        if pattern not in patterns:
+            patterns.append(pattern)
+    return np.array(patterns).reshape(2, PATTERNS, PATTERN_STEPS)
 
 
 class State(NamedTuple):
     """Position and content of each sequence."""
 
     random: Array
-    step: Array  # int64 [B]: of the sequence; at `length` the next one begins.
+    step: Array  # int64 [B]: step of the sequence; at `length`, the next one begins
     length: Array
     at: Array  # int64 [B, markers]: the step at which each marker begins
     value: Array  # int64 [B, markers]: 0 or 1
-    pattern: Array  # int64 [B, markers]: of the low-frequency variant
+    pattern: Array  # int64 [B, markers]: pattern in the low-frequency variant
 
 
 @kernel
 def begin(state: State, i: int, windows: Array, shortest: int, longest: int) -> None:
-    """Sample a new sequence i."""
+    """Sample a new sequence with index i."""
     state.step[i] = 0
     state.length[i] = shortest + integer(state.random, i, longest - shortest + 1)
     for m in range(len(windows)):
@@ -58,7 +58,7 @@ def begin(state: State, i: int, windows: Array, shortest: int, longest: int) -> 
 
 @kernel
 def symbol(state: State, i: int, slow: bool, patterns: Array) -> Any:
-    """The symbol that sequence i shows at its step."""
+    """Return the symbol that sequence i shows at its current step."""
     step, last = state.step[i], state.length[i] - 1
     edge = EDGE_STEPS if slow else 1
     if step < edge:
@@ -87,7 +87,7 @@ def fill(
     targets: Array,
     reset: Array,
 ) -> None:
-    """The next T steps of every sequence: inputs [T, B], targets [T, B, 1], where new ones begin [T, B]."""
+    """Fill the next T steps of every sequence: inputs [T, B], targets [T, B, 1], where new sequences begin [T, B]."""
     for i in range(inputs.shape[1]):
         for t in range(len(inputs)):
             if state.step[i] >= state.length[i]:
@@ -105,16 +105,16 @@ def fill(
 class TemporalOrder(Task):
     """A stream of sequences of distractors between a start and an end marker, with 2 or 3 markers X or Y among them.
 
-    At the end the values of the markers in their order are queried: 4 or 8 classes. Sequences are 100 to 110 steps
-    long. In the low-frequency variant (2 markers) a marker is one of five patterns of eight distractors, other ones
-    for X and Y, the edges last four steps and sequences 98 to 133; the paper does not specify its patterns.
+    At the end, the values of the markers in their order are queried: 4 or 8 classes. Sequences have 100 to 110 steps.
+    In the low-frequency variant (2 markers), a marker is one of five patterns of eight distractors, which differ
+    for X and Y; start and end markers last four steps, sequences 98 to 133; the paper does not specify its patterns.
 
     Args:
         markers: 2 or 3.
-        slow: the low-frequency variant.
+        slow: whether to use the low-frequency variant.
         chunk: steps of a batch.
-        resets: reset the memory where a sequence begins; the paper does not specify it, and without resets the task is
-            harder.
+        resets: whether to reset the memory where a sequence begins; the paper does not specify it, and without resets
+            the task is harder.
     """
 
     symbols = True

@@ -202,6 +202,6 @@ def test_a_random_number_generator_of_another_device_is_seeded_again(capfd: pyte
     actor.restore(saved)
     said = capfd.readouterr().err.splitlines()
     assert said == [
-        "engram: actor 0: the saved random number generator is not one of cpu; actions are sampled with a new seed"
+        "engram: actor 0: the saved random number generator is not for cpu; actions are sampled with a new seed"
     ]
     assert torch.equal(actor.unroll().agent.action, fresh.unroll().agent.action)

@@ -184,7 +184,7 @@ def test_the_policy_reads_nothing_of_it(env: str, told: dict[str, Any]) -> None:
     made = factory(env=env, env_args={}, agent=agent)
     if env == "t-maze" and "predict" in told:
         with pytest.raises(
-            ValueError, match="predict is 'map', and t-maze has no map; allowed: observation, reward, or"
+            ValueError, match="predict is 'map', but t-maze has no map; allowed: observation, reward, or"
         ):
             made.make_agent(made.make_batch())
         return
@@ -208,7 +208,7 @@ def test_the_policy_reads_nothing_of_it(env: str, told: dict[str, Any]) -> None:
 def test_an_environment_without_privileged_information_is_refused() -> None:
     made = factory(env="CartPole-v1", env_args={}, agent=AgentConfig(core="gru", critic="privileged"))
     with pytest.raises(
-        ValueError, match="critic is 'privileged', and CartPole-v1 has no privileged information; allow"
+        ValueError, match="critic is 'privileged', but CartPole-v1 has no privileged information; allow"
     ):
         made.make_agent(made.make_batch())
 

@@ -18,7 +18,7 @@ def test_faults_now_and_then_add_up_to_ten_times_those_in_a_row() -> None:
         for _ in range(20):
             survive(failures, number, unrolls=FORGIVEN_AFTER)
     assert failures.total == 40
-    message = r"actor 1 failed 21 times in total, 20 are allowed (?s:.*)\nthe last\Z"
+    message = r"actor 1 failed 21 times in total; 20 are allowed (?s:.*)\nthe last\Z"
     with pytest.raises(ActorFailureError, match=message):
         failures.add(1, "the last")
 
@@ -28,7 +28,7 @@ def test_replacements_that_do_not_last_are_a_crash_loop() -> None:
     survive(failures, 0, "long ago", unrolls=FORGIVEN_AFTER)
     survive(failures, 0, "this row's first", unrolls=FORGIVEN_AFTER - 1)
     survive(failures, 0, "later", unrolls=FORGIVEN_AFTER - 1)
-    with pytest.raises(ActorFailureError, match=r"actor 0 failed 3 times in a row, 2 are(?s:.*)\nthis row's first\Z"):
+    with pytest.raises(ActorFailureError, match=r"actor 0 failed 3 times in a row; 2 are(?s:.*)\nthis row's first\Z"):
         failures.add(0, "last")
 
 

@@ -40,7 +40,7 @@ def test_save_and_restore_repeat_what_follows() -> None:
     expected = pool.gather()
     pool.restore(saved)
     assert all(torch.equal(a.agent.logits, b.agent.logits) for a, b in zip(expected, pool.gather(), strict=True))
-    with pytest.raises(ValueError, match="state of 2 actors for a pool of 1"):
+    with pytest.raises(ValueError, match="the saved state has 2 actors; this pool has 1"):
         LocalPool(FACTORY.make_actor, 1, 0).restore(saved)
 
 
@@ -59,7 +59,7 @@ def test_too_many_failures_end_with_the_first_traceback() -> None:
     reports: list[str] = []
     pool = LocalPool(make_breaking(which=0, steps=2, always=True), 1, max_failures=3, report=reports.append)
     pool.publish(weights(1))
-    with pytest.raises(ActorFailureError, match=r"failed 4 times in a row, 3 are allowed(?s:.*)the floor gave way"):
+    with pytest.raises(ActorFailureError, match=r"failed 4 times in a row; 3 are allowed(?s:.*)the floor gave way"):
         pool.next()
     assert len(reports) == 1
 
@@ -69,7 +69,7 @@ def test_an_actor_that_calls_sys_exit_has_failed() -> None:
     broken = make_breaking(which=0, steps=2, how="sys.exit", always=True)
     pool = LocalPool(broken, 1, max_failures=1, report=reports.append)
     pool.publish(weights(1))
-    with pytest.raises(ActorFailureError, match=r"failed 2 times in a row, 1 are allowed(?s:.*)SystemExit: 0"):
+    with pytest.raises(ActorFailureError, match=r"failed 2 times in a row; 1 are allowed(?s:.*)SystemExit: 0"):
         pool.next()
 
 

@@ -25,7 +25,7 @@ from engram.base.settings import Settings, setting
 def test_the_nearest_names() -> None:
     assert nearest("boxwrld", ["boxworld", "maze", "t-maze"]) == "boxworld"
     assert nearest("zzz", ["b", "a"]) == "b, a"
-    assert nearest("zzz", []) == "(there is none)"
+    assert nearest("zzz", []) == "(none)"
     assert nearest(9, (f"name{k}" for k in range(20))).endswith("name11 and 8 others")
     assert nearest("name1", (f"name{k}" for k in range(20)), count=1) == "name1"
 
@@ -64,8 +64,8 @@ def test_numbers_of_any_kind_are_compared() -> None:
             "unknown environment 'maz'; did you mean: maze, t-maze?",
         ),
         (check_keys, ("maze", "parameter", ["sise"], {"size": 1}), "maze has no parameter 'sise'; did you mean: size?"),
-        (check_keys, ("maze", "parameter", [3], []), "maze has no parameter 3; there is none"),
-        (check_name, ("environment", "abc", ["maze", "t-maze"]), "unknown environment 'abc'; there are: maze, t-maze"),
+        (check_keys, ("maze", "parameter", [3], []), "maze has no parameter 3; none available"),
+        (check_name, ("environment", "abc", ["maze", "t-maze"]), "unknown environment 'abc'; available: maze, t-maze"),
     ],
 )
 def test_checks_name_the_parameter_its_value_and_what_is_allowed(check, arguments, message) -> None:

@@ -425,7 +425,7 @@ def test_a_save_of_other_parameters_is_refused(name):
     env = made(name)
     larger = made(name, **LARGER[name])
     before = env.save()
-    with pytest.raises(ValueError, match="other parameters"):
+    with pytest.raises(ValueError, match="different parameters"):
         env.restore(larger.save())
     with pytest.raises(ValueError, match=r"saved state of 'over' is an array of float64"):
         env.restore(before | {"over": before["over"].astype(float)})

@@ -91,7 +91,7 @@ def test_a_process_that_never_starts_is_replaced(monkeypatch: pytest.MonkeyPatch
     wait_for(lambda: (pool.next(), pool.failures)[1], seconds=300)
     monkeypatch.undo()
     take(pool)
-    assert reports == ["actor 0 failed and is replaced (9 times in a row at most):\nactor 0 has not started for 4 s"]
+    assert reports == ["actor 0 failed and is replaced (at most 9 times in a row):\nactor 0 has not started for 4 s"]
     pool.close()
 
 

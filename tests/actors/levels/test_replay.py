@@ -135,7 +135,7 @@ def test_learnability_needs_solved_episodes() -> None:
     levels = replace(AGAIN.levels, level_replay_score="learnability")
     factory = replace(AGAIN, env="mini-pacman", env_args={}, levels=levels)
     with pytest.raises(
-        ValueError, match="level_replay_score is 'learnability', and mini-pacman does not report 'solve"
+        ValueError, match="level_replay_score is 'learnability', but mini-pacman does not report 'solve"
     ):
         factory.check_levels(factory.make_batch())
 
@@ -177,7 +177,7 @@ def test_environments_that_cannot_be_told_their_level_are_refused(env: str, para
     if env == "boxworld":
         factory.check_levels(environment)
     else:
-        with pytest.raises(ValueError, match=rf"level_replay is 0.6, and {env} does not accept levels"):
+        with pytest.raises(ValueError, match=rf"level_replay is 0.6, but {env} does not accept levels"):
             factory.check_levels(environment)
 
 

@@ -299,7 +299,7 @@ def test_levels_that_make_no_sense(change, message):
         ({"path_lengths": (3, 2)}, r"path_lengths is \(3, 2\)"),
         ({"path_lengths": (1, 2, 3)}, "path_lengths"),
         ({"path_lengths": "long"}, "path_lengths"),
-        ({"path_lengths": 14, "num_distractors": 0}, "15 things to place; allowed: at most 13 with grid_size 12"),
+        ({"path_lengths": 14, "num_distractors": 0}, "15 objects to place; allowed: at most 13 with grid_size 12"),
         ({"path_lengths": 19, "num_distractors": 1, "grid_size": 30}, "path_lengths up to 19 leave no colors"),
         ({"num_distractors": -1}, "num_distractors is -1; allowed: at least 0"),
         ({"branch_length": 0}, "branch_length is 0"),

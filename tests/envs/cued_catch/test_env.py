@@ -193,9 +193,9 @@ def test_levels_are_drawn_evenly():
     ("change", "message"),
     [
         ({"balls": [0, 1, 1]}, r"level\['balls'\] is \[0, 1, 1\]; expected 4 integers"),
-        ({"balls": [0, 1, 1, 2]}, r"level\['balls'\].*allowed: numbers in 0\.\.1"),
+        ({"balls": [0, 1, 1, 2]}, r"level\['balls'\].*allowed: integers in 0\.\.1"),
         ({"cues": [0] * 100}, "expected 101 integers"),
-        ({"cues": [-1] * 101}, r"numbers in 0\.\.3"),
+        ({"cues": [-1] * 101}, r"integers in 0\.\.3"),
         ({"cues": [0.5] * 101}, "expected 101 integers"),
     ],
 )

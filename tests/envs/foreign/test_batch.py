@@ -416,9 +416,12 @@ def test_a_step_needs_a_reset():
     [
         ("CartPol-v1", "unknown environment 'CartPol-v1'; did you mean: CartPole-v1"),
         ("maze-twim", "did you mean: maze-twin"),
-        ("nowhere:Nothing", "needs the module nowhere, but: No module named 'nowhere'"),
-        ("engram.envs.maze:Mase", "engram.envs.maze: no 'Mase'; expected a subclass of gymnasium.Env, .*there: Maze"),
-        ("fractions:Fraction", "fractions: 'Fraction' is a class that is not a gymnasium.Env; .*there is none"),
+        ("nowhere:Nothing", "needs the module nowhere: No module named 'nowhere'"),
+        (
+            "engram.envs.maze:Mase",
+            "engram.envs.maze: no 'Mase'; expected a subclass of gymnasium.Env, .*available: Maze",
+        ),
+        ("fractions:Fraction", "fractions: 'Fraction' is a class that is not a gymnasium.Env; .*available: \\(none\\)"),
         ("subprocess:getoutput", "subprocess: 'getoutput' is a function; expected .* @engram.envs.foreign.environment"),
         ("math:pi", "math: 'pi' is a float; expected"),
         ("my_environments:", "environment 'my_environments:' is incomplete; expected module:Class"),

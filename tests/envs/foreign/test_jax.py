@@ -191,7 +191,7 @@ def test_make_env_returns_the_vector_environment_and_info_has_its_fields(walk: A
 @pytest.mark.parametrize(
     ("maker", "message"),
     [
-        ("SixValue", "no 'SixValue'; expected a class with reset and step, .* there: SixValues"),
+        ("SixValue", "no 'SixValue'; expected a class with reset and step, .* available: SixValues"),
         ("unmarked", "function with @engram.envs.foreign.environment_maker"),
         ("FewValues", "step returned 4 values; expected 5"),
         ("Wrapped", "the step of Wrapped resets; expected: the environment unwrapped"),
@@ -204,7 +204,7 @@ def test_mistakes_are_named(maker: str, message: str) -> None:
 
 def test_without_jax_the_message_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
-    with pytest.raises(ValueError, match=r"needs JAX, but: .*; try: pip install jax"):
+    with pytest.raises(ValueError, match=r"needs JAX: .*; try: pip install jax"):
         batch()
 
 

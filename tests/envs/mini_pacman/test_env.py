@@ -185,7 +185,7 @@ def test_a_state_saved_before_there_were_reflections_is_restored():
     env.reset(seed=2)
     env.restore(saved)
     np.testing.assert_array_equal(env.save()["pacman"], saved["pacman"])
-    with pytest.raises(ValueError, match="other parameters"):
+    with pytest.raises(ValueError, match="different parameters"):
         MiniPacmanBatch(2, view="full", reflect=True).restore(saved)
 
 

@@ -80,7 +80,7 @@ def test_a_game_draws_a_level_and_refuses_what_the_environment_refuses():
     boards = [game.its_showtime()[0].board.copy() for game in (first, second)]
     assert boards[0].shape == boards[1].shape == (7, 11)
     for name, parameters, message in (
-        ("boxworld", {}, "no pycolab game of 'boxworld'; there are: cued-catch, t-maze, sequence-recall"),
+        ("boxworld", {}, "no pycolab game of 'boxworld'; available: cued-catch, t-maze, sequence-recall"),
         ("t-maze", {"limbo_time": 1}, "limbo_time is 1"),
         ("t-maze", {"limbo": 1}, "no parameter 'limbo'"),
     ):

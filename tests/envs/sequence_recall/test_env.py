@@ -254,7 +254,7 @@ def test_sequences_are_drawn_evenly():
         ({"demo_light_on_frames": -1}, "demo_light_on_frames is -1; allowed: at least 0"),
         ({"demo_light_off_frames": 0.5}, r"demo_light_off_frames is 0\.5; expected an integer"),
         ({"pause_frames": -1}, "pause_frames is -1"),
-        ({"timeout_frames": 0}, r"timeout_frames is 0; allowed: -1 \(no time-out\), or at least 1"),
+        ({"timeout_frames": 0}, r"timeout_frames is 0; allowed: -1 \(no timeout\), or at least 1"),
     ],
 )
 def test_impossible_parameters(parameters, message):
@@ -263,7 +263,7 @@ def test_impossible_parameters(parameters, message):
 
 
 def test_levels_that_make_no_sense():
-    for sequence, message in (([0, 1, 2], "expected 4 integers"), ([0, 1, 2, 4], r"numbers in 0\.\.3")):
+    for sequence, message in (([0, 1, 2], "expected 4 integers"), ([0, 1, 2, 4], r"integers in 0\.\.3")):
         with pytest.raises(ValueError, match=message):
             SequenceRecall().reset(options={"level": {"sequence": sequence}})
 

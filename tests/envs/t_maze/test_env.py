@@ -369,7 +369,7 @@ def test_goals_are_drawn_evenly():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"goal": 2}, r"level\['goal'\].*numbers in 0\.\.1"),
+        ({"goal": 2}, r"level\['goal'\].*integers in 0\.\.1"),
         ({"speckle": CLEAR[:-1]}, r"level\['speckle'\] is an array of bool \(76, 191\); expected bool \(77, 191\)"),
         ({"speckle": CLEAR.astype(int)}, "expected bool"),
     ],
@@ -386,7 +386,7 @@ def test_levels_that_make_no_sense(change, message):
         ({"limbo_time": 1}, r"limbo_time is 1; allowed: 0 \(no limbo\), or at least 2"),
         ({"limbo_time": -1}, "limbo_time is -1"),
         ({"teleport_delay": -1}, "teleport_delay is -1"),
-        ({"timeout_frames": 0}, r"timeout_frames is 0; allowed: -1 \(no time-out\), or at least 1"),
+        ({"timeout_frames": 0}, r"timeout_frames is 0; allowed: -1 \(no timeout\), or at least 1"),
         ({"timeout_frames": -2}, "timeout_frames is -2"),
         ({"half_width": 3}, r"half_width is 3; allowed: 4\.\.92"),
         ({"half_width": 93}, "half_width is 93"),

@@ -236,7 +236,7 @@ def test_what_ends_another_process_is_raised_here(tmp_path):
     ("settings", "said"),
     [
         ({"totl_steps": 3}, "unknown setting 'totl_steps'; did you mean: total_steps"),
-        ({"zzzzzz": 3}, "unknown setting 'zzzzzz'; there are: env, "),
+        ({"zzzzzz": 3}, "unknown setting 'zzzzzz'; available: env, "),
         ({"total_steps": 1.5}, "total_steps is 1.5; expected a whole number"),
         ({"env": 5}, "env is 5; expected a name"),
         ({"env_args": {1: 2}}, "env_args is {1: 2}; expected a table"),

@@ -36,7 +36,7 @@ MISTAKES = [
     ("rl-train --lr", "--lr needs a value"),
     ("rl-train --total-steps 1.5", "--total-steps: '1.5' is not a whole number"),
     ("rl-train --num-actors few", "--num-actors is 'few'; allowed: INT|{auto}"),
-    ("rl-train --algorithm sarsa", "unknown algorithm 'sarsa'; there are: a2c"),
+    ("rl-train --algorithm sarsa", "unknown algorithm 'sarsa'; available: a2c"),
     ("rl-train --conv-channels a", "--conv-channels is 'a'; allowed: [INT [INT ...]]"),
     ("rl-train --device gpu", "device is 'gpu'; allowed: auto, cpu, cuda, cuda:N"),
     ("rl-train --env-args grid_size", "--env-args: 'grid_size' is not of the form KEY=VALUE"),
@@ -49,7 +49,7 @@ MISTAKES = [
         "empty.toml: expected TOML, as a run's config.toml: it is empty",
     ),
     ("rl-train --config {good} --preset easy --total-steps 1", "--preset easy has no effect with --config"),
-    ("rl-train --config {unlike}", "unknown setting 'zzzzzz'; there are: "),
+    ("rl-train --config {unlike}", "unknown setting 'zzzzzz'; available: "),
     (
         "rl-train --seed 100000000000000000000000000",
         "seed is 100000000000000000000000000; allowed: 0..18446744073709551615",
@@ -117,10 +117,10 @@ MISTAKES = [
     ("rl-train --env t-maze --sync --max-lag 2", "max_lag is 2; allowed with --sync, which learns from the newest"),
     ("rl-train --env t-maze --rmsprop-decay 0.9", "rmsprop_decay has no effect with adam; allowed with: rmsprop_tf"),
     ("rl-train --gamma=0.9", "unknown flag '--gamma'; did you mean: --discount?"),
-    ("rl-train --local --env nope", "unknown environment 'nope'; there are: boxworld"),
+    ("rl-train --local --env nope", "unknown environment 'nope'; available: boxworld"),
     (
         "rl-train --local --env fractions",
-        "environment 'fractions' is a module; expected: a class of it, fractions:CLASS",
+        "environment 'fractions' is a module; expected: a class in it, fractions:CLASS",
     ),
     (
         "rl-train --local --env my/environments.py",

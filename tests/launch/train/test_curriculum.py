@@ -145,7 +145,7 @@ def test_actors_ahead_of_the_learner_follow_and_no_batch_has_two_stages(tmp_path
         (["--level-replay", "2"], r"level_replay is 2.0; allowed: 0..1"),
         (
             ["--level-replay", "0.5", "--env", "CartPole-v1", "--env-args"],
-            "level_replay is 0.5, and CartPole-v1 does not accept levels",
+            "level_replay is 0.5, but CartPole-v1 does not accept levels",
         ),
     ],
 )
