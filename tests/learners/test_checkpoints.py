@@ -189,7 +189,7 @@ def test_foreign_content_is_refused(tmp_path: Path, name: str, content: bytes) -
 def test_another_format_is_refused_by_its_number(tmp_path: Path) -> None:
     path = save(tmp_path, 1, some_state())
     signed(path, "state.json", (path / "state.json").read_bytes().replace(b'"format": 1', b'"format": 2'))
-    with pytest.raises(CheckpointError, match="format 2 of another engram version; this one reads 1"):
+    with pytest.raises(CheckpointError, match="format 2 of another engram version; this version reads 1"):
         load(path)
 
 
