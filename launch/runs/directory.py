@@ -223,7 +223,7 @@ def _refuse_foreign(path: Path) -> None:
     """Raise EngramError if a directory contains files but no run; files of a failed start are ignored."""
     names = [name for name in _names(path) if name != LOCK and not name.startswith(f".{CONFIG}")]
     if names and CONFIG not in names:
-        raise EngramError(f"{path} is not empty and contains no run ({names[0]!r} is there); choose another --run-dir")
+        raise EngramError(f"{path} is not empty and contains no run (but {names[0]!r}); choose another --run-dir")
 
 
 def new_path(name: str) -> Path:
