@@ -164,7 +164,7 @@ class Learner:
         self._unread = []
 
     def _orders(self, batch: Unroll) -> list[Tensor]:
-        """Environments of each update from a batch; empty for a single update from all of them."""
+        """Return the environments of each update from a batch; empty for a single update from all environments."""
         # The order of minibatches depends only on the counters, so a resumed run repeats it.
         generator = torch.Generator().manual_seed(self.updates)
         width = batch.env.reward.shape[1]

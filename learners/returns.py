@@ -71,7 +71,7 @@ def discounted_sum(terms: Tensor, discounts: Tensor, last: Tensor) -> Tensor:
 
 
 def n_step_returns(rewards: Tensor, discounts: Tensor, values: Tensor, bootstrap_value: Tensor) -> Returns:
-    """Returns bootstrapped from the last step of the unroll, as in A3C.
+    """Compute returns bootstrapped from the last step of the unroll, as in A3C.
 
         R_t = r_t + d_t R_{t+1},  R_T = V_T;    A_t = R_t - V_t
 

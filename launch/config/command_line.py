@@ -238,7 +238,7 @@ def settings_of(cls: Any, prefix: str = "", bare: bool = False, path: Path = ())
 
 
 def _registry() -> ConstructorRegistry:
-    """tyro's rules for parsing numbers and free dicts (KEY=VALUE arguments)."""
+    """Return tyro's rules for parsing numbers and free dicts (KEY=VALUE arguments)."""
     registry = ConstructorRegistry()
 
     @registry.primitive_rule

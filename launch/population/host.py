@@ -167,7 +167,7 @@ class PopulationHost:
             self._warn(message)
 
     def state_dict(self) -> dict[str, Any]:
-        """The controller's state, and the rows of members for the next row of the whole population."""
+        """State of the controller, and members' rows for the next row of the whole population."""
         return self.controller.state_dict() | {"latest": {number: dict(row) for number, row in self._latest.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -90,7 +90,7 @@ def trainees_of(saved: dict[str, Any]) -> list[Trainee]:
 
 def best_member(trainees: list[Trainee]) -> int:
     """Find the member with the highest score (the first if tied); member 0 if no member has a score."""
-    scored = [(trainee.score, -number) for number, trainee in enumerate(trainees) if trainee.score is not None]
+    scored = [(trainee.score, -member) for member, trainee in enumerate(trainees) if trainee.score is not None]
     return -max(scored)[1] if scored else 0
 
 

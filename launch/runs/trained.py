@@ -253,5 +253,5 @@ def actor_in_training(
     """Make an actor on the CPU with the current weights of an agent in training, without affecting training's random
     numbers; other arguments as in `make_actor`."""
     weights = {name: value.cpu() for name, value in agent.state_dict().items()}
-    with torch.random.fork_rng(devices=[]):  # a new agent samples initial weights, which are replaced at once
+    with torch.random.fork_rng(devices=[]):  # a new agent samples initial weights, which are then replaced
         return make_actor(factory, weights, seed=seed, greedy=False, num_envs=num_envs, unroll_length=unroll_length)

@@ -151,7 +151,7 @@ def _print_end(env: str, reason: str, code: int, when: str) -> None:
 
 
 def _leave(config: RunConfig, code: int) -> NoReturn:
-    """End this process at once, with the processes that its environments have started."""
+    """End this process immediately, with the processes that its environments have started."""
     if config.in_process:  # with Ray, the orphan cleanup ends the remaining processes
         end_children()
     leave_at_once(code)

@@ -287,7 +287,7 @@ class Trainer:
         """Collect full batches of any member; False if no unroll arrived for a while."""
         while True:
             while self._dealt and (unroll := self.pool.arrived()) is not None:
-                self._receive(unroll)  # so that as many members as possible learn at once
+                self._receive(unroll)  # so that as many members as possible learn together
             for member in self._waiting():
                 if (batch := member.take()) is not None:
                     self._ready[member.number] = batch

@@ -149,7 +149,7 @@ class TrialRun(Job):
         """Mean of METRIC over the last tenth of the run's steps, for a population over all members; nan if no episode
         has ended."""
         run = RunDirectory(self.folder)
-        members = [run.member(number) for number in range(self.config.population)]
+        members = [run.member(member) for member in range(self.config.population)]
         tables = [table_of(read_log(directory.metrics_file)) for directory in (run, *members)]
         steps, values = series_of_run(tables, METRIC)
         return final_value(steps, values, steps[-1] if len(steps) else 0.0)

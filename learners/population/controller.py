@@ -74,7 +74,7 @@ class PopulationController:
         return decisions
 
     def scores(self) -> list[list[float]]:
-        """Returns in every member's window, oldest first."""
+        """List the returns in every member's window, oldest first."""
         return [list(window) for window in self._windows]
 
     def _record_decisions(self, decisions: Sequence[Decision]) -> None:
