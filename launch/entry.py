@@ -24,13 +24,13 @@ def module_of(command: str) -> str:
 def run(command: str, arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit."""
     module = importlib.import_module(module_of(command))
-    if command == "rl-train":  # it handles signals from its start
+    if command == "rl-train":  # handles signals from the start
         module.run(arguments)
     run_command(command, module.main, arguments)
 
 
 def __getattr__(name: str) -> Any:
-    """The entry point of a script: `rl_train` of `rl-train`."""
+    """Return the entry point of a script: `rl_train` for `rl-train`."""
     if (command := name.replace("_", "-")) in FOLDERS:
         return partial(run, command)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Batches: from the unrolls of actors, shared among learners, and prepared before the passes of a learner."""
+"""Batches: assembly from unrolls, shares of several learners, and preparation for updates."""
 
 import math
 from collections import deque
@@ -34,11 +34,11 @@ class Batcher:
 
     @property
     def complete(self) -> bool:
-        """Whether there are enough environments for a batch."""
+        """Whether the queue contains enough environments for a batch."""
         return self._waiting >= self.batch_size
 
     def take(self) -> Unroll | None:
-        """Remove and return the oldest `batch_size` environments, or None while there are fewer."""
+        """Remove and return the oldest `batch_size` environments; return None while there are fewer."""
         if not self.complete:
             return None
         taken: list[Unroll] = []
@@ -55,7 +55,7 @@ class Batcher:
         return join(taken)
 
     def next(self, pull: Callable[[], Unroll | None]) -> Unroll | None:
-        """Return the next batch, pulling unrolls as needed; None if none arrived, while received ones stay queued."""
+        """Return the next batch, pulling unrolls as needed; None if `pull` returns None; unrolls stay queued."""
         while (batch := self.take()) is None:
             unroll = pull()
             if unroll is None:
@@ -67,27 +67,27 @@ class Batcher:
 class Group:
     """Group of a single learner: its share is the full batch, and nothing is exchanged."""
 
-    rank, size, first = 0, 1, 0  # `first`: number of environments of the learners before this one
+    rank, size, first = 0, 1, 0  # `first`: number of environments of the preceding learners
 
     def __deepcopy__(self, _: object) -> "Group":
         return self
 
-    def all_environments(self, own: int) -> int:
-        """Number of environments in the batch of all learners, of which this one has `own`."""
-        return own
+    def all_environments(self, width: int) -> int:
+        """Number of environments in the full batch; this learner's share has `width` of them."""
+        return width
 
-    def share(self, chosen: Tensor, own: int) -> Tensor:
-        """Select this learner's part of environments of the full batch (int64 [K]), counted from its first."""
-        return chosen[(self.first <= chosen) & (chosen < self.first + own)] - self.first
+    def share(self, chosen: Tensor, width: int) -> Tensor:
+        """Convert indices into the full batch (int64 [K]) to indices into this learner's share; drop all others."""
+        return chosen[(self.first <= chosen) & (chosen < self.first + width)] - self.first
 
     def total(self, *parts: Any) -> Sequence[Any]:
-        """Sum each tensor or float over all learners; shapes are equal everywhere."""
+        """Sum each tensor or float over all learners, on which shapes are equal."""
         return parts
 
     def reduce(
         self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], metrics: Tensor, cause: Tensor
     ) -> tuple[Sequence[Tensor | None], Tensor, Tensor]:
-        """Sum gradients of the parameters (None where no learner has one) and metrics [M], and take the minimum of
+        """Sum the parameters' gradients (None where no learner has one) and metrics [M], and take the minimum of
         `cause_of` over all shares, in one exchange."""
         return gradients, metrics, cause
 
@@ -95,7 +95,7 @@ class Group:
         """Leave the group, even while an exchange waits for a lost learner."""
 
     def share_sums(self, agent: Agent) -> None:
-        """Make the running statistics of an agent count the data of all learners."""
+        """Make an agent's running statistics include the data of all learners."""
         share_sums(agent, self.total)
 
 
@@ -104,11 +104,11 @@ ALONE = Group()
 
 @dataclass
 class Updates:
-    """Updates from one batch in progress."""
+    """Progress of the updates from one batch."""
 
     batch: Unroll
     targets: Targets | None  # Targets of all updates; None if each update has its own.
-    cause: Tensor  # Of this share, see `cause_of`
+    cause: Tensor  # Of this share; see `cause_of`
     first: bool  # Whether running moments of the inputs start with this batch
     within: Tensor  # Whether all updates so far are within the algorithm's `target_kl`
     rows: list[Tensor] = field(default_factory=list[Tensor])
@@ -117,7 +117,7 @@ class Updates:
 
 
 def with_bonus(batch: Unroll, bonus: float) -> Unroll:
-    """Return the batch with its novelty extra in units of rewards."""
+    """Return the batch with its novelty extra scaled to units of reward."""
     extras = batch.env.extras
     if extras is None or NOVELTY not in extras:
         return batch
@@ -143,11 +143,11 @@ def cause_of(batch: Unroll) -> Tensor:
 
 
 def some_of(batch: Unroll, targets: Targets | None, chosen: slice | Tensor) -> tuple[Unroll, Targets | None]:
-    """Select environments of a batch and their targets; an empty selection gives one without valid steps."""
+    """Select environments of a batch and their targets; an empty selection returns a batch without valid steps."""
     empty = isinstance(chosen, Tensor) and not len(chosen)
     chosen = slice(0, 1) if empty else chosen
     part = some_environments(batch, chosen)
-    if empty:  # other learners have all environments of this minibatch
+    if empty:  # all environments of this minibatch belong to other learners
         part = part._replace(env=part.env._replace(terminated=torch.ones_like(part.env.terminated)))
     return part, targets and Targets(*(x[:, chosen] for x in targets))
 

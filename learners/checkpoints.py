@@ -6,7 +6,7 @@
         SHA256SUMS      `sha256sum -c` reads it
 
 A checkpoint is written under a temporary name, synced to disk and renamed, so that a crash or a full disk at
-any moment leaves the earlier ones unchanged. Loading runs no code from the files. One process writes into a
+any moment leaves earlier checkpoints unchanged. Loading runs no code from the files. One process writes into a
 directory at a time.
 """
 
@@ -34,11 +34,11 @@ _FILES = ("state.json", "tensors.pt")
 RENAMED = {"optimiser": "optimizer", "colours": "colors"} | {
     f"core.summariser.{name}": f"core.summarizer.{name}" for name in ("weight", "bias")
 }
-"""Keys saved under another name by older versions."""
+"""Keys of older versions, with their current names."""
 _SUMS = "SHA256SUMS"
-FILES = (*_FILES, _SUMS)  # Files of a checkpoint in copying order: it is incomplete without the last one
+FILES = (*_FILES, _SUMS)  # Files of a checkpoint in copying order; it is incomplete without the last one
 _PARTIAL = ".partial-"
-_NAME = re.compile(r"step-(\d{12,})(\.old)?")  # `.old` marks a checkpoint of the same step while a new one replaces it
+_NAME = re.compile(r"step-(\d{12,})(\.old)?")  # `.old`: being replaced by a new checkpoint of the same step
 
 Stamp = tuple[tuple[int, ...], ...]
 
@@ -50,7 +50,7 @@ class CheckpointError(EngramError):
 
 
 def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
-    """Write `state` as the checkpoint of `step` and return its path; one of the same step is replaced.
+    """Write `state` as the checkpoint of `step` and return its path; replace any existing one.
 
     Args:
         directory: directory of a run's checkpoints; created if missing.
@@ -59,7 +59,7 @@ def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
 
     Raises:
         CheckpointError: writing failed; earlier checkpoints are unchanged.
-        TypeError: the state contains another type; the message names its location.
+        TypeError: the state contains a value of another type; the message names its location.
     """
     path = path_of(directory, step)
     document, tensors = pack(state)
@@ -78,7 +78,7 @@ def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
             _sync_directory(partial)
             _put_in_place(partial, path)
         except BaseException:
-            _sweep(directory)  # the unfinished one, or the one being replaced
+            _sweep(directory)  # removes the unfinished checkpoint, or the one being replaced
             raise
     except OSError as problem:
         raise CheckpointError(
@@ -88,40 +88,40 @@ def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Load a saved state, with tensors on the CPU. Raises CheckpointError naming the file and the error: missing,
-    damaged, foreign or of a newer format."""
+    """Load a saved state, with tensors on the CPU. Raises CheckpointError naming the file and the problem: missing,
+    damaged, foreign or in another format."""
     verify(path)
     try:
         document = json.loads((path / "state.json").read_bytes())
         written = document["format"]
         if written != FORMAT:
-            raise CheckpointError(f"{path}: format {written} of another engram version; this one reads {FORMAT}")
+            raise CheckpointError(f"{path}: format {written} of another engram version; this version reads {FORMAT}")
         _refuse_compressed(path / "tensors.pt")
         tensors = torch.load(path / "tensors.pt", map_location="cpu", weights_only=True)
-        return _renamed(unpack(document["state"], tensors))
+        return _rename_keys(unpack(document["state"], tensors))
     except pickle.UnpicklingError as problem:
-        raise CheckpointError(f"{path / 'tensors.pt'}: refused, it contains more than tensors") from problem
+        raise CheckpointError(f"{path / 'tensors.pt'}: rejected: it contains more than tensors") from problem
     except zipfile.BadZipFile as problem:
-        raise CheckpointError(f"{path / 'tensors.pt'}: refused, it is not a zip of tensors ({problem})") from problem
+        raise CheckpointError(f"{path / 'tensors.pt'}: rejected: it is not a zip of tensors ({problem})") from problem
     except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as problem:
         raise CheckpointError(f"{path}: not a checkpoint of engram ({problem})") from problem
 
 
-def _renamed(state: Any) -> Any:
+def _rename_keys(state: Any) -> Any:
     """Rename the keys of older versions in a state."""
     if isinstance(state, dict):
-        return {RENAMED.get(key, key): _renamed(value) for key, value in state.items()}
-    return [_renamed(each) for each in state] if isinstance(state, list) else state
+        return {RENAMED.get(key, key): _rename_keys(value) for key, value in state.items()}
+    return [_rename_keys(value) for value in state] if isinstance(state, list) else state
 
 
 def _refuse_compressed(file: Path) -> None:
-    """Raise CheckpointError unless the file is a zip of plain members: so tensors are not larger than the file."""
+    """Raise CheckpointError unless the zip's members are uncompressed, so that tensors are no larger than the file."""
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
     size = file.stat().st_size
-    if any(each.compress_type != zipfile.ZIP_STORED for each in members) or sum(m.file_size for m in members) > size:
+    if any(m.compress_type != zipfile.ZIP_STORED for m in members) or sum(m.file_size for m in members) > size:
         raise CheckpointError(
-            f"{file}: refused, its members are compressed; allowed: members as torch.save writes them"
+            f"{file}: rejected: its members are compressed; allowed: uncompressed members, as written by torch.save"
         )
 
 
@@ -131,29 +131,29 @@ def verify(path: Path) -> None:
         if not (path / name).is_file():
             raise CheckpointError(f"{path}: not a complete checkpoint, {name} is missing")
     try:
-        actual, noted = _sums(path), (path / _SUMS).read_bytes()
+        actual, recorded = _sums(path), (path / _SUMS).read_bytes()
     except OSError as problem:
         raise CheckpointError(f"{path}: cannot be read: {problem.strerror}") from problem
     for name, line in zip(_FILES, actual.splitlines(keepends=True), strict=True):
-        if line not in noted:
-            raise CheckpointError(f"{path / name}: damaged, its checksum is not the one in {_SUMS}")
-    if actual != noted:
+        if line not in recorded:
+            raise CheckpointError(f"{path / name}: damaged, its checksum differs from the one in {_SUMS}")
+    if actual != recorded:
         raise CheckpointError(f"{path / _SUMS}: damaged")
 
 
 def is_intact(path: Path) -> bool:
-    """Whether there is an unchanged checkpoint at `path`, bit for bit."""
+    """Whether `path` contains a complete checkpoint, unchanged bit for bit."""
     return _problem_of(path) is None
 
 
 def latest(directory: Path) -> Path | None:
-    """The newest intact checkpoint, or None; newer damaged ones are reported in a warning and not modified."""
+    """Find the newest intact checkpoint, or None; warn about newer damaged ones without modifying them."""
     return next(intact(directory), None)
 
 
 def intact(directory: Path) -> Iterator[Path]:
-    """Intact checkpoints, newest first; newer damaged ones are reported in a warning and not modified."""
-    for path in _named(directory):
+    """Yield intact checkpoints, newest first; warn about damaged ones without modifying them."""
+    for path in _list(directory):
         if (problem := _problem_of(path)) is None:
             yield path
         else:
@@ -162,22 +162,22 @@ def intact(directory: Path) -> Iterator[Path]:
 
 def any_in(directory: Path) -> bool:
     """Whether any checkpoints exist, intact or damaged."""
-    return bool(_named(directory))
+    return bool(_list(directory))
 
 
 def prune(directory: Path, keep_last: int, best: Path | None = None) -> list[Path]:
-    """Call `Kept.prune` once, where all intact checkpoints belong to the run."""
+    """Call `Kept.prune` once; all intact checkpoints count as the run's own."""
     return Kept(directory).prune(keep_last, best)
 
 
 class Kept:
-    """Checkpoints of a run in its directory, of which the newest are kept.
+    """Checkpoints of a run in its directory, of which only the newest are kept.
 
-    Files are read and hashed once; afterwards only those whose size or times have changed since.
+    Files are read and hashed once, and again only if their size or timestamps change.
 
     Args:
-        directory: directory of the checkpoints; existing ones are checked immediately.
-        is_own: whether the current run wrote an intact checkpoint; those of others are neither counted nor removed.
+        directory: directory of the checkpoints; existing ones are verified immediately.
+        is_own: whether an intact checkpoint belongs to this run; those of others are neither counted nor removed.
     """
 
     def __init__(self, directory: Path, is_own: Callable[[Path], bool] = lambda _: True) -> None:
@@ -191,7 +191,7 @@ class Kept:
 
     def prune(self, keep_last: int, best: Path | None = None) -> list[Path]:
         """Remove all but the newest `keep_last` (at least 1) and `best`; return the removed ones. Damaged checkpoints
-        and foreign files are neither counted nor removed. Raises CheckpointError if the disk operation fails."""
+        and foreign files are neither counted nor removed. Raises CheckpointError if a removal fails."""
         if keep_last < 1:
             raise ValueError(f"keep_last is {keep_last}; allowed: at least 1")
         surplus = [path for path in self._find()[keep_last:] if best is None or path.name != best.name]
@@ -205,13 +205,13 @@ class Kept:
     def _find(self) -> list[Path]:
         """Intact checkpoints of the run, newest first."""
         before, self._checked = self._checked, {}
-        for path in _named(self._directory):
+        for path in _list(self._directory):
             stamp = _stamp(path)
             entry = before.get(path)
             if entry is None or entry[0] != stamp:
                 entry = (stamp, _problem_of(path) is None and self._is_own(path))
             self._checked[path] = entry
-        return [path for path, (_, own) in self._checked.items() if own]
+        return [path for path, (_, is_own) in self._checked.items() if is_own]
 
 
 def path_of(directory: Path, step: int) -> Path:
@@ -227,8 +227,8 @@ def step_of(path: Path) -> int:
     return int(match[1])
 
 
-def _named(directory: Path) -> list[Path]:
-    """Directories with a checkpoint's name, newest first; of two of the same step, the newer one first."""
+def _list(directory: Path) -> list[Path]:
+    """List directories named like checkpoints, newest first; of two with the same step, `.old` is last."""
     if not directory.is_dir():
         return []
     named = [path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
@@ -244,7 +244,7 @@ def _problem_of(path: Path) -> CheckpointError | None:
 
 
 def _stamp(path: Path) -> Stamp:
-    """Size, inode and times of each file, which change with the content."""
+    """Size, inode and timestamps of each file, which change with the content."""
     stamps: dict[str, tuple[int, ...]] = dict.fromkeys(FILES, ())
     for name in FILES:
         with contextlib.suppress(OSError):
@@ -291,7 +291,7 @@ def _write(path: Path, content: bytes | memoryview) -> None:
 
 
 def _sync_directory(path: Path) -> None:
-    """Make the names in a directory durable, not only the contents of its files."""
+    """Sync a directory's entries to disk, in addition to the contents of its files."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

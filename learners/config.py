@@ -13,7 +13,7 @@ from .optimizers import OptimizerName, Schedule
 
 Reduction: TypeAlias = Literal["mean", "sum"]
 Precision: TypeAlias = Literal["auto", "float32", "tf32", "bf16"]
-"""Precisions; a run replaces auto by one of the others when it begins."""
+"""Precisions; a run replaces auto with one of the others when it starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,8 @@ class LearnerConfig(Settings):
     algorithm_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Settings of the algorithm, KEY=VALUE; docs/reference/algorithms.md lists them."""
     imitate: str = ""
-    """Scripted player module:Class. The cross entropy with its actions in the agent's own states replaces policy
-    loss, value loss and entropy bonus: a diagnosis of what a network can learn. The resulting agents are marked."""
+    """Scripted player, module:Class. The cross entropy with the player's actions in the agent's own states replaces
+    policy loss, value loss and entropy bonus, to test what a network can learn. Such agents are marked."""
     discount: float = setting(0.99, (0, 1))
     """Gamma, per step, 0..1."""
     entropy_cost: float = setting(0.01, (0, None))
@@ -40,14 +40,14 @@ class LearnerConfig(Settings):
     prediction_cost: float = setting(1.0, (0, None))
     """Weight of the prediction error, at least 0; used with `prediction_size`."""
     reward_clip: float = setting(0.0, (0, None))
-    """Rewards are clipped to plus or minus this before learning; 0 does not clip."""
+    """Rewards are clipped to plus or minus this value before learning; 0 disables clipping."""
     novelty_bonus: float = setting(0.0, (0, None))
-    """Added to the training reward, unclipped, when the agent enters a cell (without a map: receives an observation)
-    that is new in its episode; falls linearly to 0 over the run's total steps. Reported returns and
+    """Unclipped bonus on the training reward when the agent enters a cell (without a map: receives an observation)
+    that is new in the episode; falls linearly to 0 over the run's total steps. Reported returns and
     evaluations exclude it."""
     replay_ratio: float = setting(0.0, (0, None))
-    """Replayed unrolls per fresh one in each batch, at least 0; V-trace corrects them. Metrics of losses include them;
-    steps and episodes do not. Checkpoints contain the buffer."""
+    """Replayed unrolls per fresh unroll in each batch, at least 0; V-trace corrects their lag. Loss metrics include
+    replayed unrolls; step and episode counts do not. Checkpoints contain the buffer."""
     replay_size: int = setting(512, (1, None))
     """Capacity of the replay buffer in unrolls of single environments, at least 1; the oldest are removed first."""
     replay_burn_in: int = setting(0, (0, None))
@@ -58,7 +58,7 @@ class LearnerConfig(Settings):
     bptt_length: int = setting(0, (0, None))
     """Gradients through time are truncated after this many steps inside an unroll; 0 truncates only at its start."""
     optimizer: OptimizerName = "adam"
-    """Adam, or RMSProp as in TensorFlow (epsilon inside the root)."""
+    """Adam, or RMSProp as in TensorFlow (epsilon inside the square root)."""
     lr: float = setting(5e-4, above(0))
     """Learning rate, above 0."""
     lr_schedule: Schedule = "linear"
@@ -68,22 +68,22 @@ class LearnerConfig(Settings):
     eps: float = setting(1e-8, above(0))
     """Epsilon of the optimizer, above 0: tiny with mean losses; scalable_agent's 0.1 is for summed losses."""
     adam_beta1: float = setting(0.9, below(1))
-    """Adam's decay of the mean gradient (momentum), below 1; 0 uses only the newest gradient, safer with lag."""
+    """Adam's decay of the mean gradient (momentum), below 1; 0 uses only the newest gradient, which tolerates lag."""
     rmsprop_decay: float = setting(0.99, below(1))
     """RMSProp's decay of squared gradients, below 1."""
     rmsprop_momentum: float = setting(0.0, below(1))
     """RMSProp's momentum, below 1."""
     max_grad_norm: float = setting(1.0, (0, None))
-    """Gradients are scaled down to this global norm; 0 does not clip. Summed losses need about 40."""
+    """Gradients are scaled down to at most this global norm; 0 disables clipping. Summed losses need about 40."""
     compile: bool = setting(False, resumable=True)
-    """Run a core's steps through torch.compile, on a GPU best with cuda_graph; a failure only prints its reason."""
+    """Compile a core's steps with torch.compile; on a GPU, best with cuda_graph. A failure only prints its reason."""
 
     cuda_graph: bool = False
-    """Record the whole update as one CUDA graph and replay it; a failure only prints its reason."""
+    """Record the whole update as one CUDA graph and replay it. A failure only prints its reason."""
     precision: Precision = "auto"
-    """Factors of matrix multiplications: float32; tf32 (10 bits), on a GPU; bf16 (bfloat16), on a GPU in torso and
-    heads, on a CPU with AVX512-BF16 or AMX for all large weights, also in actors; auto: bf16 on a CPU if it is faster,
-    else float32. Weights, states, sums and losses stay float32."""
+    """Precision of factors in matrix multiplications: float32; tf32 (10-bit mantissa; GPU only); bf16 (bfloat16; on a
+    GPU in torso and heads, on a CPU with AVX512-BF16 or AMX for all large weights, also in actors); auto: bf16 on a
+    CPU if it is faster, else float32. Weights, states, sums and losses stay float32."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,5 +106,5 @@ class LearnerConfig(Settings):
         return replace(self, algorithm_args=asdict(self.method.settings))
 
     def value(self, setting: str) -> Any:
-        """Look up a setting by name, including those of the algorithm."""
+        """Look up a setting by name, including the algorithm's settings."""
         return getattr(self if hasattr(self, setting) else self.method.settings, setting)

@@ -24,7 +24,7 @@ class Curriculum:
     Args:
         config: the stages, and the score required in each.
         fields: names of the environment's own episode fields, in the order of the columns after EPISODE_COLUMNS.
-        num_envs: environments of all actors; 0 if it changes.
+        num_envs: number of environments of all actors; 0 if it varies.
     """
 
     def __init__(self, config: LevelsConfig, fields: Sequence[str], num_envs: int) -> None:
@@ -34,7 +34,7 @@ class Curriculum:
         self._column = names.index(config.curriculum_measure)
         self.stage = 0  # Index of the current stage
         self._window: deque[float] = deque(maxlen=config.curriculum_episodes)
-        self._ended: set[int] = set()  # Environments that have ended an episode of this stage
+        self._ended: set[int] = set()  # Environments that have completed an episode of this stage
         self.unknown = 0  # Consecutive episodes that do not report the measure
         self._began = 0  # Learned steps when the stage began
 
@@ -63,7 +63,7 @@ class Curriculum:
         self._ended.clear()
 
     def metrics(self) -> dict[str, float]:
-        """Metrics: the stage, counted from 1, and, after its first episode, the mean that ends it."""
+        """Return the stage, counted from 1, and, after its first episode, the mean that is compared with its score."""
         score = {"curriculum/score": self._mean()} if self._window else {}
         return {"curriculum/stage": self.stage + 1.0} | score
 
@@ -82,7 +82,7 @@ class Curriculum:
         self._window = deque(state["window"], maxlen=self._window.maxlen)
 
     def _is_learned(self) -> bool:
-        """Whether the last episodes, at least one of every environment, reach the stage's score."""
+        """Whether the last episodes, including at least one per environment, reach the stage's score."""
         full = len(self._window) == self._window.maxlen and len(self._ended) >= self._num_envs
         return full and self._mean() >= self.config.scores[self.stage]
 
@@ -91,14 +91,14 @@ class Curriculum:
 
 
 class Mixture:
-    """Share of the environments in each stage, when all stages are trained at once.
+    """Shares of the environments in the stages, which are all trained at once.
 
         share_s = m / S + (1 - m) p_s (1 - p_s) / sum_r p_r (1 - p_r),    m = curriculum_mixture
 
     p_s is the solved rate of the last `curriculum_episodes` episodes of stage s, 1/2 before the first; p (1 - p) is the
     learnability of Rutherford et al. 2024, "No Regrets", section 4. Shares are recomputed after that many episodes of
-    all stages, including one of every environment, and change only if one moves by CHANGE; then all episodes are
-    restarted.
+    all stages, including one per environment, and change only if a share differs by at least CHANGE; then all episodes
+    restart.
 
     Args:
         config: the stages.
@@ -147,9 +147,9 @@ class Mixture:
         self._new = 0
 
     def _stage_of(self, index: int) -> int:
-        actor, place = divmod(index, self._actor_envs)
+        actor, position = divmod(index, self._actor_envs)
         counts = widths(actor * self._actor_envs, self._actor_envs, self.stage)
-        return int(np.searchsorted(np.cumsum(counts), place, side="right"))
+        return int(np.searchsorted(np.cumsum(counts), position, side="right"))
 
     def _shares(self) -> Shares:
         rates = [sum(window) / len(window) if window else 0.5 for window in self._windows]
@@ -160,10 +160,10 @@ class Mixture:
         return tuple(even + (1 - self.config.curriculum_mixture) * score / total for score in scores)
 
     def metrics(self) -> dict[str, float]:
-        """Metrics: share of each stage, counted from 1, and its solved rate."""
-        shares = {f"curriculum/share_{number}": share for number, share in enumerate(self.stage, 1)}
-        rates = enumerate(self._windows, 1)
-        return shares | {f"curriculum/solved_{number}": sum(each) / len(each) for number, each in rates if each}
+        """Return the share and the solved rate of each stage; stages are counted from 1."""
+        shares = {f"curriculum/share_{stage}": share for stage, share in enumerate(self.stage, 1)}
+        windows = enumerate(self._windows, 1)
+        return shares | {f"curriculum/solved_{stage}": sum(rates) / len(rates) for stage, rates in windows if rates}
 
     def __str__(self) -> str:
         parts = zip(self.stage, self.config.stages, strict=True)
@@ -185,7 +185,7 @@ class Mixture:
 def make_curriculum(
     config: LevelsConfig, fields: Sequence[str], num_actors: int, actor_envs: int
 ) -> Curriculum | Mixture:
-    """Create the stages of a learner, sequential or mixed; `num_actors` is 0 if it changes."""
+    """Create the curriculum of a learner, sequential or mixed; `num_actors` is 0 if it varies."""
     if config.curriculum_mixture:
         return Mixture(config, fields, num_actors * actor_envs, actor_envs)
     return Curriculum(config, fields, num_actors * actor_envs)

@@ -1,7 +1,7 @@
-"""Learners of one agent: each has a share of every batch, and statistics of the batch are summed.
+"""Learners of one agent: each has a share of every batch; gradients and statistics of the batch are summed.
 
-N learners with B/N environments each therefore equal one learner with B, up to the order of sums. All of them call the
-same methods in the same order; results are equal on all of them, bit for bit.
+N learners with B/N environments each are therefore equivalent to one learner with B, up to the order of sums. All
+learners call the same methods in the same order and get the same results, bit for bit.
 """
 
 import ctypes
@@ -19,21 +19,21 @@ from torch.nn.functional import pad
 from .batches import Group
 
 NO_LIMIT = timedelta(hours=1)
-"""Timeout, longer than any exchange, after which its threads end if another learner is unreachable."""
-SHORT = 4096  # Largest number of values per learner for which every learner sums the complete tensor
+"""Timeout of an exchange, longer than any takes: its threads end then if another learner is unreachable."""
+SHORT = 4096  # Largest learners x values for which every learner sums the complete tensor
 LOOK_SECONDS = 1.0  # Interval in seconds at which a waiting learner checks whether to continue waiting
 
 
 class LearnerLossError(RuntimeError):
-    """Raised when learners fail repeatedly or have different weights, as the message states."""
+    """Raised when learners fail repeatedly or have different weights."""
 
 
 class GroupLostError(LearnerLossError):
-    """Raised when another learner did not participate in an exchange: it is dead, hangs, or is unreachable."""
+    """Raised when another learner did not take part in an exchange: it is dead, hangs, or is unreachable."""
 
 
 class Share(NamedTuple):
-    """Share of a learner in the actors and in a batch."""
+    """Share of the actors and of a batch that belongs to one learner."""
 
     first_actor: int
     actors: int
@@ -42,14 +42,14 @@ class Share(NamedTuple):
 
 def deal(learners: int, actors: int, environments: int | None, envs_per_actor: int) -> list[Share]:
     """Split actors and environments among learners, as equally as possible. `environments` is the batch size; None if a
-    batch is one unroll of every actor."""
+    batch is one unroll from every actor."""
     shares: list[Share] = []
     for rank in range(learners):
-        own = actors // learners + (rank < actors % learners)
-        width = own * envs_per_actor
+        count = actors // learners + (rank < actors % learners)
+        width = count * envs_per_actor
         if environments is not None:
             width = environments // learners + (rank < environments % learners)
-        shares.append(Share(sum(share.actors for share in shares), own, width))
+        shares.append(Share(sum(share.actors for share in shares), count, width))
     return shares
 
 
@@ -72,18 +72,18 @@ class SharedGroup(Group):
         self._work: Any = None  # newest exchange
 
     def _is_done(self, work: Any) -> bool:
-        """Wait for LOOK_SECONDS at most; raises RuntimeError if the exchange failed."""
+        """Return whether an exchange is done, after at most LOOK_SECONDS. Raises RuntimeError if it failed."""
         raise NotImplementedError
 
-    def all_environments(self, own: int) -> int:
+    def all_environments(self, width: int) -> int:
         return self._all
 
     def total(self, *parts: Any) -> Sequence[Any]:
         flat = torch.cat([torch.as_tensor(part, dtype=torch.float64).reshape(-1).to(self._device) for part in parts])
         flat = self._sum(flat)
         sums: list[Any] = []
-        for part, own in zip(parts, flat.split([math.prod(getattr(part, "shape", ())) for part in parts]), strict=True):
-            sums.append(own.to(part).view(part.shape) if isinstance(part, Tensor) else float(own))
+        for part, x in zip(parts, flat.split([math.prod(getattr(part, "shape", ())) for part in parts]), strict=True):
+            sums.append(x.to(part).view(part.shape) if isinstance(part, Tensor) else float(x))
         return sums
 
     def reduce(
@@ -97,16 +97,16 @@ class SharedGroup(Group):
         flat = torch.cat([part.detach().reshape(-1) for part in parts]).to(self._device)
         flat = self._sum(flat)
         *sums, present, metrics, causes = (
-            own.to(part.device).view(part.shape)
-            for part, own in zip(parts, flat.split([part.numel() for part in parts]), strict=True)
+            x.to(part.device).view(part.shape)
+            for part, x in zip(parts, flat.split([part.numel() for part in parts]), strict=True)
         )
         exist = present.cpu().tolist()
         return [x if exists else None for x, exists in zip(sums, exist, strict=True)], metrics, causes.min()
 
     def _sum(self, flat: Tensor) -> Tensor:
-        """Add the tensors [K] of all learners in order of ranks: results are bit-identical everywhere. All send to
-        all others at once, so the latency of a link counts once or twice for any N; in a ring it would count 2 (N - 1)
-        times. For a long tensor, each of three or more learners adds 1/N of it and sends that to the others."""
+        """Add the tensors [K] of all learners in rank order, so that results are bit-identical on all of them. All send
+        to all at once, so link latency counts once or twice for any N, not 2 (N - 1) times as in a ring. With three or
+        more learners, each sums 1/N of a long tensor and sends the result to the others."""
         if self.size == 2:
             return self._swap(flat, [len(flat) * (rank != self.rank) for rank in range(2)]).add_(flat)
         short = self.size * len(flat) <= SHORT
@@ -115,8 +115,8 @@ class SharedGroup(Group):
         return total if short else self._swap(total.repeat(self.size))[: len(flat)]
 
     def _swap(self, sent: Tensor, sizes: Sequence[int] = ()) -> Tensor:
-        """Send part n of N parts, equal ones without `sizes`, to learner n and return the received parts, of the same
-        sizes, in order of ranks."""
+        """Send part n of N, of equal sizes without `sizes`, to learner n; return the received parts, of the same sizes,
+        in rank order."""
         received, options, sizes = torch.empty_like(sent), AllToAllOptions(), list(sizes)
         options.timeout = NO_LIMIT
         try:
@@ -137,8 +137,8 @@ class GlooGroup(SharedGroup):
         store: a torch.distributed.Store for the rendezvous.
         rank, widths, keep_waiting: see SharedGroup.
         address: address of the network interface to use.
-        connect_seconds: timeout of the connection; the store may have its own timeout of the
-            rendezvous.
+        connect_seconds: timeout of the connection; the store may have a separate timeout for
+            the rendezvous.
     """
 
     def __init__(
@@ -157,8 +157,8 @@ class GlooGroup(SharedGroup):
         self._backend = ProcessGroupGloo(store, rank, self.size, options)
 
     def close(self) -> None:
-        # The destructor joins the threads of an exchange, which may never end: a broken link delivers nothing, not
-        # even the end of the other process. So an abandoned exchange keeps its process group.
+        # The destructor joins the threads of an exchange, which may never end: a broken link does not even report
+        # the end of the other process. An abandoned exchange therefore keeps its process group.
         if self._work is not None and not self._work.is_completed():
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._backend))
         self._backend = self._work = None

@@ -1,7 +1,7 @@
 """The learner: updates of the agent from one batch of unrolls, with the configured algorithm.
 
-Between the arrival of a batch and the reading of metrics nothing waits for the device: the steps of a batch
-are counted on the CPU, a non-finite update is skipped on the device, and metrics stay on it.
+Between the arrival of a batch and the reading of its metrics, nothing waits for the device: steps are counted on the
+CPU, the device skips a non-finite update, and metrics stay there.
 """
 
 import copy
@@ -26,22 +26,22 @@ from .optimizers import clip_global_norm, make_optimizer, scheduled, set_gradien
 from .replay import Replay
 
 _IN_OPTIMIZER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
-"""Settings of the optimizer by its own names, in addition to the learning rate and Adam's betas."""
+"""Names in the optimizer of settings other than the learning rate and Adam's betas."""
 
 ADAM_BETA2 = 0.999  # Adam's decay of squared gradients
 
 
 MADE, LEFT_OUT, NOT_TRIED = 1.0, 2.0, 3.0
-"""Codes of an update: it changed the weights; its divergence exceeds the algorithm's `target_kl`; it follows such an
-update."""
+"""Codes of an update: it changed the weights; its divergence exceeded the algorithm's `target_kl`; it was skipped after
+such an update."""
 
 
 class Unread(NamedTuple):
     """Results of a batch's updates on the device."""
 
     updates: Tensor
-    """float [U, M + 2], a row for each update: metrics, the gradient's norm, and MADE, LEFT_OUT or NOT_TRIED; or the
-    negative index in CAUSES of the non-finite value."""
+    """float [U, M + 2], one row per update: metrics, gradient norm, and a code: MADE, LEFT_OUT, NOT_TRIED or, for a
+    non-finite value, its negated index in CAUSES."""
     names: tuple[str, ...]
     lr: float
 
@@ -69,7 +69,7 @@ class Learner:
             betas=(config.adam_beta1, ADAM_BETA2),
             recorded=self.recorded is not None,
         )
-        self.updates = 0  # Number of learned batches; each results in a new version of the weights.
+        self.updates = 0  # Number of batches learned from; each results in a new version of the weights.
         self.steps = 0  # Number of consumed environment steps
         self._skipped = 0
         self.cause: str | None = None  # Cause of the newest skipped update among the metrics read, one of CAUSES
@@ -95,7 +95,7 @@ class Learner:
         group.share_sums(self.agent)
         if self.recorded is not None and group.size > 1:
             self.recorded = None
-            print("engram: learners that exchange gradients record no CUDA graph", file=sys.stderr)
+            print("engram: learners that exchange gradients do not record a CUDA graph", file=sys.stderr)
 
     @property
     def skipped(self) -> int:
@@ -109,7 +109,7 @@ class Learner:
         return self.read()[-1]
 
     def learn(self, batch: Unroll) -> None:
-        """Like `step`, but metrics stay on the device until `read`."""
+        """Learn like `step`, but leave metrics on the device until `read`."""
         arrived, indices = self.receive(batch)
         self.count(batch, (self.recorded or self._learn)(arrived, indices))
 
@@ -132,7 +132,7 @@ class Learner:
         self.steps += int(steps)
 
     def send(self, batch: Unroll) -> None:
-        """Start copying the next batch of `learn` to the device, while the last one is learned from."""
+        """Start copying the batch of the next `learn` to the device while an earlier one is learned from."""
         if self._transfer is not None and not self.config.replay_ratio:  # replayed unrolls are chosen on arrival
             self._transfer.send(batch, self._orders(batch))
 
@@ -143,7 +143,7 @@ class Learner:
         return metrics
 
     def _fetch(self) -> None:
-        """Copy unread metrics from the device at once."""
+        """Copy all unread metrics from the device in one transfer."""
         if not self._unread:
             return
         values = iter(torch.cat([unread.updates.flatten() for unread in self._unread]).cpu().tolist())
@@ -164,13 +164,13 @@ class Learner:
         self._unread = []
 
     def _orders(self, batch: Unroll) -> list[Tensor]:
-        """Environments of each update of the next batch; empty for a single update with all."""
-        # The order of minibatches is a function of the counters, so that a resumed run samples the same ones.
+        """Return the environments of each update from a batch; empty for a single update from all environments."""
+        # The order of minibatches depends only on the counters, so a resumed run repeats it.
         generator = torch.Generator().manual_seed(self.updates)
         width = batch.env.reward.shape[1]
         groups = self.config.method.minibatches(self.group.all_environments(width), generator)
-        everyone = torch.arange(width)
-        return [] if groups == [None] else [everyone if x is None else self.group.share(x, width) for x in groups]
+        every = torch.arange(width)
+        return [] if groups == [None] else [every if x is None else self.group.share(x, width) for x in groups]
 
     def _learn(self, batch: Unroll, indices: Sequence[Tensor]) -> Tensor:
         """Run all updates from one batch; return the metrics of each, as in `Unread`."""
@@ -183,9 +183,9 @@ class Learner:
         return self.complete(updates)
 
     def prepare(self, batch: Unroll) -> Updates:
-        """Include this batch in the running units, and compute the targets that all of its updates share."""
+        """Include this batch in the running units, and compute targets that all of its updates share, if any."""
         once = self.config.method.targets_once
-        # The first batch is learned from in its own units.
+        # The first batch is normalized by its own moments.
         first, self._unobserved = self._unobserved, False
         if first:
             self.agent.observe(batch.env)
@@ -198,7 +198,7 @@ class Learner:
         return Updates(batch, fixed if once else None, cause, first, cause <= 0)
 
     def minibatch(self, updates: Updates, chosen: slice | Tensor) -> Minibatch:
-        """Inputs of the loss of the update from these environments."""
+        """Return the inputs of the loss for an update from these environments."""
         part, targets = some_of(updates.batch, updates.targets, chosen)
         return Minibatch(self.agent, part, self.config, targets, self._entropy_share, self.group)
 
@@ -233,7 +233,7 @@ class Learner:
         return torch.stack(updates.rows)
 
     def _fixed_targets(self, batch: Unroll) -> Targets:
-        """Compute targets with the current weights, in units of the returns that include this batch."""
+        """Compute targets with the current weights, in running units that include the returns of this batch."""
         with torch.no_grad(), matrix_precision(self.config.precision, self.device):
             now = evaluate(self.agent, batch, self.config, self.group).now
             targets = self.config.method.targets(now)
@@ -245,26 +245,26 @@ class Learner:
             return self.config.method.targets(rescaled(now, before / units.unit))
 
     def _no_returns(self) -> bool:
-        """Whether values have running units that do not include any return yet."""
+        """Whether values have running units that do not yet include any return."""
         return self.agent.units is not None and self.agent.units.unused
 
     def _recording(self) -> Recorded | None:
         if self.device.type == "cuda":
             return Recorded(self._learn, lambda: changing(self.agent, self.optimizer), cuda_graph(self.device))
-        print(f"engram: there are no CUDA graphs on {self.device}; --cuda-graph has no effect", file=sys.stderr)
+        print(f"engram: CUDA graphs are not available on {self.device}; --cuda-graph has no effect", file=sys.stderr)
         return None
 
     def _forget(self) -> None:
-        """Handle a change of tensors or settings that updates use."""
+        """Discard the recorded update after a change of its tensors or settings."""
         if self.recorded is not None:
             self.recorded.forget()
 
     def take_over(self, agent: dict[str, Any], optimizer: dict[str, Any]) -> None:
         """Copy another learner's weights and optimizer state; configuration and counters stay. Replay begins empty:
-        recurrent states of earlier unrolls are those of other weights."""
+        the recurrent states of earlier unrolls belong to other weights."""
         self.replay = Replay()
         self.agent.load_state_dict(agent)
-        # Torch would share the moments with the source of the state.
+        # Torch would share the moments with the learner that they come from.
         self.optimizer.load_state_dict(copy.deepcopy(optimizer))
         self._first_returns, self._unobserved = self._no_returns(), self.agent.unobserved
         self._forget()
@@ -280,15 +280,15 @@ class Learner:
         self._use_config()
 
     def effective(self, setting: str) -> float:
-        """Value of a numeric setting in the last update, or in the next one before the first update. It is the
-        optimizer's value if there is one; the learning rate is the value before its schedule."""
+        """Value of a numeric setting in the last update, or before the first update in the next one: the optimizer's
+        value if it has one; for the learning rate, the value before its schedule."""
         group = self.optimizer.param_groups[0]
         if setting == "lr" and not isinstance(group["lr"], Tensor):
             share = self._lr_share(self._scheduled_at)
             return self.config.lr if group["lr"] == self.config.lr * share else group["lr"] / (share or 1.0)
         if setting == "adam_beta1" and "betas" in group:
             return group["betas"][0]
-        return group.get(_IN_OPTIMIZER.get(setting, ""), self.config.value(setting))  # recorded rates are rounded
+        return group.get(_IN_OPTIMIZER.get(setting, ""), self.config.value(setting))  # a recorded rate is rounded
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next update depends on."""
@@ -324,13 +324,13 @@ class Learner:
         return lr
 
     def _lr_share(self, step: int) -> float:
-        """Factor of the schedule on the learning rate."""
+        """Factor by which the schedule multiplies the learning rate."""
         return scheduled(self.config.lr_schedule, 1.0, step, self.total_steps, self.config.lr_warmup)
 
 
 def _step_if(optimizer: torch.optim.Optimizer, valid: Tensor) -> None:
-    """Run a step of an optimizer if `valid` (a bool scalar) is true; else optimizer and weights do not change. The
-    device skips the step itself, so that the CPU need not wait for the value."""
+    """Run an optimizer step if `valid` (a bool scalar) is true; otherwise leave optimizer and weights unchanged. The
+    device skips the step, so that the CPU need not wait for the value."""
     if readable(valid):
         if bool(valid):
             optimizer.step()

@@ -1,6 +1,6 @@
 """One pass of the network over a batch of unrolls, its loss, and the gradient of the loss.
 
-Precision concerns the factors of multiplications; weights, gradients, losses and recurrent sums stay float32.
+Precision applies to the factors of multiplications; weights, gradients, losses and recurrent sums stay float32.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ METRICS = (
 Metrics of the algorithm (`Algorithm.metrics`) follow."""
 KL = METRICS.index("policy/kl_behavior")
 CAUSES = ("loss", "reward", "observation")
-"""Possible causes of a skipped update; the loss, if rewards and observations were finite."""
+"""Possible causes of a skipped update: the loss, if rewards and observations were finite."""
 
 
 class LossTerms(NamedTuple):
@@ -56,13 +56,13 @@ class Evaluation(NamedTuple):
 
     now: Pass
     auxiliary: Tensor | None
-    """Loss of the core itself [T, B], or None."""
+    """Auxiliary loss of the core [T, B], or None."""
     prediction: Tensor | None
     """Error of predictions of the next step [T, B], or None."""
 
 
 def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = ALONE) -> Evaluation:
-    """Run the network over an unroll [T, B]; rewards and values in the units of the value head."""
+    """Run the network over an unroll [T, B]; rewards and values are in the units of the value head."""
     device = batch.env.reward.device
     with lowered(config.precision, device):
         out = agent.unroll(batch.env, batch.agent.action, batch.initial_state, config.bptt_length or None)
@@ -88,14 +88,14 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = 
         log_behaviors,
         out.features[:-1],
         agent.action_spec,
-        _imitated(agent, log_policies, batch) if config.imitate else None,
+        _imitate(agent, log_policies, batch) if config.imitate else None,
         group.total,
     )
     auxiliary = None if out.auxiliary is None else out.auxiliary[:-1]
     return Evaluation(now, auxiliary, out.prediction)
 
 
-def _imitated(agent: Agent, log_policies: Tensor, batch: Unroll) -> Imitated:
+def _imitate(agent: Agent, log_policies: Tensor, batch: Unroll) -> Imitated:
     """Agreement of the policy [T, B, ...] with the player's actions."""
     assert batch.env.extras is not None
     action = batch.env.extras[PLAYER][:-1]
@@ -117,7 +117,7 @@ class Minibatch(NamedTuple):
     batch: Unroll
     config: LearnerConfig
     targets: Targets | None
-    """None: targets of this pass."""
+    """None: targets are computed in this pass."""
     entropy_share: float | Tensor
     """Factor of the schedule on the entropy cost."""
     group: Group = ALONE
@@ -125,7 +125,7 @@ class Minibatch(NamedTuple):
 
 
 def loss(minibatch: Minibatch) -> LossTerms:
-    """Loss of this share: part of the mean over valid steps of the batch, or of their sum, as configured.
+    """Loss of this share: its part of the mean (or sum, with `reduction`) over valid steps of the full batch.
 
     total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
           + prediction_cost * prediction + the algorithm's extra loss
@@ -182,9 +182,9 @@ def gradient(minibatch: Minibatch) -> Gradient:
 
 @contextlib.contextmanager
 def matrix_precision(precision: Precision, device: torch.device) -> Generator[None]:
-    """Round the factors of a GPU's matrix multiplications and convolutions to 10 bits, only with tf32.
+    """With tf32, round the factors of a GPU's matrix multiplications and convolutions to 10 bits.
 
-    A backward pass reads the process's flags too: leave the context after computing gradients.
+    The backward pass also reads these process-wide flags: compute gradients inside the context.
     """
     if device.type == "cpu":
         yield
@@ -197,8 +197,8 @@ def matrix_precision(precision: Precision, device: torch.device) -> Generator[No
 
 
 def lowered(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
-    """Compute a forward pass with bf16: on a CPU large multiplications round their factors; on a GPU torso and heads
-    use bfloat16, and cores use float32 (`full_precision`)."""
+    """Context of a forward pass: with bf16, large multiplications on a CPU round their factors; on a GPU, torso and
+    heads use bfloat16, and cores use float32 (`full_precision`)."""
     if device.type == "cpu":
         return bf16.products() if precision == "bf16" else contextlib.nullcontext()
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""Optimizers by name, RMSProp as in TensorFlow, clipping by the gradient's global norm, and schedules."""
+"""Optimizers by name, RMSProp as in TensorFlow, clipping by the global gradient norm, and schedules."""
 
 import difflib
 import inspect
@@ -15,7 +15,7 @@ Schedule: TypeAlias = Literal["constant", "linear"]
 class WithoutCompiler(torch.optim.Optimizer):
     """Optimizer without torch's wrappers around these methods, which only exclude them from compilation.
 
-    A wrapper imports torch's compiler when it is first called, which delays the start of a run by two seconds.
+    The wrappers import torch's compiler on their first call, which delays the start of a run by two seconds.
     """
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
@@ -36,30 +36,30 @@ class Adam(WithoutCompiler, torch.optim.Adam):
         for group in self.param_groups:
             for p in group["params"]:
                 moments = [x for x in self.state[p].values() if x.shape == p.shape] if p in self.state else []
-                for each in [x for x in (p.grad, *moments) if x is not None]:
-                    if not same_layout(p, each):
+                for x in [x for x in (p.grad, *moments) if x is not None]:
+                    if not same_layout(p, x):
                         raise RuntimeError(
                             f"Adam: a parameter {list(p.shape)} has strides {p.stride()}, its gradient or a moment "
-                            f"{each.stride()}; expected: equal strides (assign gradients with set_gradients)"
+                            f"{x.stride()}; expected: equal strides (assign gradients with set_gradients)"
                         )
         return self._step(closure)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state as in torch; moments, contiguous in files, get the memory layout of their parameters."""
+        """Load a state as torch does; moments, contiguous in files, get the memory layout of their parameters."""
         super().load_state_dict(state_dict)
         for p, state in self.state.items():
-            state.update({name: _laid_out(p, x) for name, x in state.items() if x.shape == p.shape})
+            state.update({name: _match_layout(p, x) for name, x in state.items() if x.shape == p.shape})
 
 
 class RMSPropTF(WithoutCompiler):
-    """RMSProp with three properties of TensorFlow's, which change results at the large epsilons of IMPALA's settings.
+    """RMSProp with three properties of TensorFlow's version, which matter at the large epsilons of IMPALA's settings.
 
         n_t = decay n_{t-1} + (1 - decay) g_t^2,                  n_0 = 1       (torch: 0)
         m_t = momentum m_{t-1} + lr g_t / sqrt(n_t + eps)         lr inside the buffer, eps inside the root
         p_t = p_{t-1} - m_t                                       (torch: both outside)
 
-    (Tieleman and Hinton 2012, lecture 6.5, in the form of TensorFlow 1's `RMSPropOptimizer`.) Since n_0 is 1 the first
-    steps are short, a warm-up of about 1 / (1 - decay) steps.
+    (Tieleman and Hinton 2012, lecture 6.5, in the form of TensorFlow 1's `RMSPropOptimizer`.) Since n_0 is 1, the first
+    steps are short: a warmup of about 1 / (1 - decay) steps.
 
     Args:
         parameters: parameters to optimize.
@@ -105,7 +105,7 @@ class RMSPropTF(WithoutCompiler):
         mean_square: Tensor = state["mean_square"]
         mean_square.mul_(decay).addcmul_(gradient, gradient, value=1 - decay)
         root = (mean_square + eps).sqrt_()
-        if isinstance(lr, Tensor):  # a value on the device, which a recorded update reads every time
+        if isinstance(lr, Tensor):  # a value on the device, which every replay of a recorded update reads
             lr, gradient = 1.0, lr * gradient
         if momentum == 0:
             p.addcdiv_(gradient, root, value=-lr)
@@ -134,11 +134,11 @@ def make_optimizer(
         lr: learning rate.
         eps: Adam adds it to the root, RMSProp to the mean square under the root.
         decay, momentum: settings of RMSProp; unused by Adam.
-        betas: decays of mean and mean square of Adam; unused by RMSProp.
+        betas: Adam's decays of the mean and the mean square; unused by RMSProp.
         recorded: whether steps are recorded as part of a CUDA graph.
     """
     if name == "adam":
-        # The fused kernel is one pass over the memory: measured 3 to 5 times faster than torch's other forms on a CPU.
+        # The fused kernel makes one pass over memory: 3 to 5 times faster on a CPU than torch's other implementations.
         return Adam(parameters, lr=lr, betas=betas, eps=eps, fused=True, capturable=recorded)
     if name == "rmsprop_tf":
         return RMSPropTF(parameters, lr=lr, decay=decay, momentum=momentum, eps=eps)
@@ -154,14 +154,14 @@ def set_hyperparameters(optimizer: torch.optim.Optimizer, values: Mapping[str, A
 
 
 def same_layout(parameter: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one shape have the same order of elements in memory."""
+    """Whether two tensors of the same shape have the same order of elements in memory."""
     # The stride of a dimension with one element, or of an empty tensor, has no meaning.
     strides = zip(parameter.shape, parameter.stride(), other.stride(), strict=True)
     return parameter.stride() == other.stride() or all(a == b for size, a, b in strides if size > 1)
 
 
-def _laid_out(parameter: Tensor, other: Tensor) -> Tensor:
-    """Return a tensor in the memory layout of a dense parameter of its shape; copy it if it has another one."""
+def _match_layout(parameter: Tensor, other: Tensor) -> Tensor:
+    """Return a tensor in the memory layout of a dense parameter of its shape; copy it only if its layout differs."""
     if same_layout(parameter, other):
         return other
     return torch.empty_like(parameter, memory_format=torch.preserve_format).copy_(other)
@@ -169,13 +169,13 @@ def _laid_out(parameter: Tensor, other: Tensor) -> Tensor:
 
 def set_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor | None]) -> None:
     """Assign gradients to parameters, each in the memory layout of its parameter and in separate memory. `backward()`
-    does both; `torch.autograd.grad` returns gradients in the layout in which they were computed, channels-last for a
-    convolution's kernels, for example, and one tensor for two parameters that are added up, such as the biases of an
-    LSTM, or a view of it. Clipping, which works in place, would scale that memory twice."""
+    does both. `torch.autograd.grad` returns gradients in the layout in which they were computed, such as channels-last
+    for convolution kernels, and the same memory for parameters that are added, such as the biases of an LSTM; clipping
+    works in place and would scale that memory twice."""
     taken: set[int] = set()
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
-            gradient = _laid_out(parameter, gradient)
+            gradient = _match_layout(parameter, gradient)
             memory = gradient.data_ptr() - int(gradient.storage_offset()) * gradient.element_size()
             if memory in taken:
                 gradient = gradient.clone()
@@ -184,7 +184,7 @@ def set_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor
 
 
 def clip_global_norm(parameters: Iterable[nn.Parameter], max_norm: float | None) -> Tensor:
-    """Scale all gradients together so that their joint 2-norm is at most `max_norm`; None does not clip. Returns the
+    """Scale all gradients together so that their joint 2-norm is at most `max_norm`; None does not clip. Return the
     norm before clipping, a float scalar on the parameters' device; nan or inf if a gradient is."""
     with_gradient = [p for p in parameters if p.grad is not None]
     norm = nn.utils.get_total_norm([p.grad for p in with_gradient if p.grad is not None])
@@ -198,17 +198,17 @@ def scheduled(schedule: Schedule, initial: float, step: int, total_steps: int, w
 
         constant   initial
         linear     initial * max(0, 1 - step / total_steps)     (Espeholt et al. 2018, table D.1)
-        warm-up    times min(1, (step + 1) / warmup)
+        warmup     times min(1, (step + 1) / warmup)
 
-    The function has no state: a run that resumes, or is extended by a larger `total_steps`, continues on the
-    line that its counters define.
+    The function has no state: a run that is resumed, or extended by a larger `total_steps`, gets the value that
+    its step defines.
 
     Args:
         schedule: "constant" or "linear".
         initial: value at step 0.
         step: environment steps consumed by the learner, at least 0.
         total_steps: step at which "linear" reaches 0, at least 1.
-        warmup: warm-up steps, at least 0; 0 is no warm-up.
+        warmup: warmup steps, at least 0; 0 disables warmup.
     """
     if warmup:
         initial *= min(1.0, (step + 1) / warmup)

@@ -1,7 +1,7 @@
-"""Replay for off-policy algorithms: older unrolls with their recorded recurrent states, in every batch.
+"""Replay for off-policy algorithms: every batch also contains older unrolls with their recorded recurrent states.
 
 The behavior policy's logits are stored with each unroll, so V-trace corrects replayed steps as it corrects lag
-(Espeholt et al. 2018, section 5.2.2). Stored recurrent states are those of older weights; `replay_burn_in` excludes
+(Espeholt et al. 2018, section 5.2.2). Stored recurrent states come from older weights; `replay_burn_in` excludes
 the first steps of replayed unrolls from the loss while the state is recomputed
 (Kapturowski et al. 2019, R2D2, section 3).
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 from ..actors.unroll import Unroll, join, map_tensors, some_environments, tensors, with_tensors
 from .config import LearnerConfig
 
-BURN_IN = "burn_in"  # Name of the steps that are excluded from the loss, among the extras: bool [T + 1, B]
+BURN_IN = "burn_in"  # Extra that marks the steps excluded from the loss: bool [T + 1, B]
 
 
 class Replay:
@@ -49,7 +49,7 @@ class Replay:
         steps = config.replay_burn_in
         if not steps:
             return join([batch, *parts])
-        return join([_marked(batch, 0), *(_marked(part, steps) for part in parts)])
+        return join([_mark(batch, 0), *(_mark(part, steps) for part in parts)])
 
     def _sample(self, count: int, seed: int) -> list[Unroll]:
         """Sample `count` stored unrolls with replacement, grouped by batch; none from an empty buffer."""
@@ -76,12 +76,12 @@ class Replay:
 
 
 def counted(batch: Unroll, valid: Tensor) -> Tensor:
-    """Mask `valid` [T, B] without burn-in steps."""
+    """Mask `valid` [T, B] with burn-in steps removed."""
     extras: dict[str, Any] = batch.env.extras or {}
     return valid & ~extras[BURN_IN][:-1] if BURN_IN in extras else valid
 
 
-def _marked(unroll: Unroll, steps: int) -> Unroll:
+def _mark(unroll: Unroll, steps: int) -> Unroll:
     """Mark the first steps of an unroll as burn-in."""
     marks = torch.zeros_like(unroll.env.terminated)
     marks[:steps] = True

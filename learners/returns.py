@@ -71,11 +71,11 @@ def discounted_sum(terms: Tensor, discounts: Tensor, last: Tensor) -> Tensor:
 
 
 def n_step_returns(rewards: Tensor, discounts: Tensor, values: Tensor, bootstrap_value: Tensor) -> Returns:
-    """Returns bootstrapped from the last step of the unroll, as in A3C.
+    """Compute returns bootstrapped from the last step of the unroll, as in A3C.
 
         R_t = r_t + d_t R_{t+1},  R_T = V_T;    A_t = R_t - V_t
 
-    so the step T-k is a k-step return (Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning",
+    so step T-k has a k-step return (Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning",
     algorithm S3).
 
     Args:
@@ -96,7 +96,7 @@ def generalized_advantages(
         delta_t = r_t + d_t V_{t+1} - V_t;    A_t = delta_t + d_t lambda A_{t+1},  A_T = 0;    R_t = A_t + V_t
 
     (Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage Estimation", equation 16,
-    cut at the end of the unroll.) lambda 1 is `n_step_returns`, lambda 0 the one-step return.
+    truncated at the end of the unroll.) Lambda 1 is `n_step_returns`, lambda 0 the one-step return.
 
     Args:
         rewards, discounts, values: float [T, B].
@@ -114,7 +114,7 @@ def standardized(
     advantages: Tensor, valid: Tensor, floor: float = 0.0, total: Callable[..., Sequence[Any]] = lambda *x: x
 ) -> Tensor:
     """Advantages [T, B] with mean 0 and standard deviation 1 over the valid steps (bool [T, B]); 0 elsewhere. A
-    deviation below `floor` is replaced by `floor`, so such advantages stay small; so do those that differ only by
+    deviation below `floor` is replaced with `floor`, so such advantages stay small, as do those that differ only by
     rounding. `total` sums over the learners that share the batch."""
     mean, count = total(torch.where(valid, advantages, 0.0).sum(), valid.sum())
     mean = mean / count.clamp(min=1)
@@ -126,7 +126,7 @@ def standardized(
 
 
 def next_steps(steps: Tensor, last: Tensor) -> Tensor:
-    """Values of the next step: [T, B] and those of the step after the last [B] -> [T, B]."""
+    """Shift values [T, B] by one step, with `last` [B], the values after the last step, at the end: [T, B]."""
     return torch.cat([steps[1:], last.unsqueeze(0)])
 
 
@@ -155,7 +155,7 @@ def policy_terms(log_probabilities: Tensor, advantages: Tensor, valid: Tensor) -
 
 
 def value_terms(values: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
-    """0.5 (v_t - V_t)^2 (IMPALA section 4.2; the half is scalable_agent's). [T, B]
+    """0.5 (v_t - V_t)^2 (IMPALA section 4.2; the factor 0.5 is scalable_agent's). [T, B]
 
     Args:
         values: float [T, B].
@@ -166,8 +166,8 @@ def value_terms(values: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
 
 
 def valid_sum(terms: Tensor, valid: Tensor) -> Tensor:
-    """Sum of terms [T, B] where valid (bool [T, B]) is set. Raises ValueError for terms of another shape than the mask,
-    which would broadcast."""
+    """Sum of terms [T, B] where valid (bool [T, B]) is set. Raises ValueError if the shapes differ, which would
+    broadcast."""
     if terms.shape != valid.shape:
         raise ValueError(f"terms have shape {tuple(terms.shape)}; expected {tuple(valid.shape)}, the shape of valid")
     return torch.where(valid, terms, 0.0).sum()

@@ -5,7 +5,7 @@
     numpy array             {"$array": name}       comes back as a numpy array
     numpy scalar            {"$scalar": name}      comes back as a numpy scalar
     tuple                   {"$tuple": [...]}      a NamedTuple comes back as a plain tuple
-    other dicts             {"$items": [[key, value], ...]}     keys are str or int; also where a key starts with "$"
+    other dicts             {"$items": [[key, value], ...]}     keys are str or int; also if a key starts with "$"
     nan, inf, -inf          {"$float": "nan"}      JSON lacks these values
 
 A name is the path to the tensor, so the table can be read on its own.
@@ -84,7 +84,7 @@ def _from_numpy(array: np.ndarray[Any, Any], path: tuple[str, ...]) -> Tensor:
     try:
         return torch.from_numpy(np.array(array, order="C"))
     except (TypeError, ValueError) as problem:
-        raise TypeError(f"state at {_place(path)} is an array of {array.dtype}, which torch does not know") from problem
+        raise TypeError(f"state at {_place(path)} is an array of {array.dtype}, unsupported by torch") from problem
 
 
 def _add(tensor: Tensor, path: tuple[str, ...], tensors: dict[str, Tensor]) -> str:
@@ -96,7 +96,7 @@ def _add(tensor: Tensor, path: tuple[str, ...], tensors: dict[str, Tensor]) -> s
 
 
 def _place(path: tuple[str, ...]) -> str:
-    return "/".join(path) or "its top"
+    return "/".join(path) or "the top level"
 
 
 _ALLOWED = "tensors, numpy arrays, None, bool, int, float, str, and lists, tuples and dicts of them"

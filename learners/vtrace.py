@@ -38,8 +38,8 @@ def from_importance_weights(
 
     Args:
         log_rhos: log importance ratios of the actions taken, float [T, B].
-        discounts: of the transition from step t to t+1, 0 where it ends an episode by termination, float [T, B].
-        rewards: rewards of the transition from step t to t+1, float [T, B].
+        discounts: discount of the transition from step t to t+1, 0 if it terminates the episode, float [T, B].
+        rewards: reward of the transition from step t to t+1, float [T, B].
         values: values of steps 0..T-1 under the current weights, float [T, B].
         bootstrap_value: value of step T, float [B].
         clip_rho_threshold: rho_bar, at least 0; None does not clip. Sets which policy's value the targets approach.
@@ -47,7 +47,7 @@ def from_importance_weights(
         trace_lambda: lambda, factor on the trace coefficients min(1, rho), in 0..1.
 
     Raises:
-        ValueError: shapes that disagree.
+        ValueError: shapes disagree.
     """
     check_shapes(bootstrap_value, log_rhos=log_rhos, discounts=discounts, rewards=rewards, values=values)
     with torch.no_grad():

@@ -28,7 +28,7 @@ Array = NDArray[Any]
 
 
 class TrainedAgent:
-    """Acts in one environment or in a batch, with a recurrent state for each episode.
+    """Trained agent that acts in one environment or in a batch, with a recurrent state for each episode.
 
     An episode begins at the first `act` after `reset`; in a batch, also where `began` is set.
 
@@ -38,13 +38,13 @@ class TrainedAgent:
             observation, reward, terminated, truncated, _ = env.step(agent.act(observation, reward))
 
     Args:
-        config: the run that trained it.
+        config: configuration of the run that trained the agent.
         actor: contains the network and the environment, which defines the spaces of observations and actions.
     """
 
     def __init__(self, config: RunConfig, actor: Actor) -> None:
         self.config = config
-        """The configuration of the run that trained it."""
+        """Configuration of the run that trained the agent."""
         self.network, self._environment, self._generator = actor.agent, actor.batch, actor.generator
         vector: Any = actor.batch.vector if isinstance(actor.batch, ForeignBatch) else actor.batch
         self.observation_space: spaces.Space[Any] = vector.single_observation_space
@@ -64,19 +64,19 @@ class TrainedAgent:
         self._state, self._output, self._many = None, None, False
 
     def act(self, observation: Any, reward: Any = None, *, began: Any = None, action_mask: Any = None) -> Any:
-        """The action for one observation, or the actions for those of B environments.
+        """Choose the action for one observation, or the actions for observations of B environments.
 
         Args:
-            observation: in the format of `observation_space`: one, or [B, ...] (in every array of a Dict).
-            reward: of the last action, a number or [B]; needed by agents whose core receives it (`needs_reward`).
-            began: whether this observation is the first of an episode, a truth value or [B]: with Gymnasium's vector
+            observation: observation in `observation_space`, or a batch [B, ...] (of every array in a Dict).
+            reward: reward of the last action, a number or [B]; required if the core receives it (`needs_reward`).
+            began: whether this observation is the first of an episode, a bool or [B]: with Gymnasium's vector
                 environments, `terminated | truncated` of the previous step. Always true after `reset`.
-            action_mask: the valid actions, [A] or [B, A] of bool (or 0 and 1), A the options of all choices together;
-                needed in environments whose `info` has masks (`needs_action_mask`). By default the mask in a
-                Dict observation.
+            action_mask: mask of valid actions, bool (or 0 and 1) [A] or [B, A]; A counts the options of all choices;
+                required in environments whose `info` has masks (`needs_action_mask`). The default is the mask in
+                a Dict observation.
 
         Returns:
-            The action in the environment's format: an int for one of a Discrete space, else an array; [B, ...] for B.
+            The action in the environment's format: an int for one Discrete action, otherwise an array; [B, ...] for B.
         """
         count, many = self._count(observation)
         _refuse_cast(self.observation_space, observation)
@@ -85,11 +85,11 @@ class TrainedAgent:
             self._state, first = self.network.initial_state(count), np.ones(count, np.bool_)
         refuse(
             len(self._state.over) != count,
-            f"{count} observations for the recurrent states of {len(self._state.over)} environments; expected as many, "
-            "or reset() first",
+            f"{count} observations for the recurrent states of {len(self._state.over)} environments; expected "
+            "equal numbers, or reset() first",
         )
         if reward is None and self.needs_reward and not first.all():
-            raise ValueError("reward is missing; expected: act(observation, reward), the core reads the last reward")
+            raise ValueError("reward is missing; expected: act(observation, reward), which the core reads")
         rewards = np.where(first, 0, 0 if reward is None else _column("reward", reward, count, np.float32))
         none, inputs = torch.zeros(count, dtype=torch.bool), self._read(observation, many)
         mask = self._mask(inputs, action_mask, count)
@@ -118,23 +118,23 @@ class TrainedAgent:
         """Arrays of the recurrent state by name, [K] or [B, K]; empty before the first `act`."""
         if self._state is None:
             return {}
-        return {name: self._own(part) for name, part in self.network.core.describe(self._state.core).items()}
+        return {name: self._to_array(part) for name, part in self.network.core.describe(self._state.core).items()}
 
     @property
     def probabilities(self) -> Array:
-        """The action probabilities of the last `act`, [A] or [B, A]; for a single discrete choice only."""
+        """Action probabilities of the last `act`, [A] or [B, A]; only for a single discrete choice."""
         spec = self.network.action_spec
         if not (isinstance(spec, ChoiceSpec) and len(spec.choices) == 1):
             raise ValueError(f"actions are of {self.action_space}; only a Discrete space has probabilities")
-        return self._own(torch.softmax(self._last().logits, -1))
+        return self._to_array(torch.softmax(self._last().logits, -1))
 
     @property
     def value(self) -> Array:
-        """The value estimate of the last `act`, [] or [B]."""
-        return self._own(self._last().value)
+        """Value estimate of the last `act`, [] or [B]."""
+        return self._to_array(self._last().value)
 
     def _mask(self, observed: Any, action_mask: Any, count: int) -> torch.Tensor | None:
-        """The action mask as a tensor [B, A]; None without one."""
+        """Return the action mask as a tensor [B, A]; None without a mask."""
         if action_mask is None and self.needs_action_mask and isinstance(observed, dict) and KEY in observed:
             action_mask = observed[KEY].numpy()
         if action_mask is None:
@@ -144,7 +144,7 @@ class TrainedAgent:
         spec = self.network.action_spec
         if not isinstance(spec, ChoiceSpec):
             raise ValueError(
-                f"action_mask is given for the action space {self.action_space}; supported: Discrete, MultiDiscrete"
+                f"action_mask is set, with the action space {self.action_space}; supported: Discrete, MultiDiscrete"
             )
         mask = flat_masks(self.config.env, np.reshape(action_mask, (count, -1)), spec.num_outputs)
         check_masks(self.config.env, mask, spec.choices)
@@ -152,15 +152,15 @@ class TrainedAgent:
 
     def _last(self) -> AgentOutput:
         if self._output is None:
-            raise ValueError("no action was sampled yet; call act() first")
+            raise ValueError("no action has been sampled yet; call act() first")
         return self._output
 
-    def _own(self, values: torch.Tensor) -> Array:
+    def _to_array(self, values: torch.Tensor) -> Array:
         array = values.numpy(force=True).copy()
         return array if self._many else array[0]
 
     def _count(self, observation: Any) -> tuple[int, bool]:
-        """The number of environments, and whether it is a batch. Raises ValueError for another shape."""
+        """Return the number of environments and whether they are a batch. Raises ValueError for another shape."""
         space, part = self.observation_space, observation
         while isinstance(space, spaces.Dict | spaces.Tuple):
             name = next(iter(space.spaces)) if isinstance(space, spaces.Dict) else 0
@@ -175,7 +175,7 @@ class TrainedAgent:
         raise ValueError(f"observation has shape {list(shape)}; expected {list(expected)}, or [B] before it")
 
     def _read(self, observation: Any, many: bool) -> Any:
-        """Observations as tensors [B, ...]."""
+        """Convert observations to tensors [B, ...]."""
         if not many:
             observation = _with_axis(observation)
         if isinstance(self._environment, ForeignBatch):
@@ -200,7 +200,7 @@ def _refuse_cast(space: spaces.Space[Any], values: Any) -> None:
     array = np.asarray(values)
     with np.errstate(invalid="ignore"):
         if array.dtype.kind not in "biuf" or not np.array_equal(array.astype(space.dtype), array):
-            raise ValueError(f"observation of {array.dtype} would change in a cast; expected values of {space}")
+            raise ValueError(f"observation of {array.dtype} would change when cast; expected values of {space}")
 
 
 def _column(name: str, values: Any, count: int, dtype: Any) -> Array:
@@ -218,7 +218,7 @@ def load_agent(
     seed: int = 0,
     env_args: dict[str, Any] | None = None,
 ) -> TrainedAgent:
-    """A trained agent.
+    """Load a trained agent.
 
     Args:
         run: run directory, "zoo:NAME" for an agent included in engram, or folder or URL of a card (`rl-eval
@@ -235,14 +235,14 @@ def load_agent(
     choice = chosen_agent(ActingAgent, run, checkpoint, env_args, member=member, greedy=greedy, seed=seed)
     trained = open_run(choice.run, choice.checkpoint)
     factory, weights = trained.factory(choice.env_args), trained.weights(choice.member)
-    with torch.random.fork_rng([]):  # initial weights are sampled, and replaced at once
+    with torch.random.fork_rng([]):  # initial weights are sampled, and replaced immediately
         actor = make_actor(factory, weights, seed=choice.seed, greedy=choice.greedy, num_envs=1, unroll_length=1)
-    with closing(actor):  # only the environment's spaces are needed
+    with closing(actor):  # acting needs only the environment's spaces
         return TrainedAgent(trained.config, actor)
 
 
 def chosen_agent(cls: Any, run: object, checkpoint: object, env_args: object, **others: object) -> Any:
-    """The arguments of a call as an `ActingAgent` or another `AgentChoice`. Raises EngramError."""
+    """Convert the arguments of a call to an `ActingAgent` or another `AgentChoice`. Raises EngramError."""
     run = str(run) if isinstance(run, Path) else run
     checkpoint = str(checkpoint) if isinstance(checkpoint, int) else checkpoint
     return from_dict(cls, {"run": run, "checkpoint": checkpoint, "env_args": env_args or {}} | others)
@@ -258,7 +258,7 @@ def evaluate(
     greedy: bool = EvaluationConfig.greedy,
     env_args: dict[str, Any] | None = None,
 ) -> Summary:
-    """Evaluate a trained agent in episodes with random streams that training never used; the same values as `rl-eval`.
+    """Evaluate a trained agent in episodes with random streams that training never used; results equal `rl-eval`'s.
 
     Args:
         run: run directory, or "zoo:NAME" for an agent included in engram.
@@ -271,7 +271,7 @@ def evaluate(
             pomdp-graph has split=test.
 
     Returns:
-        The estimates, such as `estimates["return"]`: a mean with its 95% confidence interval; `split` contains them
+        Estimates, such as `estimates["return"]`: a mean with its 95% confidence interval; `split` contains estimates
         by kind of level.
 
     Raises:

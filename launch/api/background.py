@@ -18,14 +18,14 @@ from ..config.settings.plain import to_dict
 from ..runs.directory import CONFIG, RunDirectory, as_toml, refuse_unusable, reserved
 
 PROGRAM = "import sys; sys.path += {!r}; from engram.launch.train.command import run; run()"
-"""Program of the child process; it adds this process's import path after its own libraries."""
+"""Program of the child process; it appends this process's import path to its own."""
 POLL_SECONDS = 0.1
 TAIL = 2000
 """Characters of a failed process's output in an error message."""
 
 
 def started(config: RunConfig) -> "Background":
-    """Start the process of a new run. Raises the error that prevents the start."""
+    """Start a process that trains a new run. Raises the error that prevents the start."""
     refuse_unusable(config.run_dir, to_dict(config))
     with reserved(config.run_dir, config.name) as path, tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / CONFIG
@@ -37,7 +37,7 @@ def started(config: RunConfig) -> "Background":
 
 
 def resumed(path: Path, settings: Sequence[str]) -> "Background":
-    """Start the process of a resumed run; `settings` are flags. Raises the error that prevents the start."""
+    """Start a process that resumes a run; `settings` are flags. Raises the error that prevents the start."""
     return Background(path, ["--resume", str(path), *settings])
 
 
@@ -88,13 +88,13 @@ class Background:
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """Request a stop with a checkpoint; `wait` waits for it."""
+        """Request a stop with a checkpoint; `wait` waits until the run has ended."""
         self.reason = "stop()"
         if self.running:
             self.process.send_signal(signal.SIGTERM)
 
     def wait(self) -> None:
-        """Wait for the end; Ctrl-C ends the run with a checkpoint. Raises the error that ended it, if any."""
+        """Wait for the end of the run; Ctrl-C ends it with a checkpoint. Raises the error that ended it, if any."""
         try:
             code = self.process.wait()
         except KeyboardInterrupt:

@@ -24,7 +24,7 @@ def make_env(env: str, num_envs: int | None = None, *, render_mode: str | None =
         **parameters: parameters of the environment.
 
     Raises:
-        ValueError: there is no such environment or parameter; the message names the nearest.
+        ValueError: unknown environment or parameter; the message suggests similar names.
     """
     wrong = not isinstance(env, str)  # pyright: ignore[reportUnnecessaryIsInstance]
     refuse(wrong, f"env is {env!r}; expected a name, such as boxworld, or module:Class")
@@ -43,7 +43,7 @@ def make_env(env: str, num_envs: int | None = None, *, render_mode: str | None =
     if render_mode is not None:
         parameters["render_mode"] = render_mode
     if is_vector(make):
-        refuse(num_envs is None, f"num_envs is None; {env} is a vector environment, allowed: at least 1")
+        refuse(num_envs is None, f"num_envs is None; {env} is a vector environment; allowed: at least 1")
         return make(num_envs=num_envs, **parameters)
     if num_envs is None:
         return make(**parameters)

@@ -1,4 +1,4 @@
-"""`engram.train` starts a run; `engram.Run` gives access to its configuration, metrics, checkpoints and control."""
+"""`engram.train` starts a run; `engram.Run` controls it and reads its configuration, metrics and checkpoints."""
 
 import os
 import signal
@@ -55,10 +55,10 @@ class Run:
 
     Args:
         path: run directory.
-        process, reason: for `engram.train` only: the training process, and the reason of the run's end.
+        process, reason: for `engram.train` only: the training process, and why the run ended.
 
     Raises:
-        ValueError: there is no run.
+        ValueError: `path` contains no run.
     """
 
     def __init__(self, path: str | Path, *, process: Background | None = None, reason: str = "") -> None:
@@ -66,7 +66,7 @@ class Run:
             raise EngramError(f"path is {path!r}; expected a path")
         self._directory = RunDirectory.open(path, lock=False)
         self.path = self._directory.path
-        """The run directory."""
+        """Run directory."""
         self._process, self._reason = process, reason
 
     def __repr__(self) -> str:
@@ -76,15 +76,15 @@ class Run:
 
     @property
     def config(self) -> RunConfig:
-        """The resolved configuration."""
+        """Resolved configuration."""
         return run_config(self._directory)
 
     @property
     def metrics(self) -> dict[str, Array]:
-        """Table of every row of metrics: columns [K] by name, nan if a row has no value.
+        """Table of all rows of metrics: columns [K] by name, nan where a row has no value.
 
         `step` contains environment steps, `time` seconds since 1970, `wall_s` seconds of training; the other names are
-        those in TensorBoard (docs/reference/metrics.md). `pandas.DataFrame(run.metrics)` works.
+        those in TensorBoard (docs/reference/metrics.md). `pandas.DataFrame(run.metrics)` converts it.
         """
         return table_of(self._rows())
 
@@ -95,12 +95,12 @@ class Run:
 
     @property
     def reason(self) -> str:
-        """The reason of the end: "done", "time limit", "SIGINT", "stop()"; empty during the run, and for a run opened
+        """Why the run ended: "done", "time limit", "SIGINT", "stop()"; empty during the run, and for a run opened
         from its directory."""
         return self._reason
 
     def progress(self) -> Progress:
-        """The current progress."""
+        """Read the current progress."""
         config = self.config
         total = config.total_steps * config.num_members
         rows = self._rows()
@@ -119,8 +119,8 @@ class Run:
         return self
 
     def wait(self) -> "Run":
-        """Wait for the end of a run of `train(wait=False)`; Ctrl-C ends it with a checkpoint. Raises the error that
-        ended it."""
+        """Wait for the end of a run started by `train(wait=False)`; Ctrl-C ends it with a checkpoint. Raises the error
+        that ended it."""
         if self._process is not None:
             process, self._process = self._process, None
             process.wait()
@@ -131,7 +131,7 @@ class Run:
         """Resume from the newest checkpoint.
 
         Args:
-            wait: return when the run has ended; otherwise immediately, see `engram.train`.
+            wait: whether to return when the run has ended; otherwise returns immediately, see `engram.train`.
             show: show progress.
             **settings: settings that may change within a run, such as total_steps=2_000_000, by the names of
                 `rl-train`'s flags; and on_row, on_update, on_checkpoint as in `engram.train`.
@@ -155,17 +155,17 @@ class Run:
         return load_agent(self.path, **options)
 
     def _rows(self) -> list[Mapping[str, Any]]:
-        """Rows of metrics."""
+        """Read the rows of metrics."""
         return read_log(self._directory.metrics_file)
 
 
 def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:
-    """The full configuration of `train` with the same arguments, including presets and defaults.
+    """Return the full configuration of `train` with these arguments, including presets and defaults.
 
-    Use it to build the parts: `configure(...).factory().make_actor(0)`, `Learner(agent, configure(...).learner, ...)`.
+    Use it to build parts: `configure(...).factory().make_actor(0)`, `Learner(agent, configure(...).learner, ...)`.
 
     Raises:
-        ValueError: an unknown setting or value; the message names the allowed values and the nearest name.
+        ValueError: unknown setting or invalid value; the message lists allowed values and similar names.
     """
     config = settings.get("config")
     for name, value in (("env", env), ("core", core)):
@@ -174,7 +174,7 @@ def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:
         )
     refuse(not isinstance(config, str | Path | None), f"config is {config!r}; expected a path")
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
-    chosen = settings | {name: _named(value) for name, value in (("env", env), ("core", core)) if value is not None}
+    chosen = settings | {name: _name_of(value) for name, value in (("env", env), ("core", core)) if value is not None}
     address = chosen.get("ray_address")
     refuse(address is not None and chosen.get("local"), f"ray_address is {address!r}; allowed: with local=False")
     config = with_settings(chosen)
@@ -202,18 +202,18 @@ def train(
 
     Trains in this process, with the same results as `rl-train`; with `wait=False` in a separate process, since
     training alongside the caller's code would share its interpreter, torch's threads and random numbers. Both
-    restore this process afterwards: signal handlers, threads, random states, environment variables. Ctrl-C ends
+    restore this process's signal handlers, threads, random states and environment variables at the end. Ctrl-C ends
     the run with a checkpoint and returns it.
 
     Args:
         env: environment: short name, Gymnasium id, "module:Class", or a class; None for the default.
         core: memory core: registered name, "module:Class", or a class; None for the default.
-        wait: return when the run has ended; otherwise when training begins. Then use `progress()`, `stop()` and
-            `wait()` of the result. The run ends with a checkpoint when this process ends.
+        wait: whether to return when the run has ended; otherwise returns when training begins, for `progress()`,
+            `stop()` and `wait()` of the result. The run ends with a checkpoint when this process ends.
         show: show progress, in a terminal or a notebook.
         local: act in the learner's process; False uses Ray.
-        on_row: called with every row of metrics by name, and `step`. A callback that returns True ends the run with a
-            checkpoint; so does an exception, which is raised here. Callbacks need `wait=True`.
+        on_row: called with every row of metrics by name, and `step`. A callback that returns True ends the run with
+            a checkpoint; so does an exception, which is raised here. Callbacks require `wait=True`.
         on_update: called after every update with an `Update`: step, member, learner, agent, batch, path. May return
             metrics for the next row, {name: value}.
         on_checkpoint: called with the directory of every checkpoint.
@@ -224,7 +224,7 @@ def train(
         The run.
 
     Raises:
-        ValueError: an unknown setting or a value that is not allowed; the message names the nearest.
+        ValueError: unknown setting or invalid value; the message lists allowed values and similar names.
         ActorFailureError: an environment or a core failed too often.
     """
     config = configure(env, core, local=local, **settings)
@@ -239,13 +239,13 @@ def train(
 
 def _check_background(config: RunConfig, callbacks: Callbacks) -> None:
     refuse(callbacks, "wait is False; expected wait=True with on_row, on_update and on_checkpoint")
-    main = [each for each in (config.env, config.agent.core, config.learner.algorithm) if each.startswith("__main__:")]
+    main = [name for name in (config.env, config.agent.core, config.learner.algorithm) if name.startswith("__main__:")]
     if main:
         raise EngramError(f"{main[0]} exists only in this process; allowed with wait=False: a class in a module")
 
 
 def _flag(name: str, value: Any) -> list[str]:
-    """A setting of `resume` as arguments of `rl-train`."""
+    """Convert a setting of `resume` to arguments of `rl-train`."""
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         group, dot, last = flag.rpartition(".")
@@ -260,7 +260,7 @@ def _in_this_process(config: RunConfig, path: Path | None, show: bool, callbacks
     if not config.in_process:
         import ray  # it changes environment variables and extends sys.path
 
-        refuse(ray.is_initialized(), "this process has initialized Ray; allowed in it: local=True or wait=False")
+        refuse(ray.is_initialized(), "Ray is already initialized in this process; allowed: local=True or wait=False")
     with settings_of_a_command(), ExitStack() as stack:
         directory = None if path is None else stack.enter_context(RunDirectory.open(path))
         panel = partial(make_panel, show=show)
@@ -280,8 +280,8 @@ def _in_this_process(config: RunConfig, path: Path | None, show: bool, callbacks
     return Run(outcome.path, reason=outcome.reason)
 
 
-def _named(thing: Any) -> Any:
-    """A class as `module:Class`."""
+def _name_of(thing: Any) -> Any:
+    """Name a class as `module:Class`."""
     if not isinstance(thing, type):
         return thing
     if "." in thing.__qualname__:

@@ -64,7 +64,7 @@ class Outcome:
     unsaved: int = 0
     """Steps since the last checkpoint."""
     result: str = ""
-    """Mean return of the last episodes as text, for a population that of the best member; empty before the first."""
+    """Mean return of the last episodes as text, of the best member in a population; empty before the first episode."""
     failure: BaseException | None = None
     """The error that ended the run: too many failures of an actor, or a second Ctrl-C."""
 
@@ -77,11 +77,11 @@ class Outcome:
 
 
 Show = Callable[[RunConfig, Path | None, int], Panel]
-"""Makes a progress display from a run's configuration, its directory (None before it exists) and its first step."""
+"""Function that makes a progress display from a configuration, run directory (None before it exists) and first step."""
 
 
 def make_panel(config: RunConfig, path: Path | None, step: int, show: bool = True) -> Panel:
-    """The progress panel of a run, which shows nothing unless `show` is set."""
+    """Create the progress panel of a run; it shows nothing unless `show` is set."""
     kind = PopulationPanel if config.population else Panel
     total = config.total_steps * config.num_members
     console = None if show else Console(quiet=True, force_interactive=False)
@@ -99,12 +99,12 @@ def train(
     changed: str = "",
     callbacks: Callbacks | None = None,
 ) -> Outcome:
-    """Run a configuration to its end, in an existing run directory or in a new one, created last in the setup.
+    """Train a run to its end, in an existing run directory or a new one, which is created last during setup.
 
     Args:
-        config: the run.
+        config: configuration of the run.
         directory: an open directory of a run to resume; None for a new run.
-        stop: ends the run when it is set.
+        stop: flag that ends the run when set.
         show: makes the progress display.
         at_end: called with the outcome before the actors are stopped, which may take a while.
         trust: unpickle environments that were saved as code.
@@ -126,7 +126,7 @@ def train(
         saved = saved_state(directory, config, agents) if directory else None
         if config.start_from is not None and not saved:
             start_from(config.start_from, agents)
-        begin_anew = saved is not None and not trust and drop_code(saved)
+        restart_episodes = saved is not None and not trust and drop_code(saved)
         factory = replace(config.factory(), resumed_at=steps_of(saved), trust_checkpoint=trust)
         with stop, Acting(config, factory, stop) as acting:
             with (
@@ -134,12 +134,12 @@ def train(
                 when_compiling(lambda: panel.message(COMPILING)),
             ):
                 if not (config.in_process or is_kept(unique_observations.look_up)):
-                    panel.message(COMPILING)  # the actors compile the environment
+                    panel.message(COMPILING)  # actor processes compile the environment
                 acting.begin(panel.message)
                 panel.message(describe(config, agents[0], device, changed))
                 learners = make_learners(config, agents)
                 if directory:
-                    panel.message(beginning(saved, begin_anew))
+                    panel.message(beginning(saved, restart_episodes))
                 outcome = _run(config, learners, fields, acting, stop, start, panel, directory, saved, callbacks)
                 acting.exit_code = outcome.exit_code
             at_end(outcome)
@@ -185,7 +185,7 @@ def _run(
 
 
 def make_agents(config: RunConfig, factory: ActorFactory, device: torch.device) -> tuple[list[Agent], tuple[str, ...]]:
-    """An initialized agent for each member, and the names of the environment's episode fields."""
+    """Create an initialized agent per member; return them with the names of the environment's episode fields."""
     with user_errors():
         with closing(factory.make_batch(num_envs=1)) as batch:
             if isinstance(batch, ForeignBatch):
@@ -202,7 +202,7 @@ def make_agents(config: RunConfig, factory: ActorFactory, device: torch.device) 
 
 
 def make_learners(config: RunConfig, agents: Sequence[Agent]) -> list[Learner]:
-    """A learner for each agent."""
+    """Create a learner for each agent."""
     return [Learner(agent, config.learner, config.total_steps) for agent in agents]
 
 
@@ -222,7 +222,7 @@ def make_trainer(
     files: ExitStack,
     callbacks: Callbacks | None = None,
 ) -> Trainer:
-    """The trainer of a run, at its beginning or in the state `saved`; `files` closes its writers."""
+    """Create the trainer of a run, at its beginning or in the state `saved`; `files` closes its writers."""
     members: list[Member] = []
     for number, learner in enumerate(deal_members(config, learners, pool, panel.message, bool(callbacks))):
         folder = directory.member(number).path if config.population else directory.path
@@ -251,8 +251,8 @@ def make_trainer(
         from ..evaluate.gif import Camera
 
         looks.append(Camera(config).look)
-    report, say = panel.update, panel.message
-    trainer = Trainer(config, members, pool, directory, report, say, population, mirror, kept, callbacks, looks)
+    report, warn = panel.update, panel.message
+    trainer = Trainer(config, members, pool, directory, report, warn, population, mirror, kept, callbacks, looks)
     if saved:
         load(trainer, saved)
     if config.num_learners > 1 and not population:
@@ -269,14 +269,14 @@ def load(trainer: Trainer, saved: dict[str, Any]) -> None:
     try:
         trainer.load_state(saved)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as problem:
-        what = f"{type(problem).__name__}: {problem}"
+        cause = f"{type(problem).__name__}: {problem}"
         raise checkpoints.CheckpointError(
-            f"{trainer.directory.path}: its newest checkpoint has no state of this run ({what})"
+            f"{trainer.directory.path}: its newest checkpoint contains no state of this run ({cause})"
         ) from problem
 
 
 def saved_state(directory: RunDirectory, config: RunConfig, agents: Sequence[Agent]) -> dict[str, Any] | None:
-    """The newest checkpoint's state, checked against the configuration; None without a checkpoint.
+    """Read the newest checkpoint's state and check it against the configuration; None without a checkpoint.
 
     Raises EngramError if the log of a population that has a checkpoint is damaged.
     """
@@ -296,7 +296,7 @@ def steps_of(saved: dict[str, Any] | None) -> int:
 
 
 def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str = "") -> str:
-    """Summary of the run in a few lines, for the top of the screen."""
+    """Summarize the run in a few lines, for the top of the screen."""
     parameters = sum(p.numel() for p in agent.parameters())
     members = f"{config.population} members ({config.pbt.scheme}) of " if config.population else ""
     actors = "as many as fit" if config.fixed_actors is None else str(config.fixed_actors)
@@ -314,11 +314,11 @@ def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str
     return "\n".join([*lines, changed] if changed else lines)
 
 
-def beginning(saved: dict[str, Any] | None, begin_anew: bool) -> str:
-    """Text that states the step of a resumed run, and whether its environments are reset."""
+def beginning(saved: dict[str, Any] | None, restart_episodes: bool) -> str:
+    """Describe the step at which a run starts or resumes, and whether its environments are reset."""
     text = f"continues from step {steps_of(saved):,}" if saved else "starts from scratch, without a checkpoint"
-    anew = f"environments start new episodes: their saved state is code, which only {TRUST} runs"
-    return f"{text}\n{anew}" if begin_anew else text
+    reset = f"environments start new episodes: their saved state is code, which only {TRUST} runs"
+    return f"{text}\n{reset}" if restart_episodes else text
 
 
 def refuse_taken(url: str | None) -> None:

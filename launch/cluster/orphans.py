@@ -1,11 +1,11 @@
-"""Orphan cleanup: a small process that outlives a killed run and ends the processes that the run had started.
+"""Orphan cleanup: a small process that outlives a killed run and ends the processes that the run started.
 
 Ray ends its main processes with their driver, but some helpers remain if SIGKILL or the out-of-memory killer ends
-the driver. The cleanup process records all descendants of the run while it lives, since afterwards
-their parent is unknown. Then it ends the remaining ones and removes the folders of the run's Rays (sockets and logs).
+the driver. The cleanup process records all descendants of the run while the run lives, since their
+parent is unknown afterward. Then it ends the remaining ones and removes the folders of the run's Rays (sockets, logs).
 
 It reads its standard input, a pipe that only the run has open: the pipe closes when the run ends for any reason. This
-file is run by path, without engram, to start fast.
+file is run by its path, without importing engram, to start quickly.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ from pathlib import Path
 import psutil
 
 LOOK_SECONDS = 1.0  # Seconds between two records of the run's descendants
-GRACE_SECONDS = 5.0  # Seconds that Ray needs at most for an orderly end of its processes
+GRACE_SECONDS = 5.0  # Longest time in seconds that Ray needs to end its processes properly
 STALE_SECONDS = 3600.0
-"""Age of the newest log, in seconds, after which the folder of a Ray without a process is removed: Ray writes to its
+"""Age of the newest log, in seconds, after which the folder of a Ray without a live process is removed: Ray writes its
 logs every minute, and its process may be in another container that shares the folder."""
 
 
@@ -53,10 +53,10 @@ def remove_stale(sessions: Path) -> None:
 
 
 def main(root: int, sessions: Path) -> None:
-    """Record the run's descendants while it lives; after its end, wait for them, end the rest and clean up."""
+    """Record the run's descendants while it lives; afterward, wait for them, kill the rest and clean up."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    family: set[psutil.Process] = set()  # A process of psutil is its id and its start time
+    family: set[psutil.Process] = set()  # psutil identifies a process by its id and start time
     while not select.select([sys.stdin], [], [], LOOK_SECONDS)[0]:
         with contextlib.suppress(psutil.Error):
             family |= {*psutil.Process(root).children(recursive=True)} - {psutil.Process()}

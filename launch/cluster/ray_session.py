@@ -1,7 +1,7 @@
 """Ray for a run's actors: a private instance, started and stopped with the run, or an existing cluster.
 
-Both require Ray's token (its default since 2.59): no other user of the machine or the network can use the actors.
-The token is in the file `~/.ray/auth_token` or in RAY_AUTH_TOKEN, never in a run's files and messages.
+Both require Ray's token (Ray's default since 2.59): no other user of the machine or network can use the actors.
+The token is in the file `~/.ray/auth_token` or in RAY_AUTH_TOKEN, never in a run's files or messages.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ PRELOADED = ("engram.actors.remote.slot", "engram.actors.factory")
 """Modules that a worker imports while it waits for its actor."""
 OBJECT_STORE_BYTES = 1 << 30
 """Bytes for unrolls in flight: far more than two per actor need, small enough for containers."""
-ANSWER_SECONDS = 10.0  # Seconds in which a cluster's head must respond
-STOP_SECONDS = 10.0  # Seconds in which Ray must stop; otherwise this process ends, and the orphan cleanup kills Ray's
+ANSWER_SECONDS = 10.0  # Seconds within which a cluster's head must respond
+STOP_SECONDS = 10.0  # Seconds within which Ray must stop; otherwise this process ends, and the orphan cleanup kills Ray
 ADDRESS_SPACE = 6 * 2**30
-"""Bytes of address space that each process needs with Ray: with 4 GiB some abort or hang at the start."""
+"""Bytes of address space that each process needs with Ray: with 4 GiB, some abort or hang at startup."""
 START_ATTEMPTS = 3
 SLOW_START = "timed out during startup"
 """Ray's message when its processes take longer than half a minute to start, as on a busy machine."""
@@ -46,7 +46,7 @@ AGENT_PORTS = {
     "dashboard_agent_command": ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port"),
     "runtime_env_agent_command": ("runtime_env_agent_port",),
 }
-"""Raylet's flags with the command lines of its agents, and the files in which raylet waits for each agent's ports."""
+"""Raylet's flags with the command lines of its agents, and the files from which raylet reads each agent's ports."""
 NO_AGENT = (
     *("sh", "-c"),
     "IFS=; for port; do case $port in /*) echo -1 > $port.new; mv $port.new $port;; esac; done; "
@@ -82,12 +82,12 @@ def require_gpus(num_actors: int, gpus_per_actor: float, num_learners: int = 0) 
             f"num_learners is {num_learners}; allowed with --device cuda: at most {num_gpus}, the GPUs in Ray, or "
             "--device cpu"
         )
-    # An actor uses one GPU only: two actors of 0.6 do not fit on one.
+    # An actor uses only one GPU: two actors of 0.6 do not fit on one.
     room = num_gpus * int(1 / gpus_per_actor + 1e-9) if gpus_per_actor else num_actors
     refuse(
         room < num_actors,
-        f"--actor-gpus {gpus_per_actor:g}: Ray has {num_gpus} GPUs, with room for {room} such actors; allowed: at "
-        f"least {num_actors} that fit, or --actor-gpus 0",
+        f"--actor-gpus {gpus_per_actor:g}: Ray has {num_gpus} GPUs, with room for {room} such actors; allowed: a "
+        f"value at which {num_actors} fit, or --actor-gpus 0",
     )
 
 
@@ -100,12 +100,12 @@ def start_private(num_cpus: int) -> None:
             f"{limit}; Ray's processes need {size_in_words(ADDRESS_SPACE)}: ulimit -v unlimited, or --local",
         )
     _prepare()
-    if not token_is_kept():  # Ray would end in a traceback; only this Ray needs the token
+    if not token_is_kept():  # otherwise Ray fails with a traceback; only this Ray needs the token
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     for name, value in ONE_THREAD.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves actors if anything else runs
-    sessions = private_folder() / "ray"  # Ray opens its own folder to everyone
+    sessions = private_folder() / "ray"  # Ray's default folder is accessible to everyone
     orphans.remove_stale(sessions)
     _clean_ups.append((orphans.start_clean_up(sessions), sessions))
     for _ in range(START_ATTEMPTS):
@@ -125,12 +125,12 @@ def start_private(num_cpus: int) -> None:
                 )
             hide_token()
             return
-        except Exception as problem:  # Ray has no specific exception for it
+        except Exception as problem:  # Ray has no specific exception for this
             if SLOW_START not in str(problem):
                 raise
             ray.shutdown()
     raise EngramError(
-        f"Ray's processes did not start in {START_ATTEMPTS} times half a minute: the machine is overloaded; "
+        f"Ray's processes did not start in {START_ATTEMPTS} attempts of half a minute: the machine is overloaded; "
         "--local does not need Ray",
         NOT_AVAILABLE,
     )
@@ -157,7 +157,7 @@ def hide_token() -> None:
 
 def private_folder() -> Path:
     """Folder for sockets and logs of this user's private Rays; no other user can read or write it. Raises EngramError
-    if another user has a folder of that name, or it cannot be created."""
+    if another user has a folder of that name, or if it cannot be created."""
     try:
         return places.private_folder("engram-ray", os.environ.get("RAY_TMPDIR") or "/tmp")
     except OSError as problem:
@@ -165,10 +165,10 @@ def private_folder() -> Path:
 
 
 def stop_ray() -> bool:
-    """Stop a private Ray or leave a cluster; returns whether that was done within STOP_SECONDS.
+    """Stop a private Ray or leave a cluster; return whether this succeeded within STOP_SECONDS.
 
-    If Ray does not respond, this process should end without the cleanup that Ray has registered for its exit
-    (`os._exit`), which would wait forever. The orphan cleanup then kills the remaining processes.
+    If Ray does not respond, this process should end with `os._exit`, without the cleanup that Ray has registered for
+    its exit and that would wait forever. The orphan cleanup then kills the remaining processes.
     """
     ending = threading.Thread(target=ray.shutdown, daemon=True)
     ending.start()
@@ -191,7 +191,7 @@ def end_clean_ups() -> None:
 
 
 class _Job(JobConfig):
-    """A job whose processes do not import from the working directory and the script's first.
+    """Job whose processes do not first search the working directory and the script's for modules.
 
     Ray puts both at the head of sys.path, where a user's `queue.py` would shadow the standard library's. Actors append
     the working directory instead.
@@ -202,30 +202,30 @@ class _Job(JobConfig):
 
 
 def cpus_needed(num_actors: int | None, cpus_per_actor: float, num_learners: int = 1) -> int:
-    """CPUs that a private Ray declares, so that actors share too few CPUs rather than wait forever. Ray starts as many
-    workers at once. Without a number of actors it declares the CPUs of this machine."""
+    """Number of CPUs for a private Ray to declare, so that actors share scarce CPUs and do not wait forever. Ray starts
+    this many workers immediately. Without a number of actors, it is that of this machine's CPUs."""
     actors = max(1, math.ceil(num_actors * cpus_per_actor)) if num_actors is not None else os.cpu_count() or 1
     return actors + num_learners - 1  # the first learner is not a Ray process
 
 
 @contextlib.contextmanager
 def loopback_only() -> Generator[None]:
-    """Make Ray listen on the loopback address only: on Linux it would use an address that others can reach."""
-    with _replaced(services, resolve_ip_for_localhost=_loopback, get_node_ip_address=_loopback):
+    """Make Ray listen on the loopback address only: on Linux, it would use an address that others can reach."""
+    with _patch(services, resolve_ip_for_localhost=_loopback, get_node_ip_address=_loopback):
         yield
 
 
 @contextlib.contextmanager
 def without_signal_handlers() -> Generator[None]:
     """Keep Ray from handling this process's signals: its SIGTERM handler prints a stack and ends the process."""
-    with _replaced(ray_constants, RAY_DISABLE_FAILURE_SIGNAL_HANDLER=True):
+    with _patch(ray_constants, RAY_DISABLE_FAILURE_SIGNAL_HANDLER=True):
         yield
 
 
 @contextlib.contextmanager
 def few_processes() -> Generator[None]:
     """Keep Ray from starting its autoscaler, dashboard, log reader and two agents, which no run uses: Python processes
-    of 80 MB that delay the first update by 2 s. Ray has no settings for it."""
+    of 80 MB each that delay the first update by 2 s. Ray has no settings for this."""
     start_process: Any = services.start_ray_process
 
     def start(command: list[str], kind: str, *args: Any, **kwargs: Any) -> Any:
@@ -234,16 +234,16 @@ def few_processes() -> Generator[None]:
     parameters: Any = parameter.RayParams
     lean = partial(parameters, no_monitor=True, include_log_monitor=False)
     with (
-        _replaced(parameter, RayParams=lean),
-        _replaced(services, start_api_server=lambda *_, **__: ("", None), start_ray_process=start),
+        _patch(parameter, RayParams=lean),
+        _patch(services, start_api_server=lambda *_, **__: ("", None), start_ray_process=start),
     ):
         yield
 
 
 def without_agents(command: list[str]) -> list[str]:
-    """Raylet's command line with a shell in place of each agent, which raylet requires: it reports the agent's ports as
-    unused, and ends with raylet."""
-    values = dict(word[2:].split("=", 1) for word in command if word.startswith("--") and "=" in word)
+    """Replace each agent, which raylet requires in its command line, with a shell that reports the agent's ports as
+    unused and ends with raylet."""
+    values = dict(text[2:].split("=", 1) for text in command if text.startswith("--") and "=" in text)
     shells = {
         f"--{agent}=": [f"{values['session_dir']}/{port}_{values['node_id']}" for port in ports]
         for agent, ports in AGENT_PORTS.items()
@@ -253,11 +253,11 @@ def without_agents(command: list[str]) -> list[str]:
             (
                 flag + subprocess.list2cmdline([*NO_AGENT, *files])
                 for flag, files in shells.items()
-                if word.startswith(flag)
+                if text.startswith(flag)
             ),
-            word,
+            text,
         )
-        for word in command
+        for text in command
     ]
 
 
@@ -266,8 +266,8 @@ def _loopback(*_: Any, **__: Any) -> str:
 
 
 @contextlib.contextmanager
-def _replaced(module: Any, **values: Any) -> Generator[None]:
-    """Temporarily replace existing names of a module by these values."""
+def _patch(module: Any, **values: Any) -> Generator[None]:
+    """Temporarily replace existing names of a module with these values."""
     before = {name: getattr(module, name) for name in values if hasattr(module, name)}
     for name in before:
         setattr(module, name, values[name])
@@ -280,14 +280,14 @@ def _replaced(module: Any, **values: Any) -> Generator[None]:
 
 def _prepare() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns that it does not handle SIGTERM, which is intended
+    logging.getLogger("ray").setLevel(logging.ERROR)  # Ray warns that it does not handle SIGTERM, which is intended
 
 
 def _join(address: str) -> None:
     """Become a driver of a running cluster; `ray.shutdown` leaves it, and the cluster then ends this run's actors.
     Raises EngramError for an invalid address, or with NOT_AVAILABLE if no cluster responds there now."""
     resolved = address
-    if address == "auto":  # the cluster recorded by `ray start`; Ray would join any running one, also a private one
+    if address == "auto":  # the cluster recorded by `ray start`; Ray would join any running one, even a private one
         resolved = os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None)
     refuse(resolved in (None, "", "auto", "local"), _no_cluster(address, "Ray runs no cluster on this machine"))
     host, _, port = resolved.rpartition(":")

@@ -1,4 +1,4 @@
-"""Several runs of one command: processes of `rl-train`, some of them at a time, stopped and resumed together.
+"""Several runs of one command: processes of `rl-train`, a few at a time, stopped and resumed together.
 
 Each process has its own process group, so that Ctrl-C in a terminal reaches only the command. The command then sends
 SIGTERM to every process and waits for the checkpoints. If the command dies, the kernel sends SIGTERM instead.
@@ -44,7 +44,7 @@ class Job(ABC):
         return self.folder.with_name(f"{self.folder.name}.log")
 
     def steps(self) -> int:
-        """Environment steps of the newest row of metrics."""
+        """Return the environment steps of the newest row of metrics."""
         return last_step(self.folder / "metrics.jsonl")
 
     @property
@@ -59,19 +59,19 @@ class Job(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """Command that starts the run, or resumes it."""
+        """Return the command that starts or resumes the run."""
 
     def complete(self) -> None:
         """Complete the run after training. Raises RunFailedError."""
-        return  # nothing follows
+        return  # nothing to do
 
     def outcome(self, event: str) -> str:
-        """Text on the end of the run's process: finished, stopped or failed."""
+        """Describe the end of the run's process: finished, stopped or failed."""
         return f"{self.label}: {event} at {self.steps():,} of {self.total_steps:,} steps"
 
 
 def tool(name: str) -> str:
-    """A command of the same installation."""
+    """Return the path of a command in the same installation."""
     return str(Path(sys.executable).with_name(name))
 
 
@@ -88,12 +88,12 @@ def signals_as_interrupt() -> Generator[None]:
 
 
 def run_shown(jobs: Sequence[Job], at_a_time: int, console: Console, deadline: float = float("inf")) -> bool:
-    """Run and complete every job that is not finished, with a progress bar per process and a line per outcome; returns
+    """Run and complete every job that is not finished, with a progress bar per process and a line per outcome; return
     whether all are finished.
 
     Args:
-        jobs: in the order in which to start them.
-        at_a_time: processes at a time, at least 1.
+        jobs: jobs in starting order.
+        at_a_time: number of concurrent processes, at least 1.
         deadline: `time.monotonic()` at which every process is stopped with a checkpoint.
 
     Raises KeyboardInterrupt after every process has written its checkpoint, and RunFailedError if a run failed, after

@@ -9,16 +9,16 @@
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%A-%a.out
 #
-# A run per seed, resumed after every time limit and every preemption until it has made all its steps:
+# One run per seed, resumed after every time limit and preemption until it has trained for all steps:
 #
 #   sbatch --array=1-5 slurm_array.sh --env boxworld --core rmc --num-actors 7 --total-steps 100000000
 #
-# ENGRAM_RUNS   folder of the runs, on a disk that all nodes share; ./runs without it
-# ENGRAM_IMAGE  Apptainer image that contains rl-train; without it the rl-train of PATH is started
+# ENGRAM_RUNS   folder of the runs, on a disk that all nodes share; the default is ./runs
+# ENGRAM_IMAGE  Apptainer image that contains rl-train; the default is rl-train from PATH
 set -u
 run=${ENGRAM_RUNS:-runs}/$SLURM_JOB_NAME-$SLURM_ARRAY_JOB_ID-seed-$SLURM_ARRAY_TASK_ID
 
-# On the node's own disk: locks of shared disks are slow, and nodes have different processors.
+# On the node's local disk: locks on shared disks are slow, and nodes have different CPUs.
 export NUMBA_CACHE_DIR=${NUMBA_CACHE_DIR-${SLURM_TMPDIR:-/tmp}/engram-$(id -u)}
 
 if [ -e "$run/config.toml" ]; then

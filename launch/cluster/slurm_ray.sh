@@ -9,16 +9,16 @@
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.out
 #
-# One run whose actors are on all nodes of the job; the learner is on the first one, where this script runs:
+# One run whose actors are on all nodes of the job; the learner is on the first node, where this script runs:
 #
 #   sbatch --nodes=4 slurm_ray.sh --env boxworld --core rmc --num-actors auto
 #
-# ENGRAM_RUNS   folder of the runs, on a disk that all nodes share; ./runs without it
+# ENGRAM_RUNS   folder of the runs, on a disk that all nodes share; the default is ./runs
 set -u
 run=${ENGRAM_RUNS:-runs}/$SLURM_JOB_NAME-$SLURM_JOB_ID
 export NUMBA_CACHE_DIR=${NUMBA_CACHE_DIR-${SLURM_TMPDIR:-/tmp}/engram-$(id -u)}
 
-# A port per job, for several may share a node; a token keeps other users of the cluster out.
+# One port per job, since jobs may share a node; a token keeps other users of the cluster out.
 address=$(hostname -I | cut -d ' ' -f 1):$((20000 + SLURM_JOB_ID % 20000))
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN
 RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')

@@ -1,6 +1,6 @@
 """Parse command-line arguments into a configuration dataclass; report a user's mistake in one clear line.
 
-Flags are made by tyro from the fields of a configuration dataclass. Every command's entry point is `run_command`.
+tyro creates flags from the fields of a configuration dataclass. Every command's entry point is `run_command`.
 """
 
 import ast
@@ -40,7 +40,7 @@ Config = TypeVar("Config")
 
 def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the `main` of a command and exit; an EngramError prints one line and sets the exit code. An unhandled Ctrl-C
-    exits with 130. The working directory is searched for `module:Class`."""
+    exits with 130. `module:Class` may be in the working directory."""
     argv = sys.argv[1:] if arguments is None else list(arguments)
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__, all_threads=False)  # a crash in native code prints the Python line
@@ -61,7 +61,7 @@ def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequ
     except BrokenPipeError:
         code = 1
     except (MemoryError, RuntimeError) as problem:
-        if "allocat" not in str(problem):  # numpy and torch name the bytes
+        if "allocat" not in str(problem):  # numpy's and torch's messages name the allocation
             raise
         print(f"{name}: out of memory: {problem}", file=sys.stderr)
         code = MISTAKE
@@ -72,20 +72,20 @@ def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequ
 
 
 def make_console() -> Console:
-    """A console for tables: as wide as the terminal, or as the tables if the output is not a terminal. Brackets are not
-    markup: file names and messages of other libraries contain them."""
+    """Create a console for tables: as wide as the terminal, or as the tables if the output is not a terminal. Brackets
+    are not markup, since file names and messages of other libraries contain them."""
     console = Console(highlight=False, markup=False)
     wide = console.is_terminal or "COLUMNS" in os.environ
     return console if wide else Console(highlight=False, markup=False, width=WIDE)
 
 
 def version() -> str:
-    """The installed version of engram."""
+    """Return the installed version of engram."""
     return sys.modules[__name__.partition(".")[0]].__version__
 
 
 def printable(text: str) -> str:
-    """A text that every terminal prints: undecodable bytes of file names and control characters become escapes."""
+    """Escape undecodable bytes of file names and control characters, so that every terminal can print a text."""
     escaped = text.encode(sys.stderr.encoding or "utf-8", "backslashreplace").decode(sys.stderr.encoding or "utf-8")
     return "".join(c if c.isprintable() or c in "\n " else c.encode("unicode_escape").decode() for c in escaped)
 
@@ -103,12 +103,12 @@ def parse(
 
     Args:
         cls: the dataclass; without `default`, its own defaults apply.
-        description: the first text of `--help`.
-        default: the values of settings without a flag.
+        description: introduction of `--help`.
+        default: values of settings that no flag sets.
         other_flags: flags that the command parses itself; an error message suggests them for similar unknown flags.
 
     Raises:
-        EngramError: an unknown flag or argument, a bad value, or a combination of values that is not allowed.
+        EngramError: unknown flag or argument, invalid value, or invalid combination of values.
     """
     keywords: dict[str, Any] = {} if default is None else {"default": default}
     unprefixed: Any = Annotated[cls, tyro.conf.arg(prefix_name=False)]  # pyright: ignore[reportInvalidTypeForm]
@@ -118,7 +118,7 @@ def parse(
         config, unknown = tyro.cli(
             unprefixed,
             prog=prog,
-            description=_wrapped(f"{description}\n\n{VERSION} prints the version of engram."),
+            description=_wrap(f"{description}\n\n{VERSION} prints the version of engram."),
             args=argv,
             **keywords,
             return_unknown_args=True,
@@ -129,7 +129,7 @@ def parse(
     return config
 
 
-def _wrapped(text: str) -> str:
+def _wrap(text: str) -> str:
     """Wrap paragraphs to the terminal's width, at most 100 columns; tables keep their lines. Every line begins with a
     space, since tyro joins lines that begin with a letter."""
     width = min(100, shutil.get_terminal_size().columns) - 2
@@ -141,7 +141,7 @@ def _wrapped(text: str) -> str:
 
 
 def dashed(arguments: Sequence[str]) -> list[str]:
-    """The arguments with `-` for `_` in the names of flags."""
+    """Replace `_` with `-` in the names of flags."""
     result: list[str] = []
     for argument in arguments:
         name, equals, value = argument.partition("=")
@@ -150,7 +150,7 @@ def dashed(arguments: Sequence[str]) -> list[str]:
 
 
 def value_of(flag: str, arguments: Sequence[str]) -> str | None:
-    """The last value of `flag` (`flag value` or `flag=value`), or None. Raises EngramError without a value."""
+    """Find the last value of `flag` (`flag value` or `flag=value`), or None. Raises EngramError for a missing value."""
     value: str | None = None
     for i, argument in enumerate(arguments):
         if argument.startswith(f"{flag}="):
@@ -165,7 +165,7 @@ def value_of(flag: str, arguments: Sequence[str]) -> str | None:
 
 
 def without(arguments: Sequence[str], flags: tuple[str, ...]) -> list[str]:
-    """The arguments without these flags and their values."""
+    """Remove these flags and their values from arguments."""
     remaining: list[str] = []
     skip = False
     for argument in arguments:
@@ -179,7 +179,7 @@ def without(arguments: Sequence[str], flags: tuple[str, ...]) -> list[str]:
 
 
 def key_values(pairs: Sequence[str]) -> dict[str, Any]:
-    """`KEY=VALUE` arguments as a dict; a value that is a Python literal is parsed, any other one is a string."""
+    """Convert `KEY=VALUE` arguments to a dict; Python literals are parsed, all other values are strings."""
     values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -201,7 +201,7 @@ def _literal(text: str) -> Any:
 
 
 def unknown_word(argument: str, flags: set[str], prog: str) -> str:
-    """Message for an argument that belongs to no flag, with the most similar flags."""
+    """Return the message for an argument that belongs to no flag, with the most similar flags."""
     name = argument.partition("=")[0]
     dashes = name.startswith("-")
     message = f"unknown flag {name!r}" if dashes else f"unexpected argument {argument!r}"
@@ -214,7 +214,7 @@ def unknown_word(argument: str, flags: set[str], prog: str) -> str:
 
 
 def flags_of(cls: Any) -> set[str]:
-    """All flags of a configuration dataclass."""
+    """Return all flags of a configuration dataclass."""
     return {"--" + name.replace("_", "-") for name in settings_of(cls)}
 
 
@@ -222,11 +222,11 @@ Path = tuple[str, ...]  # Names of nested fields, from the configuration to a fi
 
 
 def settings_of(cls: Any, prefix: str = "", bare: bool = False, path: Path = ()) -> dict[str, Path]:
-    """Paths of the settings of a configuration dataclass, by the names that users write. Parts annotated with
+    """Return the paths of a configuration dataclass's settings by the names that users write. Parts annotated with
     OmitArgPrefixes add no prefix to their settings."""
     paths: dict[str, Path] = {}
     hints = get_type_hints(cls, include_extras=True)
-    for name in (each.name for each in fields(cls)):
+    for name in (field.name for field in fields(cls)):
         hint = hints[name]
         inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
         if is_dataclass(inner):
@@ -238,7 +238,7 @@ def settings_of(cls: Any, prefix: str = "", bare: bool = False, path: Path = ())
 
 
 def _registry() -> ConstructorRegistry:
-    """tyro's rules for parsing numbers and free dicts (KEY=VALUE arguments)."""
+    """Return tyro's rules for parsing numbers and free dicts (KEY=VALUE arguments)."""
     registry = ConstructorRegistry()
 
     @registry.primitive_rule
@@ -262,8 +262,8 @@ def _registry() -> ConstructorRegistry:
         return PrimitiveConstructorSpec(
             nargs=1,
             metavar="INT" if whole else "DURATION" if is_duration(kind) else "FLOAT",
-            instance_from_str=lambda words: (
-                count(words[0]) if whole else duration(words[0], kind) if is_duration(kind) else number(words[0])
+            instance_from_str=lambda texts: (
+                count(texts[0]) if whole else duration(texts[0], kind) if is_duration(kind) else number(texts[0])
             ),
             is_instance=lambda value: type(value) is int or (not whole and type(value) is float),
             str_from_instance=lambda value: [in_words(value, kind)],
@@ -274,7 +274,7 @@ def _registry() -> ConstructorRegistry:
 
 @contextlib.contextmanager
 def _complaints(arguments: Sequence[str], flags: set[str], prog: str) -> Generator[None]:
-    """Turn tyro's error, a box of several lines before it exits with 2, into an EngramError of one line."""
+    """Convert tyro's error, a box of several lines and exit code 2, to an EngramError of one line."""
     output = io.StringIO()
     try:
         with contextlib.redirect_stderr(output):
@@ -286,14 +286,14 @@ def _complaints(arguments: Sequence[str], flags: set[str], prog: str) -> Generat
             raise
         # An argument that belongs to no flag often causes tyro's error about a missing argument.
         names = flags | {re.sub(r"([^.-]+(?:-[^.-]+)*)$", r"no-\1", flag) for flag in flags}
-        unknown = (each for each in arguments if FLAG.fullmatch(flag := each.partition("=")[0]) and flag not in names)
+        unknown = (text for text in arguments if FLAG.fullmatch(flag := text.partition("=")[0]) and flag not in names)
         argument = next(unknown, None)
         problem = _one_line(output.getvalue()) if argument is None else unknown_word(argument, flags, prog)
         raise EngramError(problem) from None
 
 
 def _one_line(box: str) -> str:
-    """The sentence in tyro's box, without the flag's help and the title; the unchanged box if it has another form."""
+    """Extract the sentence in tyro's box, without title and help; return the box unchanged if it has another form."""
     lines = [_COLORS.sub("", line) for line in box.splitlines()]
     inside = [] if len(lines) < 3 else lines[1:-1]
     sentence: list[str] = []
@@ -315,5 +315,5 @@ def _one_line(box: str) -> str:
         return f"{union[1]} is {union[3]}; allowed: {union[2]}"
     if wrong := re.fullmatch(r"Error parsing (\S+): Could not find valid parse for arguments: \[(.*)\]\.?", text):
         form = re.search(rf"{wrong[1]} (\S.*?)[\s|│]*$", "\n".join(inside), re.MULTILINE)
-        return f"{wrong[1]} is {wrong[2]}; allowed: {form[1] if form else 'other words'}"
+        return f"{wrong[1]} is {wrong[2]}; allowed: {form[1] if form else 'other values'}"
     return re.sub(r"^Error parsing (?!--)\S+: ", "", text).removeprefix("Error parsing ")

@@ -1,4 +1,4 @@
-"""The learner's device and its precision there."""
+"""The learner's device, and its precision on that device."""
 
 from dataclasses import replace
 
@@ -17,22 +17,22 @@ def check_device(name: str) -> None:
 
 
 def find_device(name: str, num_learners: int = 1) -> torch.device:
-    """The learner's device; EngramError if it does not exist. Several learners use GPUs only with an explicit name."""
+    """Find the learner's device. Raises EngramError if it does not exist. Several learners use GPUs only if named."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() and num_learners == 1 else "cpu"
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         gpus = [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())]
         why = "torch was built without CUDA" if torch.version.cuda is None else "torch finds no CUDA device"
-        there = ", ".join(["cpu", *gpus]) + ("" if gpus else f"; {why}")
-        raise EngramError(f"--device {name}: there is no such device; allowed: {there}")
+        available = ", ".join(["cpu", *gpus]) + ("" if gpus else f"; {why}")
+        raise EngramError(f"--device {name}: there is no such device; allowed: {available}")
     if device.type == "cuda" and num_learners > 1 and not torch.distributed.is_nccl_available():
         raise EngramError(f"--device {name}: this build of torch has no NCCL; allowed with several learners: auto, cpu")
     return device
 
 
 def on_device(config: LearnerConfig, device: torch.device) -> LearnerConfig:
-    """The configuration with "auto" replaced by a precision. Raises EngramError for one that the device lacks."""
+    """Replace the precision "auto" in a configuration. Raises EngramError for a precision that the device lacks."""
     with user_errors():
         precision = chosen(config.precision, device)
     return config if precision == config.precision else replace(config, precision=precision)

@@ -1,4 +1,4 @@
-"""Modules that a configuration names and that are imported when it is used."""
+"""Modules that a configuration names, and whose import its use causes."""
 
 import os
 import re
@@ -29,14 +29,14 @@ def refuse_inside(config: Mapping[str, Any], folder: Path) -> None:
 
 
 def _file_inside(module: str, folder: Path) -> Path | None:
-    """The first file in `folder` that `import module` may run, with or without following links.
+    """Find the first file in `folder` that `import module` may run, with or without following links.
     importlib.util.find_spec cannot be used: it imports the parent packages of a module."""
     parts, folders = module.split("."), (folder.absolute(), folder.resolve())
     for entry in {*sys.path, os.getcwd()}:  # actors also append the working directory
         for depth in range(1, len(parts) + 1):
-            place = Path(entry).absolute().joinpath(*parts[:depth])
-            for name in (f"{stem}{suffix}" for stem in (place, place / "__init__") for suffix in all_suffixes()):
+            base = Path(entry).absolute().joinpath(*parts[:depth])
+            for name in (f"{stem}{suffix}" for stem in (base, base / "__init__") for suffix in all_suffixes()):
                 paths = (Path(name), Path(name).parent.resolve() / Path(name).name, Path(name).resolve())
-                if os.path.exists(name) and any(path.is_relative_to(each) for path in paths for each in folders):
+                if os.path.exists(name) and any(path.is_relative_to(parent) for path in paths for parent in folders):
                     return paths[0]
     return None

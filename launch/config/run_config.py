@@ -1,6 +1,6 @@
 """A run's configuration: one frozen dataclass for the command line, presets and saved files.
 
-Defaults live here and in the dataclasses of the parts (AgentConfig, LearnerConfig) only; presets/ contains
+Only this dataclass and those of its parts (such as AgentConfig and LearnerConfig) define defaults; presets/ contains
 the papers' values for each pairing of environment and core.
 """
 
@@ -27,7 +27,7 @@ from .settings.plain import differences
 from .settings.renamed import upgraded
 from .urls import check_url
 
-ELASTIC_ACTORS = 8  # Actors that share the environments of an update when their number follows the cluster
+ELASTIC_ACTORS = 8  # Assumed number of actors that share an update's environments when the number follows the cluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,39 +53,39 @@ class RunConfig(Settings):
     num_actors: int | Literal["auto"] = setting(1, (1, None), resumable=True)
     """Actor processes; auto: as many as the cluster has room for, adjusted during training."""
     envs_per_actor: int | Literal["auto"] = setting("auto", (1, None))
-    """Environments that each actor steps together; auto: those of an update, divided among the actors."""
+    """Environments that each actor steps together; auto: the environments of an update, divided among the actors."""
     env_workers: int = setting(0, (0, None), resumable=True, passive=True)
-    """Processes per actor that step its environments, for slow third-party ones; 0: the actor steps them itself."""
+    """Processes per actor that step its environments, if these are slow; 0: the actor steps them itself."""
     num_learners: int = setting(1, (1, None), resumable=True)
-    """Learner processes, on CPUs or with `--device cuda` on a GPU each. Each processes a share of every update; the
-    result equals that of one learner up to the order of float sums. In a population, each has some of the members."""
+    """Learner processes, on CPUs or, with `--device cuda`, on one GPU each. Each processes a share of every update; the
+    result equals one learner's up to the order of float sums. In a population, each trains some of the members."""
     unroll_length: int = setting(40, (1, None))
     """Steps per unroll (T)."""
     envs_per_update: int = setting(32, (1, None))
-    """Environments per update (B), of unroll_length steps each; with --sync, A2C and PPO those of all
-    actors: num_actors * envs_per_actor."""
+    """Environments per update (B), of unroll_length steps each; with --sync, A2C and PPO, the
+    environments of all actors: num_actors * envs_per_actor."""
     max_lag: int | Literal["auto"] = setting("auto", (0, None))
     """Largest age, in updates, of the acting weights when an update uses their data; auto: the smallest that
     lets actors and learner work concurrently, which is 1 unless an actor has more environments than an update."""
     device: str = setting("auto", resumable=True, passive=True)
     """Where the learner runs: auto (cpu for several learners), cpu, cuda or cuda:N."""
     learner_threads: int | Literal["auto"] = setting("auto", (1, None), resumable=True)
-    """CPU threads of the learner, which do not change results; auto: the cores that no actor needs, at least 2."""
+    """CPU threads of the learner, without effect on results; auto: the cores that no actor needs, at least 2."""
     seed: int = setting(1, SEEDS, passive=True)
     """Seed of weights, environments and action sampling, 0..2**64-1."""
     sync: bool = False
-    """Every batch is one unroll of every actor, all with the newest weights; always the case for A2C and PPO."""
+    """Every batch is one unroll from every actor, all with the newest weights; always the case for A2C and PPO."""
     local: bool = setting(False, resumable=True, passive=True)
     """Run everything in this process and one thread, without Ray: for debugging and bit-exact runs."""
     act_on: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where actors run networks: auto: actor processes (with --local this one); cpu, cuda: a thread, on that device."""
+    """Where actors run networks. auto: actor processes (--local: this process); cpu, cuda: a thread, on that device."""
     run_dir: str | None = setting(None, resumable=True)
-    """Run directory; runs/ENV-CORE-DATE if not given."""
+    """Run directory; runs/ENV-CORE-DATE if not set."""
     start_from: str | None = setting(None, passive=True)
     """Source of the initial weights: a run directory (its best weights), zoo:NAME, or the folder or URL of a card."""
     checkpoint_url: str | None = setting(None, resumable=True, passive=True)
-    """URL to which finished checkpoints are also copied: s3://BUCKET/RUN, gs://, file://. Its path must contain no
-    secret."""
+    """URL to which finished checkpoints are also copied: s3://BUCKET/RUN, gs://, file://. Its path must not
+    contain secrets."""
     time_limit: Minutes = setting(0.0, (0, None), resumable=True, passive=True)
     """Stop with a checkpoint after this time, such as 90s, 10m or 2h; a plain number is in minutes, 0 sets no limit."""
     log_every: int = setting(20_000, (1, None), resumable=True, passive=True)
@@ -93,12 +93,12 @@ class RunConfig(Settings):
     log_seconds: Seconds = setting(10.0, (0, None), resumable=True, passive=True)
     """Time after which a row of metrics is written even before --log-every steps; 0 sets no limit."""
     track: str | None = setting(None, resumable=True, passive=True)
-    """Tracker that also receives every row of metrics: wandb (pip install 'engram-rl[wandb]'), an entry point's name in
-    the group engram.trackers, or module:Class."""
+    """Tracker that also receives every row of metrics: wandb (pip install 'engram-rl[wandb]'), the name of an
+    entry point in the group engram.trackers, or module:Class."""
     eval_every: int = setting(0, (0, None), resumable=True)
     """Steps between evaluations on levels that training never sees (eval/*, best weights); 0: none. Training waits."""
     look_every: int = setting(0, (0, None), resumable=True)
-    """Steps between images of the recurrent state on one level and state/* metrics, at most 1% of the time; 0: none."""
+    """Steps between state/* metrics and images of the recurrent state on one level, at most 1% of the time; 0: none."""
     video_every: int = setting(0, (0, None), resumable=True)
     """Steps between videos of an evaluation episode, in TensorBoard and the tracker; 0: none. Training waits."""
     eval_episodes: int = setting(100, (1, None), resumable=True)
@@ -108,7 +108,7 @@ class RunConfig(Settings):
     keep_checkpoints: int = setting(3, (1, None), resumable=True, passive=True)
     """Number of checkpoints to keep in addition to the best one, at least 1."""
     max_actor_failures: int = setting(10, (0, None), resumable=True, passive=True)
-    """Consecutive failures of one actor after which it is still replaced; 50 unrolls of its replacement reset the
+    """Consecutive failures of an actor after which it is still replaced; 50 unrolls from its replacement reset the
     count."""
     actor_timeout: Seconds = setting(120.0, (1, None), resumable=True, passive=True)
     """Time without a response or an environment step after which an actor is replaced; a plain number
@@ -119,9 +119,9 @@ class RunConfig(Settings):
     actor_cpus: float = setting(1.0, (0, None), resumable=True, passive=True)
     """Ray CPUs that each actor claims."""
     actor_gpus: float = setting(0.0, resumable=True)
-    """Part of a GPU that each Ray actor claims, 0..1; above 0 its network runs there."""
+    """Fraction of a GPU that each Ray actor claims, 0..1; above 0, its network runs there."""
     ray_address: str | None = setting(None, resumable=True, passive=True)
-    """Cluster to join, auto or HOST:PORT of its head; without it a private Ray is started and stopped."""
+    """Cluster to join: auto, or HOST:PORT of its head; if not set, a private Ray is started for the run."""
 
     def __post_init__(self) -> None:
         check_finite(self)
@@ -158,8 +158,8 @@ class RunConfig(Settings):
         for message, holds in excluded.items():
             refuse(holds, message)
         self._check_learners()
-        for each in self.pbt.explored:
-            applied(self.learner, {each.setting: each.numbers[0]})
+        for explored in self.pbt.explored:
+            applied(self.learner, {explored.setting: explored.numbers[0]})
         check_device(self.device)
 
     def _check_learners(self) -> None:
@@ -185,7 +185,7 @@ class RunConfig(Settings):
 
     @staticmethod
     def upgrade(data: dict[str, Any]) -> dict[str, Any]:
-        """Settings of earlier versions, translated to the current names."""
+        """Translate settings of earlier versions to the current names."""
         return upgraded(data, LearnerConfig.algorithm)
 
     @property
@@ -197,12 +197,12 @@ class RunConfig(Settings):
 
     @property
     def in_process(self) -> bool:
-        """Whether the run works without Ray."""
+        """Whether the run trains without Ray."""
         return self.local or self.act_on != "auto"
 
     @property
     def num_members(self) -> int:
-        """Learners of this run."""
+        """Number of members; 1 without a population."""
         return max(self.population, 1)
 
     @property
@@ -212,7 +212,7 @@ class RunConfig(Settings):
 
     @property
     def synchronous(self) -> bool:
-        """Whether every batch has one unroll of every actor."""
+        """Whether every batch is one unroll from every actor."""
         return self.sync or self.learner.method.on_policy
 
     @property
@@ -248,18 +248,18 @@ class RunConfig(Settings):
 
     @property
     def fixed_actors(self) -> int | None:
-        """The number of actor processes, None if it follows the cluster."""
+        """Number of actor processes; None if it follows the cluster."""
         return None if self.num_actors == "auto" else int(self.num_actors)
 
     @property
     def _acting_device(self) -> str:
-        """Device of the actors' networks; in a Ray process the claimed GPU is the first one."""
+        """Device of the actors' networks; in a Ray process, the claimed GPU has index 0."""
         if self.act_on == "auto":
             return "cuda" if self.actor_gpus else "cpu"
         return self.device if self.act_on == "cuda" and self.device.startswith("cuda") else self.act_on
 
     def factory(self) -> ActorFactory:
-        """The description of this run's actors."""
+        """Describe this run's actors."""
         return ActorFactory(
             env=self.env,
             env_args=self.env_args,
@@ -279,6 +279,6 @@ class RunConfig(Settings):
 
 
 RESUMABLE = frozenset(declared(RunConfig(), "resumable"))
-"""Settings allowed with --resume: they do not affect learning (except --num-actors with --sync)."""
+"""Settings allowed with --resume: of these, only --total-steps and, with --sync, --num-actors affect learning."""
 PASSIVE = frozenset(declared(RunConfig(), "passive"))
 """Settings that are never reported as a difference between runs or from a preset."""

@@ -1,7 +1,7 @@
-"""A run's configuration from the arguments of `rl-train` or the settings of a call in Python.
+"""A run's configuration from the arguments of `rl-train` or the settings of a Python call.
 
-Flags of the network and the learner need no prefix (`--core`, `--lr`), those of a population have one
-(`--pbt.interval`); in Python `lr=1e-3` and `pbt={"interval": 5}`. The order of precedence: flags, then --config FILE,
+Flags of the network and the learner have no prefix (`--core`, `--lr`), those of a population have the prefix `pbt.`
+(`--pbt.interval`); in Python, `lr=1e-3` and `pbt={"interval": 5}`. Precedence: flags, then --config FILE,
 then --preset, then defaults.
 """
 
@@ -41,23 +41,23 @@ def parse_run(
     *,
     env_required: bool = False,
 ) -> RunConfig:
-    """The configuration for arguments of `rl-train`.
+    """Parse the arguments of `rl-train` into a configuration.
 
     Args:
         base: replaces presets and defaults (for --resume).
         other_flags: flags that the command parses itself.
-        env_required: whether arguments without an environment are refused.
+        env_required: whether arguments without an environment are rejected.
     """
     return _parse(arguments, base, other_flags, env_required)[0]
 
 
 def parse_new_run(arguments: Sequence[str]) -> tuple[RunConfig, str]:
-    """`parse_run` for a new run, which has an environment, and text listing what differs from the preset or the file of
-    --config; empty if nothing relevant differs."""
+    """Parse the arguments of a new run, which must name an environment; return the configuration, and a text that lists
+    relevant differences from the preset or the file of --config, empty without any."""
     config, default = _parse(arguments, None, OTHER_FLAGS, env_required=True)
     argv = dashed(arguments)
     changes = [
-        f"{name} {_shown(new)} ({_shown(old)})"
+        f"{name} {_to_text(new)} ({_to_text(old)})"
         for name, old, new in differences(default, config, whole=False)
         if name not in PASSIVE and name != "run_dir"
     ]
@@ -68,7 +68,7 @@ def parse_new_run(arguments: Sequence[str]) -> tuple[RunConfig, str]:
 def _parse(
     arguments: Sequence[str], base: RunConfig | None, other_flags: tuple[str, ...], env_required: bool
 ) -> tuple[RunConfig, RunConfig]:
-    """The configuration for arguments, and the one before any flag."""
+    """Return the configuration for these arguments, and the configuration before any flag."""
     argv = dashed(arguments)
     chosen = {name: value_of(f"--{name}", argv) for name in ("config", "preset", "env", "core", "algorithm")}
     default = base or _default_of(**chosen, alone=value_of("--population", argv) == "0")
@@ -83,13 +83,13 @@ def _parse(
     if config.local and address is not None:
         raise EngramError(f"--ray-address {address} has no effect with --local; allowed: one of them")
     refuse(env_required and not named, f"--env is missing; {NO_ENV}, as in: rl-train --env t-maze --preset easy")
-    return _finished(config, default, settings), default
+    return _complete(config, default, settings), default
 
 
 def with_settings(settings: Mapping[str, Any], base: RunConfig | None = None) -> RunConfig:
-    """The configuration for settings by their flags' names, such as `num_actors` for `--num-actors`.
+    """Return the configuration for settings named as flags, such as `num_actors` for `--num-actors`.
 
-    `preset` and `config` (a file) are settings, too; `base` replaces presets and defaults (to resume a run). Raises
+    `preset` and `config` (a file) are also settings; `base` replaces presets and defaults (to resume a run). Raises
     EngramError naming the setting, the allowed values and the nearest name.
     """
     remaining = dict(settings)
@@ -102,42 +102,42 @@ def with_settings(settings: Mapping[str, Any], base: RunConfig | None = None) ->
     assert default is not None
     with user_errors():
         values = _by_path(remaining, default)
-        config = _replaced(default, values)
-    return _finished(config, default, remaining)
+        config = _set_values(default, values)
+    return _complete(config, default, remaining)
 
 
 def _by_path(settings: Mapping[str, Any], default: RunConfig) -> dict[tuple[str, ...], Any]:
-    """Values of settings by their paths in a RunConfig."""
+    """Return the values of settings by their paths in a RunConfig."""
     paths = settings_of(RunConfig)
     groups = {name.partition(".")[0] for name in paths if "." in name}
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         group = name in groups and isinstance(value, Mapping)
-        flat |= {f"{name}.{key}": each for key, each in value.items()} if group else {name: value}
+        flat |= {f"{name}.{key}": x for key, x in value.items()} if group else {name: value}
     for name in flat:
         if name not in paths:
-            chosen = {each: str(settings.get(each) or of) for each, of in _parts(default).items()}
+            chosen = {part: str(settings.get(part) or of) for part, of in _parts(default).items()}
             hint = in_python(meaning(name, **chosen))
             raise EngramError(f"unknown setting {name!r}; {hint or advice(OTHER_NAMES.get(name, name), paths)}")
     return {paths[name]: value for name, value in flat.items()}
 
 
-def _replaced(config: Any, values: Mapping[tuple[str, ...], Any]) -> Any:
-    """A configuration with these values at these paths, converted to the types of their fields."""
+def _set_values(config: Any, values: Mapping[tuple[str, ...], Any]) -> Any:
+    """Set values at these paths of a configuration, converted to the types of their fields."""
     hints, changed = get_type_hints(type(config)), dict[str, Any]()
-    for each in fields(config):
-        inside = {path[1:]: value for path, value in values.items() if path[0] == each.name}
-        if is_dataclass(getattr(config, each.name)) and inside:
-            changed[each.name] = _replaced(getattr(config, each.name), inside)
+    for name in (field.name for field in fields(config)):
+        inside = {path[1:]: value for path, value in values.items() if path[0] == name}
+        if is_dataclass(getattr(config, name)) and inside:
+            changed[name] = _set_values(getattr(config, name), inside)
         elif inside:
-            changed[each.name] = typed(hints[each.name], inside[()], each.name)
+            changed[name] = typed(hints[name], inside[()], name)
     return replace(config, **changed)
 
 
-def _finished(config: RunConfig, default: RunConfig, chosen: Collection[str]) -> RunConfig:
-    """The configuration with the default's parameters of environment, core and algorithm if these are unchanged.
+def _complete(config: RunConfig, default: RunConfig, chosen: Collection[str]) -> RunConfig:
+    """Add the default's parameters of environment, core and algorithm if these are the default's.
 
-    `chosen` are the settings that the user sets.
+    `chosen`: settings that the user set.
     """
     _refuse_unused(config, chosen)
     agent, learner, torso = config.agent, config.learner, config.agent.torso
@@ -162,7 +162,7 @@ _OPTIMIZERS = {"adam_beta1": "adam", "rmsprop_decay": "rmsprop_tf", "rmsprop_mom
 
 
 def _refuse_unused(config: RunConfig, chosen: Collection[str]) -> None:
-    """Raise EngramError for a setting of the user that the run would ignore."""
+    """Raise EngramError for a user's setting that the run would ignore."""
     why = f"{config.learner.algorithm}, which" if config.learner.method.on_policy else "--sync, which"
     refuse(
         config.synchronous and "envs_per_update" in chosen and config.envs_per_update != config.columns,
@@ -181,12 +181,12 @@ def _refuse_unused(config: RunConfig, chosen: Collection[str]) -> None:
             raise EngramError(f"{name} has no effect with {config.learner.optimizer}; allowed with: {optimizer}")
 
 
-def _shown(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return "unset" if value is None else str(value)
 
 
 def _refuse_elsewhere(arguments: Sequence[str], default: RunConfig, flags: set[str]) -> set[str]:
-    """The settings of the flags. Raises EngramError for an unknown flag with a known meaning."""
+    """Return the settings of the flags. Raises EngramError for an unknown flag whose meaning is known."""
     names: set[str] = set()
     chosen = {name: value_of(f"--{name}", arguments) or of for name, of in _parts(default).items()}
     for argument in arguments:
@@ -200,7 +200,7 @@ def _refuse_elsewhere(arguments: Sequence[str], default: RunConfig, flags: set[s
 
 
 def _parts(config: RunConfig) -> dict[str, str]:
-    """Names of the parts whose options are not settings of a run."""
+    """Return the names of the parts whose options are not themselves settings of a run."""
     return {"algorithm": config.learner.algorithm, "core": config.agent.core, "env": config.env}
 
 
@@ -212,8 +212,8 @@ def _default_of(
     algorithm: str | None,
     alone: bool = False,
 ) -> RunConfig:
-    """A saved configuration, or the preset of an environment and a core, with all settings of the algorithm. A
-    different `algorithm` gets default settings. `alone` replaces a population and its search space by a single learner.
+    """Load a saved configuration, or the preset of an environment and a core, with all settings of the algorithm. A
+    different `algorithm` gets default settings. `alone` replaces a population and its search space with one learner.
     """
     if config is not None and preset is not None:
         raise EngramError(f"--preset {preset} has no effect with --config {config}; allowed: one of them")
@@ -224,10 +224,10 @@ def _default_of(
             values = preset_of(preset or PRESETS[0], env or RunConfig.env, core or AgentConfig.core)
         learner: Any = values.get("learner", {})
         if isinstance(learner, dict):
-            own = learner.get("algorithm", LearnerConfig.algorithm)
-            args = learner.get("algorithm_args", {}) if algorithm in (None, own) else {}
-            settings = algorithm_settings(algorithm or own, typed(dict[str, Any], args, "learner.algorithm_args"))
-            values |= {"learner": learner | {"algorithm": algorithm or own, "algorithm_args": asdict(settings)}}
+            saved = learner.get("algorithm", LearnerConfig.algorithm)
+            args = learner.get("algorithm_args", {}) if algorithm in (None, saved) else {}
+            settings = algorithm_settings(algorithm or saved, typed(dict[str, Any], args, "learner.algorithm_args"))
+            values |= {"learner": learner | {"algorithm": algorithm or saved, "algorithm_args": asdict(settings)}}
         return from_dict(RunConfig, {key: x for key, x in values.items() if not (alone and key in _OF_POPULATIONS)})
 
 
@@ -235,7 +235,7 @@ _OF_POPULATIONS = ("population", "pbt")
 
 
 def saved_values(file: Path) -> dict[str, Any]:
-    """The settings in a TOML file. Raises EngramError naming the file and the error."""
+    """Read the settings in a TOML file. Raises EngramError naming the file and the problem."""
     data = read_toml(file, "the file cannot be read", "expected TOML, as a run's config.toml")
     if file.name == CONFIG and (file.absolute().parent != Path.cwd() or (file.parent / "checkpoints").exists()):
         refuse_inside(data, file.parent)  # the file belongs to a run
@@ -247,10 +247,9 @@ _HELP = f"""Train an agent with memory.
 
 Also: --list (environments, cores, algorithms, presets, figures and trained agents, one line each),
 --dry-run (prints the resolved configuration, as TOML that --config accepts, and starts nothing),
---preset {"|".join(PRESETS)} (the papers' settings, levels learned in minutes, the papers' by stages),
---config FILE (a saved config.toml), --resume RUN (continue a run; only --total-steps, --time-limit and what does not
-change results may be given with it), --restarts N (resume a run that dies, up to N times in a row without a new
-checkpoint),
+--preset {"|".join(PRESETS)} (the papers' settings; levels learned in minutes; the papers' levels in stages),
+--config FILE (a saved config.toml), --resume RUN (continue a run; allows only --total-steps, --time-limit and flags
+that do not change results), --restarts N (resume a run that dies, at most N times in a row without a new checkpoint),
 --seeds 1,2,3 (a run for each seed, in one directory), --sweep SETTING=loguniform(LOW,HIGH) --trials N (random search;
-also uniform(LOW,HIGH) and choice(A,B,...)), --jobs N (runs of --seeds and --sweep at a time),
---trust-checkpoint (resume copies of a Gymnasium environment exactly; this runs code that is in the checkpoint)."""
+also uniform(LOW,HIGH) and choice(A,B,...)), --jobs N (number of concurrent runs of --seeds and --sweep),
+--trust-checkpoint (restore copies of a Gymnasium environment exactly; this runs code from the checkpoint)."""

@@ -1,4 +1,4 @@
-"""Memory of a run, compared with the machine's before anything is built."""
+"""Check of a run's memory against the machine's, before anything is built."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from .run_config import RunConfig
 
 
 def check_memory(config: RunConfig, factory: ActorFactory, batch: Any) -> int:
-    """Bytes of the observations of an update and of all actors' unrolls. Raises EngramError if memory is smaller."""
+    """Return the bytes of an update's and all actors' observations. Raises EngramError if they exceed the memory."""
     sizes: list[int] = []
     map_leaves(lambda x: sizes.append(x.nbytes) or x, batch.new_observation())
     actors = (config.fixed_actors or 1) if config.in_process or not config.ray_address else 1

@@ -1,4 +1,4 @@
-"""URLs of stores: their secret parts, their form in files and messages, and their file systems."""
+"""URLs of stores: secret parts, form in files and messages, and file systems."""
 
 import re
 from collections.abc import Generator
@@ -11,38 +11,38 @@ from ...base.errors import EngramError
 
 SECRET = "***"  # Placeholder for secrets
 _NAMED_USERS = ("ftp", "sftp", "ssh", "scp", "smb", "hdfs", "webhdfs", "github")
-"""Protocols in which the text before @ is a name; in others it is a token."""
+"""Protocols in which the text before @ is a user name; in others, it is a token."""
 _LINK = re.compile(r"(?P<scheme>[\w+.-]+)://(?:(?P<user>[^/@]*)@)?(?P<place>[^?#]*)(?P<query>[?#].*)?", re.DOTALL)
 
 
-def is_url(place: str) -> bool:
-    """Whether `place` is a URL rather than a path."""
-    return "://" in place
+def is_url(location: str) -> bool:
+    """Whether `location` is a URL rather than a path."""
+    return "://" in location
 
 
 def redacted(url: str) -> str:
-    """A URL, or a chain of them (zip://x::https://host/y.zip), without tokens and signed queries."""
+    """Remove tokens and signed queries from a URL, or from a chain of URLs (zip://x::https://host/y.zip)."""
     return "::".join(_redacted_link(link) for link in url.split("::"))
 
 
 def first_line(problem: Exception, url: str) -> str:
-    """An exception's type and first line, without the secrets of `url`."""
+    """Return an exception's type and first line, without the secrets of `url`."""
     return f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}".replace(url, redacted(url))
 
 
 @contextmanager
-def store_errors(what: str, url: str) -> Generator[None]:
-    """Convert an exception of the body, which depends on the kind of store, to EngramError: `what (first line)`."""
+def store_errors(message: str, url: str) -> Generator[None]:
+    """Convert the body's exceptions, which depend on the kind of store, to EngramError: `message (first line)`."""
     try:
         yield
     except EngramError:
         raise
     except Exception as problem:
-        raise EngramError(f"{what} ({first_line(problem, url)})") from problem
+        raise EngramError(f"{message} ({first_line(problem, url)})") from problem
 
 
 def open_store(url: str) -> tuple[Any, str]:
-    """The file system of a URL or path, and the path in it; inside `store_errors`."""
+    """Return the file system of a URL or path, and the path in it; call inside `store_errors`."""
     files, root = url_to_fs(url)  # opens a chain of URLs
     return files, root.rstrip("/")
 
@@ -55,7 +55,7 @@ def check_url(name: str, url: str) -> None:
         password = match is not None and ":" in (match["user"] or "")
         if password or (last and (match is None or not (match["place"] or match["query"]))):
             raise ValueError(
-                f"{name} is not of the form PROTOCOL://PLACE; passwords belong in the environment, not in it"
+                f"{name} is not of the form PROTOCOL://PLACE; passwords belong in the environment, not in the URL"
             )
 
 

@@ -1,4 +1,4 @@
-"""`rl-population`: the members of a population, their settings, the copies and the origin of the weights."""
+"""`rl-population`: members of a population, their settings, copies, and the origin of weights."""
 
 import math
 from collections.abc import Sequence
@@ -24,16 +24,16 @@ from .lineage import Lineage, descent, plot
 from .replay import Replay
 
 SHOWN_COPIES = 12
-WIDEST = 8  # Characters of a value; longer names of settings are wrapped
+WIDEST = 8  # Column width in characters; longer names of settings are wrapped
 
 Event = dict[str, Any]
 
-_HELP = """Show a population: its members with their settings, the copies, and the origin of the weights."""
+_HELP = """Show a population: members with their settings, copies, and the origin of weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PopulationViewConfig(Settings):
-    """The population to show, and the format."""
+    """The population to show, and how to show it."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run directory."""
@@ -44,11 +44,11 @@ class PopulationViewConfig(Settings):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Show the population according to the arguments; returns the exit code."""
+    """Show the population according to the arguments; return the exit code."""
     config = parse(PopulationViewConfig, arguments, "rl-population", _HELP)
     console = make_console()
     run = RunDirectory.open(config.run, lock=False)
-    with damage(str(run.population_file)):  # events are dicts whose keys are read where they are shown
+    with damage(str(run.population_file)):  # events are dicts whose keys are read when they are shown
         if config.replay:
             return replay(run, console)
         events = [entry.event for entry in read(run)]
@@ -62,14 +62,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def replay(run: RunDirectory, console: Console) -> int:
-    """Check a log; returns 0 if every repeated decision equals the recorded one, else 1."""
+    """Check a log; return 0 if every repeated decision equals the recorded one, else 1."""
     replayed = Replay(read(run))
     for difference in replayed.differences:
         console.print(f"{run.population_file} {difference}", markup=False, soft_wrap=True)
     made = f"{replayed.decisions} decisions of {replayed.evaluations} evaluations and {replayed.copies} copies replayed"
-    number = len(replayed.differences)
-    console.print(f"{made}: " + (f"{number} disagreement{'s' * (number > 1)}" if number else "all equal to the log"))
-    return 1 if number else 0
+    count = len(replayed.differences)
+    console.print(f"{made}: " + (f"{count} disagreement{'s' * (count > 1)}" if count else "all equal to the log"))
+    return 1 if count else 0
 
 
 def show(run: RunDirectory, events: Sequence[Event], lineage: Lineage, console: Console) -> None:
@@ -83,8 +83,8 @@ def show(run: RunDirectory, events: Sequence[Event], lineage: Lineage, console: 
             last = event
         elif event["event"] in ("copy", "replacement"):
             member = event["member"]
-            why = next((each for each in last.get("decisions", ()) if each["member"] == member), {})
-            copies.append(why | event if event["event"] == "copy" else event)
+            reason = next((x for x in last.get("decisions", ()) if x["member"] == member), {})
+            copies.append(reason | event if event["event"] == "copy" else event)
             values[member] = event.get("effective") or event["new"]
     console.print(
         f"{run.path}: {lineage.members} members, {start['scheme']}, seed {start['seed']}; "
@@ -98,7 +98,7 @@ def show(run: RunDirectory, events: Sequence[Event], lineage: Lineage, console: 
 
 
 def members_table(run: RunDirectory, lineage: Lineage, values: list[dict[str, float]], last: Event) -> Table:
-    """One row per member, as of the last evaluation; before the first one, from its last metrics."""
+    """Make a table with one row per member, as of the last evaluation; before the first, from the last metrics."""
     title = "members at the last evaluation" if last else "members, with their last metrics; not compared yet"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     names = list(values[0])
@@ -123,7 +123,7 @@ def members_table(run: RunDirectory, lineage: Lineage, values: list[dict[str, fl
 
 
 def last_metrics(run: RunDirectory) -> dict[str, float]:
-    """The last metrics of a member, each from the newest row that contains it; empty before the first row."""
+    """Read the last metrics of a member, each from the newest row that contains it; empty before the first row."""
     try:
         return {name: value for row in read_rows(run.metrics_file) for name, value in row.items()}
     except OSError:
@@ -131,13 +131,13 @@ def last_metrics(run: RunDirectory) -> dict[str, float]:
 
 
 def copies_table(copies: Sequence[Event]) -> Table:
-    """The last copies and their reasons."""
+    """Make a table of the last copies and their reasons."""
     more = f"; {len(copies) - SHOWN_COPIES} before" if len(copies) > SHOWN_COPIES else ""
     table = Table(title=f"copies, newest last{more}", title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("at", "copy", "mean returns", "reason"):
         table.add_column(name, overflow="fold")
     for copy in copies[-SHOWN_COPIES:]:
-        own, other = ("?" if (x := copy.get(name)) is None else f"{x:.3f}" for name in ("mean", "opponent_mean"))
+        mean, other = ("?" if (x := copy.get(name)) is None else f"{x:.3f}" for name in ("mean", "opponent_mean"))
         arrow = f"{copy['member']} <- {copy['from']}"
-        table.add_row(short(copy["step"]), arrow, f"{own} < {other}", Text(copy["reason"]))
+        table.add_row(short(copy["step"]), arrow, f"{mean} < {other}", Text(copy["reason"]))
     return table

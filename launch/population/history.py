@@ -1,4 +1,4 @@
-"""The log of a population read back: its events with their line numbers."""
+"""Reading of a population's log: events with their line numbers."""
 
 import json
 from collections.abc import Generator, Iterator
@@ -23,15 +23,15 @@ class Entry(NamedTuple):
 
 
 @contextmanager
-def damage(what: str) -> Generator[None]:
-    """Convert an exception caused by invalid content in the body to EngramError: `what is damaged: exception`."""
+def damage(name: str) -> Generator[None]:
+    """Convert the body's exception for invalid content to EngramError: `name is damaged: exception`."""
     try:
         yield
     except EngramError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as problem:
         kind = "" if type(problem) is ValueError else f"{type(problem).__name__}: "
-        raise EngramError(f"{what} is damaged: {kind}{problem}") from problem
+        raise EngramError(f"{name} is damaged: {kind}{problem}") from problem
 
 
 def check(run: RunDirectory) -> None:
@@ -43,11 +43,11 @@ def check(run: RunDirectory) -> None:
 
 
 def read(run: RunDirectory) -> Iterator[Entry]:
-    """The events of a population's log, first to last, one line in memory at a time.
+    """Yield the events of a population's log, first to last, with one line in memory at a time.
 
-    Raises EngramError if the run has no population, or naming the line that is not an event. A last line without an
-    end, as after a power failure, is ignored. A start event may be repeated right after itself: a run that restarts
-    without a checkpoint and cannot move the first one away leaves two.
+    Raises EngramError if the run has no population, or naming a line that is not an event. An incomplete last line,
+    as after a power failure, is ignored. A start event may be repeated immediately: a run that restarts without a
+    checkpoint and cannot move the first event away leaves two.
     """
     file = run.population_file
     refuse(not file.is_file(), f"{run.path} is a run without a population: it has no {file.name}")

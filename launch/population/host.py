@@ -1,4 +1,4 @@
-"""Population-based training in a run: executes the controller's decisions and records all events."""
+"""Population-based training in a run: executes the controller's decisions and records events."""
 
 import json
 import math
@@ -33,7 +33,7 @@ _SHARED = ("perf/actors", "perf/actor_failures", "perf/object_store_mb", "perf/p
 
 
 class PopulationLog:
-    """`population.jsonl`: one line per event, written completely or not at all, never changed.
+    """`population.jsonl`: one line per event, written completely or not at all, and never changed.
 
     Args:
         step: step of the checkpoint from which the run resumes; None for a run that starts or restarts. Later events
@@ -49,7 +49,7 @@ class PopulationLog:
             self._complain("cannot read", problem)
 
     def append(self, event: dict[str, Any]) -> None:
-        """Write an event through to the operating system."""
+        """Append an event, handing it to the operating system immediately."""
         try:
             self._file.append(json.dumps(event, allow_nan=False).encode() + b"\n")
         except OSError as problem:
@@ -80,7 +80,7 @@ class PopulationHost:
         self.controller = PopulationController(config.pbt, config.seed, len(members))
         self._log, self._writer, self._warn = log, writer, warn
         self._hopeless = False
-        self._foretold = False  # Whether the step of the first comparison has been announced
+        self._announced = False  # Whether the step of the first comparison has been announced
         self._latest: dict[int, Mapping[str, float]] = {}  # Rows of members since the last row of the whole population
         self._configure()
 
@@ -104,10 +104,10 @@ class PopulationHost:
         self.controller.record(member.number, episodes[:, 1])
 
     def look(self) -> list[int]:
-        """Execute all evaluations, copies and replacements that are due after the last update; returns the changed
+        """Execute all evaluations, copies and replacements that are due after the last update; return the changed
         members.
 
-        Evaluations wait until the slowest member has made another update, so that members of one speed are compared
+        Evaluations wait until the slowest member has made another update, so that members of equal speed are compared
         together.
         """
         changed = self._replace_failing()
@@ -119,47 +119,47 @@ class PopulationHost:
         return changed + (self._evaluate(due) if due else [])
 
     def metrics(self, member: Member) -> dict[str, float]:
-        """Metrics of a member's place in the population, for its next row."""
+        """Metrics of a member's position in the population, for its next row."""
         return {
             "population/generation": float(self.controller.generation),
             "population/ancestor": float(self.controller.ancestors[member.number]),
         }
 
     def rows(self) -> list[MemberRow]:
-        """All members as table rows."""
+        """Return all members as table rows."""
         controller = self.controller
         rows: list[MemberRow] = []
-        for each in self.members:
-            i, mean = each.number, each.accumulator.window()
+        for m in self.members:
+            i, mean = m.number, m.accumulator.window()
             means = mean.get("return"), mean.get("solved")
             rows.append(
-                MemberRow(i, each.steps, controller.episodes[i], *means, controller.values[i], controller.ancestors[i])
+                MemberRow(i, m.steps, controller.episodes[i], *means, controller.values[i], controller.ancestors[i])
             )
         return rows
 
     def log(self, member: Member, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Record a row of one member; when all have written one, write and return a row of the whole population."""
+        """Record a row of one member; when all members have written one, write and return a row of the population."""
         self._latest[member.number] = metrics
-        if any(each.number not in self._latest for each in self.members if not each.done or each.due()):
+        if any(m.number not in self._latest for m in self.members if not m.done or m.due()):
             return {}
         rows, self._latest = list(self._latest.values()), {}
-        row = {name: sum(own.get(name, 0.0) for own in rows) for name in _SUMMED}
-        row |= {name: max(own.get(name, 0.0) for own in rows) for name in _SHARED}
-        self._foretell()
-        returns = [each.accumulator.window().get("return") for each in self.members]
+        row = {name: sum(x.get(name, 0.0) for x in rows) for name in _SUMMED}
+        row |= {name: max(x.get(name, 0.0) for x in rows) for name in _SHARED}
+        self._announce()
+        returns = [m.accumulator.window().get("return") for m in self.members]
         self._writer.write(self.steps, spread(returns) | row)
         return row
 
-    def _foretell(self) -> None:
-        """Announce once the step of the first comparison, and at the end a run without one."""
+    def _announce(self) -> None:
+        """Announce the step of the first comparison once, and report at the end if there was none."""
         if self.controller.generation:
             return
         first, episodes = self.config.pbt.first_due, max(self.controller.episodes)
         flags = f"--pbt.warmup ({self.config.pbt.warmup:,}) and --pbt.window ({self.config.pbt.window:,})"
         if all(member.done for member in self.members):
             self._warn(f"members were never compared: none finished {first:,} episodes; lower {flags}")
-        elif episodes and not self._foretold:
-            self._foretold = True
+        elif episodes and not self._announced:
+            self._announced = True
             due = self.members[self.controller.episodes.index(episodes)].steps * first // episodes
             message = f"the first comparison is due after about {short(due)} steps of each member"
             if due > (total := self.config.total_steps):
@@ -167,7 +167,7 @@ class PopulationHost:
             self._warn(message)
 
     def state_dict(self) -> dict[str, Any]:
-        """The controller's state, and the rows of members for the next row of the whole population."""
+        """State of the controller, and members' rows for the next row of the whole population."""
         return self.controller.state_dict() | {"latest": {number: dict(row) for number, row in self._latest.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -225,7 +225,7 @@ class PopulationHost:
         return [decision.member for decision in decisions]
 
     def _carry_out(self, decisions: Sequence[Decision]) -> list[tuple[Decision, dict[str, float]]]:
-        """Execute all copies at once: a source that is itself replaced provides its previous weights."""
+        """Execute all copies simultaneously: a source that is itself replaced provides its previous weights."""
         copies = [decision for decision in decisions if decision.copy]
         targets = {decision.member for decision in copies}
         sources = {decision.opponent for decision in copies if decision.opponent is not None}
@@ -236,12 +236,12 @@ class PopulationHost:
             done.append((decision, self.members[decision.member].become(snapshots[decision.opponent], decision.new)))
         return done
 
-    def _event(self, kind: str, **what: Any) -> None:
-        self._log.append({"event": kind, "time": round(time.time(), 3), "step": self.steps, **what})
+    def _event(self, kind: str, **facts: Any) -> None:
+        self._log.append({"event": kind, "time": round(time.time(), 3), "step": self.steps, **facts})
 
 
 def spread(returns: Sequence[float | None]) -> dict[str, float]:
-    """Best, median and worst return of the members; empty if no member has one."""
+    """Best, median and worst return of the members; empty if no member has a return."""
     finite = [x for x in returns if x is not None and math.isfinite(x)]
     if not finite:
         return {}
@@ -257,9 +257,9 @@ def add_population(
     step: int | None,
     files: ExitStack,
 ) -> PopulationHost:
-    """The host of a population; the panel shows its rows, and `files` closes its log and writer.
+    """Create the host of a population; the panel shows its rows, and `files` closes its log and writer.
 
-    `step` is the step, of all members, of the checkpoint from which the run continues; None for a new run.
+    `step`: total step of all members in the checkpoint from which the run continues; None for a new run.
     """
     log = PopulationLog(directory.population_file, step, panel.message)
     writer = files.enter_context(MetricsWriter(directory.path, step or 0, panel.message))

@@ -1,4 +1,4 @@
-"""The lineage of a population, from the events of its log in order, and its plot."""
+"""Lineage of a population, built from the events of its log in order, and its plot."""
 
 import io
 import math
@@ -26,7 +26,7 @@ class Stretch(NamedTuple):
     end: int
     score: float
     """Mean return of the window at the evaluation that ended the stretch; before it, the score of the source
-    stretch; nan without either."""
+    stretch; nan if neither exists."""
     parent: int | None  # Index of the source stretch of the weights; None at the start
 
 
@@ -39,7 +39,7 @@ class Transfer(NamedTuple):
 
 
 class Lineage:
-    """The family tree of a population, built event by event, beginning with the start event."""
+    """Family tree of a population, built event by event, beginning with the start event."""
 
     def __init__(self, events: Iterable[Mapping[str, Any]] = ()) -> None:
         self.members = 0
@@ -53,7 +53,7 @@ class Lineage:
             self.add(event)
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Process the next event of the log; events other than copies and evaluations change only the clock."""
+        """Process the next event of the log; events other than copies and evaluations change only the step."""
         kind = event["event"]
         self.step = max(self.step, event["step"])
         if kind == "start":
@@ -70,22 +70,22 @@ class Lineage:
             self._open[target] = Stretch(target, self.step, self.step, self.closed[parent].score, parent)
 
     def stretches(self) -> list[Stretch]:
-        """All stretches; the last `members` of them are the current ones, in the order of the members."""
+        """Return all stretches; the last `members` of them are the current ones, in member order."""
         return self.closed + [stretch._replace(end=self.step) for stretch in self._open]
 
     def ancestry(self, member: int) -> list[Stretch]:
-        """The stretches from which a member's current weights descend, newest first, with the current one."""
+        """Return the stretches from which a member's current weights descend, newest first, with the current one."""
         stretches = [self._open[member]._replace(end=self.step)]
         while (parent := stretches[-1].parent) is not None:
             stretches.append(self.closed[parent])
         return stretches
 
     def score(self, member: int) -> float:
-        """The last score of a member's current weights; nan before the first."""
+        """Return the last score of a member's current weights; nan before the first score."""
         return self._open[member].score
 
     def best(self) -> int:
-        """The member whose weights have the highest score; the source if a copy has the same score."""
+        """Find the member whose weights have the highest score; prefer the source to a copy with the same score."""
 
         def rank(member: int) -> tuple[float, int, int]:
             score = self.score(member)
@@ -97,12 +97,12 @@ class Lineage:
         self.generation = event["generation"]
         for member in event["evaluated"]:
             self._end(member, mean(event["scores"][member]))
-        # The copies of one evaluation happen at once: each uses its source's weights from before all of them.
+        # The copies of an evaluation are simultaneous: each uses its source's weights from before all copies.
         copies = [decision for decision in event["decisions"] if decision["copy"]]
         self._sources = {copy["member"]: self._end(copy["opponent"]) for copy in copies}
 
     def _end(self, member: int, score: float | None = None) -> int:
-        """Close a member's stretch and open a new one with the same weights; returns the index of the closed one."""
+        """Close a member's stretch and open a new one with the same weights; return the index of the closed one."""
         stretch = self._open[member]
         if score is None and stretch.begin == self.step and stretch.parent is not None:
             return stretch.parent
@@ -117,7 +117,7 @@ def mean(scores: Sequence[float]) -> float:
 
 
 def descent(lineage: Lineage, member: int) -> str:
-    """Text on the descent of a member's weights: "<- 4 (at 887k) <- 7 (at 500k)", newest first."""
+    """Describe the descent of a member's weights: "<- 4 (at 887k) <- 7 (at 500k)", newest first."""
     moves = [
         f"<- {older.member} (at {short(younger.begin)})"
         for younger, older in pairwise(lineage.ancestry(member))
@@ -131,18 +131,18 @@ def descent(lineage: Lineage, member: int) -> str:
 
 
 def plot(lineage: Lineage) -> bytes:
-    """The lineage as a PNG: a row per member, time to the right, colored by score; arrows are copies, and the black
-    line is the descent of the best member."""
+    """Plot the lineage as a PNG: a row per member, time to the right, colored by score; arrows are copies, and the
+    black line is the descent of the best member."""
     figure = Figure((7.6, 0.44 * lineage.members + 1.4), layout="constrained")
     axes: Any = figure.subplots()  # pyright: ignore[reportUnknownMemberType]
     shown = lineage.stretches()
-    scores = [each.score for each in shown if not math.isnan(each.score)]
+    scores = [stretch.score for stretch in shown if not math.isnan(stretch.score)]
     scale, colors = Normalize(min(scores, default=0.0), max(scores, default=1.0)), colormaps["viridis"]
     axes.hlines(
-        [each.member for each in shown],
-        [each.begin for each in shown],
-        [each.end for each in shown],
-        colors=[UNKNOWN if math.isnan(each.score) else colors(scale(each.score)) for each in shown],
+        [stretch.member for stretch in shown],
+        [stretch.begin for stretch in shown],
+        [stretch.end for stretch in shown],
+        colors=[UNKNOWN if math.isnan(stretch.score) else colors(scale(stretch.score)) for stretch in shown],
         linewidth=10,
     )
     if lineage.transfers:
@@ -152,7 +152,7 @@ def plot(lineage: Lineage) -> bytes:
             steps, sources, [0] * len(rows), rows, angles="xy", scale_units="xy", scale=1, width=0.002, color="#505050"
         )
     chain = lineage.ancestry(lineage.best())
-    path = [(step, each.member) for each in chain for step in (each.end, each.begin)]
+    path = [(step, stretch.member) for stretch in chain for step in (stretch.end, stretch.begin)]
     axes.plot(*zip(*path, strict=True), color="black", linewidth=1.4)
     axes.set(
         xlim=(0, 1.01 * max(lineage.step, 1)),

@@ -1,4 +1,4 @@
-"""Progress display of a population: the panel of one run with a table of the members below."""
+"""Progress display of a population: the panel of a run, with a table of members below."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ class PopulationPanel(Panel):
     _source: Callable[[], Sequence[MemberRow]] = tuple
 
     def members(self, rows: Callable[[], Sequence[MemberRow]]) -> None:
-        """Show these rows, in the members' order; they are read in the caller's thread."""
+        """Show these rows, in member order; they are read in the caller's thread."""
         self._source = rows
         self._refresh()
 
@@ -37,10 +37,10 @@ class PopulationPanel(Panel):
         self._rows = self._source()
 
     def _line(self) -> str:
-        """The state of the run in one line, with the members' returns in their order."""
+        """Describe the run in one line, with the returns of all members in order."""
         if not self._rows:
             return super()._line()
-        returns = " ".join(_number(row.score) + "*" * (row.member == self._best()) for row in self._rows)
+        returns = " ".join(_to_text(row.score) + "*" * (row.member == self._best()) for row in self._rows)
         return f"{super()._line()}  returns of members 0..{len(self._rows) - 1}: {returns}"
 
     def _content(self) -> RenderableType:
@@ -55,7 +55,7 @@ class PopulationPanel(Panel):
         for row in self._rows:
             table.add_row(
                 f"{row.member}",
-                _number(row.score),
+                _to_text(row.score),
                 "" if row.solved is None else f"{row.solved:.1%}",
                 short(row.steps),
                 short(row.episodes),
@@ -66,10 +66,10 @@ class PopulationPanel(Panel):
         return table
 
     def _best(self) -> int | None:
-        """The member with the highest score, if any has one."""
+        """Find the member with the highest score, if any member has a score."""
         scored = [row for row in self._rows if row.score is not None and not math.isnan(row.score)]
         return max(scored, key=lambda row: (row.score, -row.member)).member if scored else None
 
 
-def _number(score: float | None) -> str:
+def _to_text(score: float | None) -> str:
     return "?" if score is None else f"{score:.3f}"

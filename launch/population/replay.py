@@ -1,4 +1,4 @@
-"""Check of a population's log: repeat every decision from its recorded scores and trace every value."""
+"""Check of a population's log: repeats every decision from its recorded scores and traces every value."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -10,11 +10,11 @@ from ...learners.population.search_space import Values
 from ..config.settings.plain import from_dict
 from .history import Entry
 
-PRECISION = 1e-9  # Relative tolerance between two numbers: a p-value's last digits depend on scipy's version
+PRECISION = 1e-9  # Relative tolerance: a p-value's last digits depend on scipy's version
 
 
 class Replay:
-    """Replays a log and collects differences."""
+    """Replay of a log; `differences` lists where they disagree."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.differences: list[str] = []  # Differences between the log and its replay
@@ -22,18 +22,18 @@ class Replay:
         self.values: list[Values] = []  # Every member's explored settings according to the events so far
         self._config, self._seed = PopulationConfig(), 0
         self._due: dict[int, tuple[Entry, Decision]] = {}
-        """Copies that were decided and not yet executed: member -> evaluation and decision."""
+        """Copies decided but not yet executed: member -> evaluation and decision."""
         for entry in entries:
             if entry.kind != "copy":
-                self._nothing_is_due(entry.kind)
+                self._report_due(entry.kind)
             try:
                 self._follow(entry)
             except (ValueError, TypeError, LookupError, ArithmeticError) as problem:
                 self._differ(entry, None, f"the {entry.kind} event allows no replay: {problem!r}")
 
     def _follow(self, entry: Entry) -> None:
-        own = {"start": self._start, "evaluation": self._evaluation, "copy": self._copy, "resume": lambda _: None}
-        (own | {"replacement": self._replacement})[entry.kind](entry)
+        steps = {"start": self._start, "evaluation": self._evaluation, "copy": self._copy, "resume": lambda _: None}
+        (steps | {"replacement": self._replacement})[entry.kind](entry)
 
     def _start(self, entry: Entry) -> None:
         event = entry.event
@@ -81,35 +81,35 @@ class Replay:
         self.values[member] = dict(event["new"])
 
     def _compare(
-        self, entry: Entry, member: int, logged: Mapping[str, Any], made: Mapping[str, Any], what: str = ""
+        self, entry: Entry, member: int, logged: Mapping[str, Any], made: Mapping[str, Any], prefix: str = ""
     ) -> None:
         for name, value in made.items():
             if not same(logged.get(name), value):
-                self._differ(entry, member, f"{what}{name} is {logged.get(name)!r} in the log, {value!r} by replay")
+                self._differ(entry, member, f"{prefix}{name} is {logged.get(name)!r} in the log, {value!r} by replay")
 
-    def _nothing_is_due(self, kind: str) -> None:
+    def _report_due(self, kind: str) -> None:
         """Check that copies follow their evaluation; at the very end of a log they may still be pending."""
         for member, (entry, decision) in self._due.items():
-            what = f"the copy from {decision.opponent} that was decided does not follow; a {kind} event does"
-            self._differ(entry, member, what)
+            text = f"the copy from {decision.opponent} that was decided does not follow; a {kind} event does"
+            self._differ(entry, member, text)
         self._due.clear()
 
-    def _take_values(self, entry: Entry, what: str) -> None:
-        """Compare an event's settings of all members with the replayed ones, and continue with those of the event."""
+    def _take_values(self, entry: Entry, label: str) -> None:
+        """Compare an event's settings of all members with the replayed ones, and continue with the event's."""
         logged: list[Values] = entry.event["values"]
         if len(logged) != len(self.values):
             self._differ(entry, None, f"values of {len(logged)} members in the log, {len(self.values)} by replay")
         for member, (recorded, expected) in enumerate(zip(logged, self.values, strict=False)):
             names = sorted(recorded.keys() | expected.keys())
-            self._compare(entry, member, recorded, {name: expected.get(name) for name in names}, f"{what}: ")
+            self._compare(entry, member, recorded, {name: expected.get(name) for name in names}, f"{label}: ")
         self.values = [dict(values) for values in logged]
 
-    def _differ(self, entry: Entry, member: int | None, what: str) -> None:
-        self.differences.append(f"line {entry.line}{'' if member is None else f', member {member}'}: {what}")
+    def _differ(self, entry: Entry, member: int | None, difference: str) -> None:
+        self.differences.append(f"line {entry.line}{'' if member is None else f', member {member}'}: {difference}")
 
 
 def same(logged: Any, made: Any) -> bool:
-    """Whether two plain values are equal, numbers up to PRECISION."""
+    """Whether two plain values are equal; floats up to PRECISION."""
     if isinstance(made, dict) and isinstance(logged, dict):
         return made.keys() == logged.keys() and all(same(logged[name], made[name]) for name in made)
     if isinstance(made, float) and isinstance(logged, int | float) and not isinstance(logged, bool):

@@ -8,8 +8,8 @@
     members/0/ ...      metrics.jsonl and tensorboard/ of each member of a population
     .lock               locked by the process that trains in this directory
 
-Existing files are never overwritten: a second run, another configuration or unrelated files are
-reported instead.
+Existing files are never overwritten: a second run, another configuration or unrelated files cause
+an error.
 """
 
 import errno
@@ -71,7 +71,7 @@ class RunDirectory:
                 run.path.mkdir(parents=True, exist_ok=True)
                 run._acquire()
                 if (run.path / CONFIG).exists():
-                    raise EngramError(_taken(run, tomllib.loads(text.decode())))
+                    raise EngramError(_why_taken(run, tomllib.loads(text.decode())))
                 replace_file(run.path / CONFIG, text)
         except EngramError:
             run.close()
@@ -80,7 +80,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | Path, *, lock: bool = True) -> "RunDirectory":
-        """Open the directory of an existing run: locked to resume it, or with `lock=False` to read from it."""
+        """Open the directory of an existing run: locked for resuming, or with `lock=False` for reading only."""
         run = cls(Path(path))
         if CONFIG not in _names(run.path):
             state = f"has no {CONFIG}" if run.path.exists() else "does not exist"
@@ -97,7 +97,7 @@ class RunDirectory:
 
     @property
     def metrics_file(self) -> Path:
-        """One JSON object per row of metrics."""
+        """File with one JSON object per row of metrics."""
         return self.path / "metrics.jsonl"
 
     @property
@@ -111,11 +111,11 @@ class RunDirectory:
 
     @property
     def population_file(self) -> Path:
-        """One JSON object per event of population-based training."""
+        """File with one JSON object per event of population-based training."""
         return self.path / "population.jsonl"
 
     def config(self) -> dict[str, Any]:
-        """The configuration as saved: without None values, with lists for tuples."""
+        """Read the configuration as saved: without None values, with lists instead of tuples."""
         file = self.path / CONFIG
         values = read_toml(file, f"cannot read {file}", f"{file} is damaged")
         with user_errors(str(file)):
@@ -123,7 +123,7 @@ class RunDirectory:
         return values
 
     def rewrite_config(self, config: dict[str, Any]) -> None:
-        """Replace the configuration, such as when a resumed run is extended."""
+        """Replace the configuration, for example when a resumed run is extended."""
         with _writing(self.path):
             replace_file(self.path / CONFIG, as_toml(config))
 
@@ -155,7 +155,7 @@ class RunDirectory:
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # perhaps for a moment only: `in_use` in another process
+            except BlockingIOError:  # perhaps only for a moment, by `in_use` in another process
                 time.sleep(GLANCE_SECONDS)
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as problem:
@@ -169,7 +169,7 @@ class RunDirectory:
             if problem.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                 os.close(lock)
                 raise
-            warnings.warn(f"{self.path}: no file locks here, so a second run is not prevented", stacklevel=3)
+            warnings.warn(f"{self.path}: its file system has no locks, so a second run is not prevented", stacklevel=3)
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         self._lock = lock
@@ -183,18 +183,18 @@ def refuse_unusable(path: str | None, config: dict[str, Any]) -> None:
     _refuse_foreign(run.path)
     if CONFIG in _names(run.path):
         with RunDirectory.open(run.path):
-            raise EngramError(_taken(run, tomllib.loads(as_toml(config).decode())))
+            raise EngramError(_why_taken(run, tomllib.loads(as_toml(config).decode())))
     as_toml(config)
 
 
 def resume_command(run: Path | str) -> str:
-    """The command that continues a run, quoted for a shell in which this Python environment need not be activated."""
+    """Command that continues a run, quoted for a shell, with or without this Python environment activated."""
     return f"{shell_command('rl-train')} --resume {shlex.quote(str(run))}"
 
 
-def _taken(run: RunDirectory, config: dict[str, Any]) -> str:
-    """The reason that a new run cannot use the directory of an old one."""
-    changes = [each for each in differences(run.config(), config, whole=False) if each[0] != "run_dir"]
+def _why_taken(run: RunDirectory, config: dict[str, Any]) -> str:
+    """Explain why a new run cannot use an old run's directory."""
+    changes = [change for change in differences(run.config(), config, whole=False) if change[0] != "run_dir"]
     if not changes:
         return f"{run.path} contains this run; to continue it: {resume_command(run.path)}"
     texts = [["unset" if value is None else repr(value) for value in pair] for _, *pair in changes]
@@ -211,7 +211,7 @@ def _writing(path: Path) -> AbstractContextManager[None]:
 
 
 def _names(path: Path) -> list[str]:
-    """Names in a directory, sorted; none if it does not exist. Raises EngramError if it cannot be read."""
+    """List the names in a directory, sorted; none if it does not exist. Raises EngramError if it cannot be read."""
     with file_errors(f"cannot use {path} as a run directory"), user_errors(f"cannot use {path} as a run directory"):
         try:
             return sorted(os.listdir(path))
@@ -223,14 +223,14 @@ def _refuse_foreign(path: Path) -> None:
     """Raise EngramError if a directory contains files but no run; files of a failed start are ignored."""
     names = [name for name in _names(path) if name != LOCK and not name.startswith(f".{CONFIG}")]
     if names and CONFIG not in names:
-        raise EngramError(f"{path} is not empty and contains no run ({names[0]!r} is there); choose another --run-dir")
+        raise EngramError(f"{path} is not empty and contains no run (but {names[0]!r}); choose another --run-dir")
 
 
 def new_path(name: str) -> Path:
     """Create `runs/<name>-<date>-<time>`, numbered if that exists; characters not allowed in a file name become '-'."""
     stem = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
     base = Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
-    endings = chain([""], (f"-{number}" for number in count(2)))
+    endings = chain([""], (f"-{i}" for i in count(2)))
     while True:
         path = base.with_name(base.name + next(endings))
         with _writing(path), suppress(FileExistsError):
@@ -240,7 +240,7 @@ def new_path(name: str) -> Path:
 
 @contextmanager
 def reserved(path: str | None, name: str) -> Generator[Path]:
-    """The directory in which another process creates a run: `path`, or a `new_path`, removed if it remains empty."""
+    """Reserve the directory of another process's run: `path`, or a `new_path`, which is removed if it stays empty."""
     run = Path(path) if path else new_path(name)
     try:
         yield run
@@ -251,7 +251,7 @@ def reserved(path: str | None, name: str) -> Generator[Path]:
 
 
 def read_toml(file: Path, unreadable: str, wrong: str) -> dict[str, Any]:
-    """The tables of a TOML file. Raises an EngramError whose message begins with `unreadable` or `wrong`."""
+    """Read the tables of a TOML file. Raises EngramError with a message that begins with `unreadable` or `wrong`."""
     with file_errors(unreadable), user_errors(wrong):
         try:
             values = tomllib.loads(file.read_text("utf-8"))
@@ -262,16 +262,16 @@ def read_toml(file: Path, unreadable: str, wrong: str) -> dict[str, Any]:
 
 
 def as_toml(config: dict[str, Any]) -> bytes:
-    """A configuration as TOML text. Raises EngramError for values that TOML cannot represent."""
+    """Convert a configuration to TOML text. Raises EngramError for values that TOML cannot represent."""
     return tomli_w.dumps(_plain(config, "")).encode()
 
 
 def _plain(value: Any, name: str) -> Any:
     if isinstance(value, dict):
-        items = ((str(key), each) for key, each in value.items() if each is not None)
-        return {key: _plain(each, f"{name}.{key}" if name else key) for key, each in items}
+        items = ((str(key), x) for key, x in value.items() if x is not None)
+        return {key: _plain(x, f"{name}.{key}" if name else key) for key, x in items}
     if isinstance(value, list | tuple):
-        return [_plain(each, name) for each in value]
+        return [_plain(x, name) for x in value]
     if isinstance(value, bool | int | float | str | Path):
         return str(value) if isinstance(value, Path) else value
     raise EngramError(

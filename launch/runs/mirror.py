@@ -2,10 +2,10 @@
 
     URL/config.toml
     URL/metrics.jsonl           rows of metrics at the start of the last copy
-    URL/population.jsonl        of a population: its log, likewise
+    URL/population.jsonl        the log of a population, likewise
     URL/checkpoints/step-*/     as in the run directory; SHA256SUMS is written last
 
-A separate thread copies a checkpoint when it is finished on the local disk: training does not wait for a
+A separate thread copies a checkpoint once it is complete on the local disk: training does not wait for the
 network. An interrupted copy has no SHA256SUMS and does not count as a checkpoint. An error causes a warning: the
 local checkpoint remains, and the next one is copied.
 """
@@ -32,11 +32,11 @@ LAST_WAIT = 60.0  # Seconds that the end of a run waits for its last checkpoint 
 
 
 class Mirror:
-    """Copies checkpoints to a URL, one at a time; of several waiting ones only the newest.
+    """Copying of checkpoints to a URL, one at a time; of several waiting ones, only the newest is copied.
 
     Args:
         extra_files: files of the run to copy with every checkpoint, if they exist.
-        keep: number of newest checkpoints to keep there, in addition to those in the run directory.
+        keep: number of newest checkpoints to keep at the URL, in addition to those in the run directory.
     """
 
     def __init__(self, url: str, extra_files: Sequence[Path], keep: int, warn: Callable[[str], None]) -> None:
@@ -50,7 +50,7 @@ class Mirror:
         self._thread.start()
 
     def push(self, path: Path) -> None:
-        """Copy the checkpoint at `path` after the previous one."""
+        """Schedule a copy of the checkpoint at `path`, after the current copy."""
         with self._changed:
             self._waiting = path
             self._changed.notify()
@@ -119,7 +119,7 @@ def holds_run(url: str) -> bool:
 
 def fetch(url: str, target: str | None) -> Path:
     """Make a run directory from the run at `url`, ready to resume: the configuration, the newest intact checkpoint, the
-    best one that it names, its metrics, and of a population its log.
+    best checkpoint that it names, the metrics, and a population's log.
 
     Args:
         target: the run directory to create; None creates one under `runs`.
@@ -142,7 +142,7 @@ def fetch(url: str, target: str | None) -> Path:
     refuse(run.exists() and any(run.iterdir()), f"{run} is not empty; to continue the run there: {resume_command(run)}")
     directory = RunDirectory(run)
 
-    def fetched(name: str) -> bool:
+    def fetch_checkpoint(name: str) -> bool:
         path = directory.checkpoints / name
         try:
             for file in checkpoints.FILES:
@@ -154,13 +154,13 @@ def fetch(url: str, target: str | None) -> Path:
             return False
         return True
 
-    newest = next(filter(fetched, reversed(names)), "")
+    newest = next(filter(fetch_checkpoint, reversed(names)), "")
     refuse(not newest, f"{redacted(url)} has no intact checkpoint to resume from")
     with contextlib.suppress(checkpoints.CheckpointError):  # resuming reports the damage
         best = saved.read(directory.checkpoints / newest)["best"]
         name = best and checkpoints.path_of(directory.checkpoints, best.step).name
         if name in names and name != newest:
-            fetched(name)
+            fetch_checkpoint(name)
     for log in (directory.metrics_file, directory.population_file):
         if files.exists(f"{root}/{log.name}"):
             _get(files, f"{root}/{log.name}", log)
@@ -181,13 +181,13 @@ def _refuse_link(files: Any, source: str) -> None:
 
 
 def _open(url: str) -> tuple[Any, str]:
-    """The file system of a URL and the path in it. Raises EngramError for an unsupported kind of URL."""
+    """Return the file system of a URL and the path in it. Raises EngramError for an unsupported kind of URL."""
     with store_errors(f"cannot use {redacted(url)}", url):
         return open_store(url)
 
 
 def _steps(files: Any, root: str) -> list[str]:
-    """Names of the checkpoints in a folder, oldest first, complete or not."""
+    """List the names of checkpoints in a folder, oldest first, complete or not."""
     return sorted(
         name
         for entry in files.glob(f"{root}/checkpoints/step-*")

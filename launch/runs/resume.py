@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def resumed_by_words(directory: RunDirectory, arguments: Sequence[str]) -> RunConfig:
-    """`resumed_config` for the arguments of `rl-train --resume`."""
+    """Apply `resumed_config` to the arguments of `rl-train --resume`."""
     without_effect = [flag for flag in NO_EFFECT if value_of(flag, arguments) is not None]
     return resumed_config(directory, lambda base: parse_run(arguments, base=base), without_effect)
 
@@ -32,11 +32,11 @@ def resumed_by_words(directory: RunDirectory, arguments: Sequence[str]) -> RunCo
 def resumed_config(
     directory: RunDirectory, change: Callable[[RunConfig], RunConfig], no_effect: Sequence[str] = ()
 ) -> RunConfig:
-    """A run's configuration with the settings that may change on resuming it.
+    """Return a run's configuration, changed in settings that may change on resuming.
 
     Args:
         change: applies the user's settings to a configuration.
-        no_effect: names among them that apply to a new run only.
+        no_effect: names of these settings that apply to a new run only.
     """
     for name in no_effect:
         raise EngramError(
@@ -60,14 +60,14 @@ def resumed_config(
 
 
 def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] | None:
-    """The state in the newest intact checkpoint of this run; None if the run has not written any. Warnings name the
-    skipped ones. Raises EngramError if all checkpoints are skipped."""
+    """Read the state in the newest intact checkpoint of this run; None if the run has not written any. Warnings name
+    skipped checkpoints. Raises EngramError if all of them are skipped."""
     for path, state in saved.readable(directory.checkpoints):
         if why := _foreign(state, config):
             _log.warning("skipped a foreign checkpoint: %s %s", path, why)
             continue
         if (best := state["best"]) and not checkpoints.is_intact(checkpoints.path_of(directory.checkpoints, best.step)):
-            state["best"] = None  # it was not copied or is damaged: a remaining one has to be the best
+            state["best"] = None  # not copied, or damaged: another one has to be the best
         return state
     refuse(
         checkpoints.any_in(directory.checkpoints),
@@ -100,7 +100,7 @@ def refuse_unfit(
 
 
 def drop_code(state: dict[str, Any]) -> bool:
-    """Remove actors with pickled environments, which are code, from a state; returns whether there were any."""
+    """Remove actors with pickled environments, which are code, from a state; return whether there were any."""
     batches = [actor["batch"] for actors in state.get("actors", ()) for actor in actors.values()]
     pickled = any("pickled" in part for batch in batches for part in batch.get("parts", [batch]))  # of a mixture
     if pickled:
@@ -117,7 +117,7 @@ def is_own(path: Path, config: RunConfig) -> bool:
 
 
 def _foreign(state: dict[str, Any], config: RunConfig) -> str:
-    """The reason that a state does not belong to this run; empty if it does. Old checkpoints lack the settings to
+    """Explain why a state does not belong to this run; empty if it does. Old checkpoints lack the settings to
     compare."""
     if "config" not in state:
         return ""

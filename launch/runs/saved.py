@@ -1,4 +1,4 @@
-"""The state in a run's checkpoints, checked; its members' weights, and the metrics of the best checkpoint."""
+"""Checked states from a run's checkpoints: the members' weights, and the metrics of the best checkpoint."""
 
 import logging
 import math
@@ -22,38 +22,38 @@ class Best(NamedTuple):
 
     mean: float  # Mean return of the episodes
     step: int  # Step of the checkpoint, in steps of all members
-    member: int  # The member of the population that played them
+    member: int  # The member of the population that played the episodes
     episodes: int
     error: float | None  # Standard error of the mean of training episodes; None for evaluation episodes
     version: int | None = None  # Version of the evaluated weights; None for training episodes
 
     def gives_way_to(self, mean: float, error: float | None) -> bool:
         """Whether a checkpoint with another mean and standard error is better."""
-        # Means of training and of evaluation episodes cannot be compared: the current kind wins.
+        # Means of training and evaluation episodes cannot be compared: the kind of the new mean wins.
         return not math.isfinite(self.mean) or mean >= self.mean or (self.error is None) != (error is None)
 
     def __str__(self) -> str:
-        """The metrics as text."""
+        """Describe the metrics."""
         if self.error is None:
             return f"mean return {self.mean:.3f} of {self.episodes:,} evaluation episodes"
         return f"mean return {self.mean:.3f} +- {1.96 * self.error:.3f} of the last {self.episodes:,} training episodes"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The state in a checkpoint; `best` is a Best or None. Raises CheckpointError if the checkpoint is damaged or is
-    not the state of a run."""
+    """Read the state in a checkpoint; `best` is a Best or None. Raises CheckpointError if the checkpoint is damaged
+    or not from a run."""
     state = checkpoints.load(path)
     try:
         state["best"] = state["best"] and Best(*state["best"])
         refuse_inside(state.get("config", {}), path.absolute().parent.parent)
         _check(state)
     except (TypeError, ValueError, LookupError, AttributeError) as problem:
-        raise CheckpointError(f"{path}: has no state of a run ({type(problem).__name__}: {problem})") from problem
+        raise CheckpointError(f"{path}: contains no state of a run ({type(problem).__name__}: {problem})") from problem
     return state
 
 
 def readable(directory: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Checkpoints and their states, newest first; a warning names the unusable ones."""
+    """Yield checkpoints and their states, newest first; warnings name unusable checkpoints."""
     for path in checkpoints.intact(directory):
         try:
             yield path, read(path)
@@ -80,7 +80,7 @@ class Trainee(NamedTuple):
 
 
 def trainees_of(saved: dict[str, Any]) -> list[Trainee]:
-    """The members in a state from `saved.read`; a run without a population has one."""
+    """List the members in a state from `saved.read`; a run without a population has one member."""
     trainees: list[Trainee] = []
     for member in saved["members"]:
         returns = [episode[0] for episode in member["accumulator"]["window"] if math.isfinite(episode[0])]
@@ -89,13 +89,13 @@ def trainees_of(saved: dict[str, Any]) -> list[Trainee]:
 
 
 def best_member(trainees: list[Trainee]) -> int:
-    """Member with the highest score (the first if tied); member 0 if no member has a score."""
-    scored = [(trainee.score, -number) for number, trainee in enumerate(trainees) if trainee.score is not None]
+    """Find the member with the highest score (the first if tied); member 0 if no member has a score."""
+    scored = [(trainee.score, -member) for member, trainee in enumerate(trainees) if trainee.score is not None]
     return -max(scored)[1] if scored else 0
 
 
 def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[int]:
-    """The selected members: all, the best (-1), or one by its number. Raises EngramError."""
+    """List the selected members: all, the best (-1), or one by its index. Raises EngramError."""
     refuse(len(trainees) == 1 and (every or member >= 0), "this run has no population, so it has no members")
     refuse(member >= len(trainees), f"member is {member}; allowed: 0..{len(trainees) - 1}, or -1 for the best")
     if every:
@@ -105,28 +105,28 @@ def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[in
 
 def take_weights(network: nn.Module, weights: dict[str, Any], path: Path) -> None:
     """Load the weights of `--start-from` at `path` into a network. Raises EngramError if they do not fit. The
-    prediction head, which acting does not use, keeps its initial weights unless both have the same one."""
-    own = network.state_dict()
-    predicting = [name for name in {**weights, **own} if name.startswith("prediction.")]
-    if any(_shape(weights, name) != _shape(own, name) for name in predicting):
+    prediction head, which acting does not use, keeps its initial weights if the shapes of the heads differ."""
+    initial = network.state_dict()
+    predicting = [name for name in {**weights, **initial} if name.startswith("prediction.")]
+    if any(_shape(weights, name) != _shape(initial, name) for name in predicting):
         weights = {name: x for name, x in weights.items() if name not in predicting}
-        weights |= {name: x for name, x in own.items() if name in predicting}
+        weights |= {name: x for name, x in initial.items() if name in predicting}
     if different := difference(network, weights):
-        raise EngramError(f"--start-from {path}: its network is different, {different}")
+        raise EngramError(f"--start-from {path}: its network differs: {different}")
     network.load_state_dict(weights)
 
 
 def difference(network: nn.Module, weights: dict[str, Any]) -> str:
-    """Number of tensors whose shapes differ between `weights` and `network`, and the first; empty if none differs."""
-    own, weights = network.state_dict(), dict(weights)
+    """Describe how many tensors differ in shape between `weights` and `network`, with an example; empty if none."""
+    ours, weights = network.state_dict(), dict(weights)
     RescaledHead.upgrade(weights, "value.")
-    wrong = [name for name in {**weights, **own} if _shape(weights, name) != _shape(own, name)]
+    wrong = [name for name in {**weights, **ours} if _shape(weights, name) != _shape(ours, name)]
     if not wrong:
         return ""
     name = wrong[0]
     return (
         f"{len(wrong)} tensors differ, such as {name}: {_shape(weights, name)} in the checkpoint, "
-        f"{_shape(own, name)} here"
+        f"{_shape(ours, name)} here"
     )
 
 

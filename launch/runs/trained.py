@@ -1,4 +1,4 @@
-"""A trained agent from its run directory, and environments with levels that training did not use."""
+"""Trained agents from run directories, and environments with levels that training did not use."""
 
 import logging
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ from .saved import Trainee, best_member, chosen_members, take_weights, trainees_
 
 _log = logging.getLogger(__name__)
 
-EVALUATION = 0xE7A1  # Key of the random streams of evaluations; no training run shares them, with any seed
+EVALUATION = 0xE7A1  # Key of the random streams of evaluations, which no training run with any seed uses
 
 EVALUATED_TOGETHER = 128  # Environments of an evaluation; more do not make inference faster
 
@@ -40,7 +40,7 @@ class AgentChoice(Settings):
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run directory, zoo:NAME for an agent included in engram, or folder or URL of a card."""
     checkpoint: str = "latest"
-    """Checkpoint: latest, best (highest mean return in training) or its step."""
+    """Checkpoint: latest, best (highest mean return in training) or a step."""
     member: int = setting(-1, (-1, None))
     """Member of a population; -1 is the one with the highest mean return in training."""
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -70,15 +70,15 @@ class Trained(NamedTuple):
         return self.trainees[chosen_members(self.trainees, member, False)[0]].weights
 
     def factory(self, env_args: dict[str, Any]) -> ActorFactory:
-        """The environments of training, with these parameters changed."""
+        """Return the factory of the training environments, with these parameters changed."""
         return replace(self.config.factory(), imitate="", env_args=self.config.env_args | env_args)
 
 
 def open_run(path: str, checkpoint: str) -> Trained:
-    """The run at `path` and the checkpoint selected by `--checkpoint`, `zoo:NAME`, or the folder or URL of a card.
-    Raises EngramError."""
+    """Open the run at `path` (or `zoo:NAME`, or the folder or URL of a card) and the checkpoint selected by
+    `--checkpoint`. Raises EngramError."""
     if path.startswith(zoo.PREFIX) or is_card(path):
-        refuse(checkpoint != "latest", f"checkpoint is {checkpoint!r}; allowed for {path}, which has one: latest")
+        refuse(checkpoint != "latest", f"checkpoint is {checkpoint!r}; allowed for {path}, which has only one: latest")
         return _open_card(path)
     run = RunDirectory.open(path, lock=False)
     config = run_config(run)
@@ -91,19 +91,19 @@ def is_card(path: str) -> bool:
     return is_url(path) or (Path(path) / zoo.FACTS).is_file()
 
 
-def _open_card(place: str) -> Trained:
-    """The agent `zoo:NAME`, or one written by `rl-eval --card`, from its folder or URL."""
-    with store_errors(f"{redacted(place)} contains no readable agent", place):
-        if place.startswith(zoo.PREFIX):
-            card = zoo.load(place.removeprefix(zoo.PREFIX))
+def _open_card(location: str) -> Trained:
+    """Open the agent `zoo:NAME`, or an agent written by `rl-eval --card`, from its folder or URL."""
+    with store_errors(f"{redacted(location)} contains no readable agent", location):
+        if location.startswith(zoo.PREFIX):
+            card = zoo.load(location.removeprefix(zoo.PREFIX))
         else:
-            files, root = open_store(place)
+            files, root = open_store(location)
             card = zoo.read(Path(Path(root).name), lambda name: files.cat_file(f"{root}/{name}"))
         return Trained(from_dict(RunConfig, card.config), card.folder, [Trainee(card.weights, None)])
 
 
 def imitated(path: str) -> str:
-    """The player that a run imitates, directly or through the run that it started from; "" for none."""
+    """Find the player that a run imitates, directly or through the run that it started from; "" for none."""
     try:
         config = open_run(path, "latest").config
     except EngramError:
@@ -112,11 +112,11 @@ def imitated(path: str) -> str:
 
 
 def start_from(run: str, agents: Iterable[Agent]) -> None:
-    """`--start-from RUN`: load the weights of the best member in a run's best checkpoint, or its newest one if none is
-    best, into agents.
+    """Load weights for `--start-from RUN` into agents: those of the best member in the run's best checkpoint, or in its
+    newest checkpoint if there is no best one.
 
-    Optimizers, counters and schedules are reset. Raises EngramError if there is no such run, or its network has other
-    parameters.
+    Optimizers, counters and schedules are reset. Raises EngramError if there is no such run, or its network
+    differs.
     """
     refuse(not run, "--start-from is ''; allowed: a run directory, zoo:NAME, or the folder or URL of a card")
     with user_errors("" if run.startswith(zoo.PREFIX) or is_card(run) else "--start-from"):
@@ -127,66 +127,66 @@ def start_from(run: str, agents: Iterable[Agent]) -> None:
 
 
 def run_config(run: RunDirectory) -> RunConfig:
-    """The configuration of a run. Raises EngramError for a setting unknown to this version of engram."""
+    """Read the configuration of a run. Raises EngramError for a setting unknown to this version of engram."""
     values = run.config()
-    refuse("task" in values and "env" not in values, f"{run.path} is a run of rl-probe; expected: one of rl-train")
+    refuse("task" in values and "env" not in values, f"{run.path} is a run of rl-probe; expected: a run of rl-train")
     with user_errors(str(run.path / CONFIG)):
         return recorded_config(values)
 
 
 def recorded_config(values: dict[str, Any]) -> RunConfig:
-    """The configuration that a run or a checkpoint recorded. One without a precision was trained in float32."""
+    """Configuration recorded in a run or checkpoint; without a precision, it was trained in float32."""
     return from_dict(RunConfig, values | {"learner": {"precision": "float32"} | values.get("learner", {})})
 
 
 def fixed_differences(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, Any]]:
-    """Differences between two configurations (setting, old, new) that are not allowed within one run."""
+    """Find differences between two configurations (setting, old, new) that are not allowed within one run."""
     # Settings added to an algorithm after a run was saved have their defaults.
-    old, new = (replace(each, learner=each.learner.resolved()) for each in (old, new))
-    return [each for each in differences(old, new) if each[0] not in RESUMABLE]
+    old, new = (replace(config, learner=config.learner.resolved()) for config in (old, new))
+    return [change for change in differences(old, new) if change[0] not in RESUMABLE]
 
 
 def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]]:
-    """The checkpoint selected by `--checkpoint` and its state; "latest" and "best" skip damaged ones."""
-    there = ", ".join(sorted(path.name for path in run.checkpoints.glob("step-*"))) or "none"
-    if (number := which.removeprefix("step-")).isdecimal():
-        path = checkpoints.path_of(run.checkpoints, int(number))
-        refuse(not path.is_dir(), f"{run.path} has no checkpoint of step {int(number)}; there are: {there}")
+    """Find the checkpoint selected by `--checkpoint`, with its state; "latest" and "best" skip damaged ones."""
+    available = ", ".join(sorted(path.name for path in run.checkpoints.glob("step-*"))) or "none"
+    if (step := which.removeprefix("step-")).isdecimal():
+        path = checkpoints.path_of(run.checkpoints, int(step))
+        refuse(not path.is_dir(), f"{run.path} has no checkpoint of step {int(step)}; available: {available}")
         return path, saved.read(path)
-    refuse(which not in ("latest", "best"), f"checkpoint is {which!r}; allowed: latest, best, or a step: {there}")
+    refuse(which not in ("latest", "best"), f"checkpoint is {which!r}; allowed: latest, best, or a step: {available}")
     path, unreadable = None, set[Path]()
     for path, state in saved.readable(run.checkpoints):
         if which == "latest":
             return path, state
         best = checkpoints.path_of(run.checkpoints, state["best"].step) if state["best"] else None
-        if best is not None and best not in unreadable:  # otherwise an earlier checkpoint may name another
+        if best is not None and best not in unreadable:  # otherwise an earlier checkpoint may name another best one
             try:
                 return best, saved.read(best)
             except checkpoints.CheckpointError as problem:
                 _log.warning("skipped the best checkpoint: %s", problem)
                 unreadable.add(best)
-    refuse(path is None, f"{run.path} has no intact checkpoint; there are: {there}")
-    problem = f"{run.path} has no best checkpoint yet, too few episodes have ended; --checkpoint latest works"
+    refuse(path is None, f"{run.path} has no intact checkpoint; available: {available}")
+    problem = f"{run.path} has no best checkpoint yet, since too few episodes have ended; use --checkpoint latest"
     if unreadable:
-        problem = f"{min(unreadable)}, the best checkpoint, cannot be read; --checkpoint latest works"
+        problem = f"{min(unreadable)}, the best checkpoint, cannot be read; use --checkpoint latest"
     raise EngramError(problem)
 
 
 def evaluation_seed(seed: int) -> int:
-    """The seed of the environments and actions of evaluations with `--seed`."""
+    """Seed of environments and actions in evaluations with `--seed`."""
     return int(np.random.SeedSequence(seed, spawn_key=(EVALUATION,)).generate_state(1, np.uint64)[0])
 
 
 def evaluation_factory(trained: RunConfig, env_args: dict[str, Any]) -> ActorFactory:
-    """Environments of an evaluation: those of training with `evaluation_args` of the environment, then `env_args`.
-    Raises EngramError if the environment cannot be made."""
+    """Return the factory of evaluation environments: training's, with the environment's `evaluation_args`, then
+    `env_args`. Raises EngramError if the environment cannot be made."""
     factory = trained.factory()
     changed = dict(getattr(_one_environment(factory), "evaluation_args", {}))
     return replace(factory, imitate="", env_args=trained.env_args | changed | env_args)
 
 
 def levels_line(trained: RunConfig, factory: ActorFactory, seed: int) -> str:
-    """Line on the levels of an evaluation that also occur in training. Raises EngramError."""
+    """Describe in one line which levels of an evaluation also occur in training. Raises EngramError."""
     played, training_levels = (
         getattr(_one_environment(f), "level_set", set[bytes])() for f in (factory, trained.factory())
     )
@@ -203,14 +203,14 @@ def levels_line(trained: RunConfig, factory: ActorFactory, seed: int) -> str:
 
 
 def evaluation_envs(factory: ActorFactory, episodes: int) -> int:
-    """Environments for an evaluation of `episodes` episodes; one per level if each environment keeps its level. Raises
-    EngramError if the environment cannot be made."""
+    """Number of environments for an evaluation of `episodes` episodes; one per level if each environment keeps its
+    level. Raises EngramError if the environment cannot be made."""
     batch = _one_environment(factory)
     return min(episodes, max(EVALUATED_TOGETHER, getattr(batch, "fixed_levels", 0)))
 
 
 def _one_environment(factory: ActorFactory) -> Any:
-    """A batch of one environment, closed already, for its attributes. Raises EngramError if it cannot be made."""
+    """Make and close a batch of one environment, for its attributes. Raises EngramError if it cannot be made."""
     with user_errors():
         batch = factory.make_batch(num_envs=1)
     batch.close()
@@ -227,8 +227,8 @@ def make_actor(
     unroll_length: int,
     first_index: int = 0,
 ) -> Actor:
-    """An actor with these weights on separate levels; the caller closes it. Raises EngramError if the weights do not
-    fit the environment."""
+    """Make an actor with these weights on separate levels; the caller closes it. Raises EngramError if the weights do
+    not fit the environment."""
     with ExitStack() as files:
         with user_errors():
             batch: Any = factory.make_batch(first_index, num_envs)
@@ -250,8 +250,8 @@ def make_actor(
 def actor_in_training(
     factory: ActorFactory, agent: Agent, seed: int, *, num_envs: int = 1, unroll_length: int = 1
 ) -> Actor:
-    """An actor on the CPU with the current weights of an agent in training, without effect on training's random
+    """Make an actor on the CPU with the current weights of an agent in training, without affecting training's random
     numbers; other arguments as in `make_actor`."""
     weights = {name: value.cpu() for name, value in agent.state_dict().items()}
-    with torch.random.fork_rng(devices=[]):  # a new agent samples initial weights, which are replaced at once
+    with torch.random.fork_rng(devices=[]):  # a new agent samples initial weights, which are then replaced
         return make_actor(factory, weights, seed=seed, greedy=False, num_envs=num_envs, unroll_length=unroll_length)

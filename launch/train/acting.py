@@ -24,7 +24,7 @@ from ..runs.directory import resume_command
 from .trainer import Trainer
 from .watchdog import FAILED, Start, Watchdog, hanging_call
 
-LOOK_SECONDS = 0.1  # Seconds between checks for a stop while actors are started
+LOOK_SECONDS = 0.1  # Seconds between checks for a stop while actors start
 CLOSE_SECONDS = 15.0  # Seconds for the actors to close their environments and end
 ACTOR_NICENESS = 10  # Niceness of actors: the learner, for which the run waits, has priority on a shared core
 
@@ -34,7 +34,7 @@ class Acting:
 
     def __init__(self, config: RunConfig, factory: ActorFactory, stop: StopFlag) -> None:
         self.config, self._factory, self._stop = config, factory, stop
-        self.exit_code = 1  # Exit code of the process if Ray cannot be stopped and the process has to end at once
+        self.exit_code = 1  # Exit code of the process if Ray cannot be stopped and the process has to end immediately
         self._pool: ActorPool | None = None
         self._report: Callable[[str], None] = print
         self._starting: threading.Thread | None = None
@@ -45,10 +45,10 @@ class Acting:
         return self
 
     def begin(self, report: Callable[[str], None]) -> None:
-        """Start Ray and its actors concurrently with the caller; `start` makes actors in this process.
+        """Start Ray and its actors in a thread; without Ray, `start` makes the actors in this process.
 
-        Starting Ray is mostly waiting, and outside the main thread it installs no signal handlers. The
-        thread lives as long as they do: Linux can end a process with the thread that started it (PR_SET_PDEATHSIG).
+        Starting Ray is mostly waiting, and outside the main thread it installs no signal handlers. The thread
+        lives as long as Ray: Linux can end a process with the thread that started it (PR_SET_PDEATHSIG).
         """
         self._report = report
         if not self.config.in_process:
@@ -56,13 +56,13 @@ class Acting:
             self._starting.start()
 
     def start(self) -> ActorPool:
-        """The actors, as soon as they are started. Raises StoppedError if a stop is requested before."""
+        """Return the actors once they have started. Raises StoppedError if a stop is requested first."""
         if self._starting is None:
             self._make_pool()
         while not self._made.wait(LOOK_SECONDS):
             if self._stop.reason:
                 raise StoppedError
-        self._stop.renew()  # Ray has installed its own handlers, below Python's
+        self._stop.renew()  # Ray has installed handlers of its own below Python's
         if self._problem:
             raise self._problem
         if self._stop.reason or self._pool is None:
@@ -82,7 +82,7 @@ class Acting:
 
     @contextlib.contextmanager
     def watch(self, trainer: Trainer, run: Path) -> Generator[None]:
-        """Watch over the training loop."""
+        """Run a watchdog during the training loop."""
         died: Callable[[], str] = str
         if not self.config.in_process:
             from ...actors.remote.wire import dead_part as died
@@ -93,7 +93,7 @@ class Acting:
                 trainer.save()
             if trainer.mirror:
                 trainer.mirror.close()
-            _say_end(self.config.env, reason, code, f"after {trainer.steps:,} steps")
+            _print_end(self.config.env, reason, code, f"after {trainer.steps:,} steps")
             print(f"rl-train: continue with: {resume_command(run)}", file=sys.stderr, flush=True)
             _leave(self.config, code)
 
@@ -111,7 +111,7 @@ class Acting:
                 leave_at_once(self.exit_code)  # rather than wait for actors that are no longer needed
             self._made.wait()
         if self._pool is not None:
-            # An environment may hang in `close`, too.
+            # An environment may also hang in `close`.
             impatient = threading.Timer(CLOSE_SECONDS, lambda: _leave(self.config, self.exit_code))
             impatient.daemon = True
             impatient.start()
@@ -120,7 +120,7 @@ class Acting:
             except Exception as problem:
                 if kind is None:
                     raise
-                print(f"rl-train: the actors did not stop: {problem}", file=sys.stderr)  # the first error counts
+                print(f"rl-train: the actors did not stop: {problem}", file=sys.stderr)  # the first error is raised
             finally:
                 impatient.cancel()
                 impatient.join()
@@ -135,23 +135,23 @@ class Acting:
 
 
 def watch_start(config: RunConfig, stop: StopFlag) -> Watchdog:
-    """Watch over the phase before training, during a `with` statement: environments are created and reset."""
+    """Return a watchdog for the phase before training, in which environments are created and reset."""
 
     def leave(reason: str, code: int) -> None:
-        _say_end(config.env, reason, code, "before training began")
+        _print_end(config.env, reason, code, "before training began")
         _leave(config, code)
 
     return Watchdog(Start(), 60 * config.stall_timeout, str, leave, StopFlag.SIGNALS, lambda: stop.reason)
 
 
-def _say_end(env: str, reason: str, code: int, when: str) -> None:
+def _print_end(env: str, reason: str, code: int, when: str) -> None:
     print(f"rl-train: {'ended' if code else 'stopped'} ({reason}) {when}", file=sys.stderr)
     if where := hanging_call(env):
         print(f"rl-train: {where}", file=sys.stderr, flush=True)
 
 
 def _leave(config: RunConfig, code: int) -> NoReturn:
-    """End this process at once, with the processes that its environments have started."""
+    """End this process immediately, with the processes that its environments have started."""
     if config.in_process:  # with Ray, the orphan cleanup ends the remaining processes
         end_children()
     leave_at_once(code)
@@ -162,7 +162,7 @@ class StoppedError(Exception):
 
 
 def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], None]) -> ActorPool:
-    """The actors: in this process with --local, else in Ray processes."""
+    """Create the actors: in this process with --local or --act-on, otherwise in Ray processes."""
     setting = config.pbt.together
     together = config.population > 0 and (setting == "on" or (setting == "auto" and config.act_on == "cuda"))
     if config.local:
@@ -188,20 +188,20 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
     device = find_device(config.device, config.num_learners)
     learners = 0 if config.num_learners == 1 or device.type == "cpu" else config.num_learners
     require_gpus(waited_for, config.actor_gpus, min(learners, 1) if config.ray_address else learners)
-    own = ray_pool(config, factory, config.shares[0], report)
+    pool = ray_pool(config, factory, config.shares[0], report)
     if config.num_learners == 1 or config.population:
-        return own
+        return pool
     from ...learners.remote.team import Team
 
     def pool_of(share: Share, step: int) -> Callable[[Callable[[str], None]], ActorPool]:
         return partial(ray_pool, config, replace(factory, resumed_at=step or factory.resumed_at), share)
 
     learner = partial(make_learner, config, factory, device)
-    return Team(own, config.shares, learner, pool_of, config.synchronous, report, device)
+    return Team(pool, config.shares, learner, pool_of, config.synchronous, report, device)
 
 
 def ray_pool(config: RunConfig, factory: ActorFactory, share: Share, report: Callable[[str], None]) -> ActorPool:
-    """The Ray processes of one learner's actors."""
+    """Create the Ray processes of one learner's actors."""
     from ...actors.remote.pool import RayPool  # Ray takes a second to import; --local does not need it
     from ...actors.remote.slot import RequestWindow
 
@@ -222,7 +222,7 @@ def ray_pool(config: RunConfig, factory: ActorFactory, share: Share, report: Cal
 
 
 def make_learner(config: RunConfig, factory: ActorFactory, device: torch.device) -> Learner:
-    """The learner of another process, whose weights are replaced; Ray shows it only the GPU that it has claimed."""
+    """Create the learner of another process, whose weights are set later; Ray shows it only the GPU it has claimed."""
     with contextlib.closing(factory.make_batch(num_envs=1)) as batch:
         return Learner(factory.make_agent(batch).to(device.type), config.learner, config.total_steps)
 
@@ -234,9 +234,9 @@ def deal_members(
     report: Callable[[str], None],
     whole: bool = False,
 ) -> Sequence[Learner]:
-    """The learners of a population, distributed over --num-learners processes, the first of which is this one.
+    """Distribute the learners of a population over --num-learners processes, of which this one is the first.
 
-    `whole`: this process receives the steps of all unrolls.
+    `whole`: whether this process receives the steps of all unrolls.
     """
     if config.num_learners == 1 or not config.population:
         return learners
@@ -247,23 +247,23 @@ def deal_members(
     from ...learners.remote.members import MemberHome, RemoteLearner
 
     assert isinstance(pool, RayPool), "several learners have their actors in Ray processes"
-    number, device = config.num_learners, learners[0].device
+    processes, device = config.num_learners, learners[0].device
     claim, make = reserve(device), partial(make_learner, config, config.factory(), device)
-    homes = [MemberHome(rank, make, device, report) for rank in range(1, number)]
+    homes = [MemberHome(rank, make, device, report) for rank in range(1, processes)]
 
     places = [ray.util.get_node_ip_address(), *(home.wait() for home in homes)]
 
     def deal(rank: int, machine: str) -> None:
         places[rank] = machine
-        machines = {member: places[member % number] for member in range(len(learners))}
-        pool.deal(machines, [] if whole else [member for member in machines if member % number])
+        machines = {member: places[member % processes] for member in range(len(learners))}
+        pool.deal(machines, [] if whole else [member for member in machines if member % processes])
 
     deal(0, places[0])
     dealt = list(learners)
     for home in homes:
         home.moved = deal
     for member, learner in enumerate(learners):
-        if rank := member % number:
+        if rank := member % processes:
             home = homes[rank - 1]
             dealt[member] = RemoteLearner(learner.agent, learner.config, learner.total_steps, home, member, claim)
     return dealt

@@ -21,7 +21,7 @@ class Update(NamedTuple):
     step: int
     """Environment steps that this learner has learned from."""
     member: int
-    """Index in the population; 0 without one."""
+    """Index in the population; 0 without a population."""
     learner: Learner
     batch: Unroll
     """The unrolls of this update: T steps of B environments, time-major."""
@@ -38,16 +38,16 @@ class Update(NamedTuple):
 class Callbacks:
     """The callbacks of a run.
 
-    Each returns True to end the run with a checkpoint and None or False to continue. An exception ends the run with a
-    checkpoint, too, and is raised by `engram.train`.
+    Each returns True to end the run with a checkpoint and None or False to continue. An exception also ends the run
+    with a checkpoint, and `engram.train` raises it.
     """
 
     on_row: Callable[[dict[str, float]], Any] | None = None
-    """Called with every row of metrics by name, and `step`: environment steps of all members."""
+    """Called with every row of metrics by name, and with `step`: environment steps of all members."""
     on_update: Callable[[Update], Any] | None = None
     """Called after every update in the training process; may return metrics for the next row, {name: value}."""
     on_checkpoint: Callable[[Path], Any] | None = None
-    """Called with the directory of every checkpoint that has been written."""
+    """Called with the directory of every checkpoint after it has been written."""
 
     def __post_init__(self) -> None:
         for name in (ROW, UPDATE, CHECKPOINT):
@@ -58,17 +58,17 @@ class Callbacks:
         return bool(self.on_row or self.on_update or self.on_checkpoint)
 
     def call(self, name: str, argument: Any, accumulator: Accumulator | None = None) -> str:
-        """Call the callback `name`; returns `name` if the run is to end, else nothing.
+        """Call the callback `name`; return `name` if the run should end, otherwise an empty text.
 
-        Metrics that `on_update` returns go to `accumulator`: rows show their means over updates.
+        Metrics that `on_update` returns go to `accumulator`: rows contain their means over updates.
         """
         function = getattr(self, name)
         if function is None:
             return ""
-        answer = function(argument)
-        if accumulator is not None and isinstance(answer, Mapping):
-            accumulator.add_metrics({str(key): float(value) for key, value in answer.items()})
-        elif not (answer is None or isinstance(answer, bool | np.bool_)):
+        result = function(argument)
+        if accumulator is not None and isinstance(result, Mapping):
+            accumulator.add_metrics({str(key): float(value) for key, value in result.items()})
+        elif not (result is None or isinstance(result, bool | np.bool_)):
             also = ", or metrics {name: value}" if accumulator is not None else ""
-            raise ValueError(f"{name} returned {answer!r}; expected True, False, None{also}")
-        return name if isinstance(answer, bool | np.bool_) and answer else ""
+            raise ValueError(f"{name} returned {result!r}; expected True, False, None{also}")
+        return name if isinstance(result, bool | np.bool_) and result else ""

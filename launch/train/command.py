@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
-    """Begin or resume a run according to the arguments; returns the exit code."""
+    """Start or resume a run according to the arguments; return the exit code."""
     stop, arguments = stop or StopFlag.of_a_command(), dashed(arguments)
     if LIST in arguments:
         from .listing import show
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
 
 
 def dry_run(arguments: Sequence[str]) -> int:
-    """Print the configuration for these arguments, checked as for a run; returns the exit code."""
+    """Check the configuration for these arguments as for a run and print it; return the exit code."""
 
     from ..api.training import make_agents
     from ..config.device import find_device
@@ -80,35 +80,35 @@ def dry_run(arguments: Sequence[str]) -> int:
 def run_training(
     config: "RunConfig", directory: "RunDirectory | None", stop: StopFlag, trust: bool = False, changed: str = ""
 ) -> int:
-    """Prepare this process and train in it; returns the exit code."""
+    """Prepare this process and train in it; return the exit code."""
     from ...agents.process import prepare_process
     from ..api.training import train
 
     prepare_process(1)
 
-    def say(outcome: "Outcome") -> None:
+    def report(outcome: "Outcome") -> None:
         if outcome.failure and not isinstance(outcome.failure, KeyboardInterrupt):
             print(f"rl-train: {outcome.failure}", file=sys.stderr)
         print(farewell(config, outcome), flush=True)
 
-    return train(config, directory, stop, at_end=say, trust=trust, changed=changed).exit_code
+    return train(config, directory, stop, at_end=report, trust=trust, changed=changed).exit_code
 
 
 def farewell(config: "RunConfig", outcome: "Outcome") -> str:
-    """The outcome and the commands to run next, as text."""
+    """Describe the outcome and the commands to run next."""
     from ...base.processes import shell_command
     from ...envs.registration import can_draw
     from ..runs.directory import resume_command
 
     path, unsaved = outcome.path, outcome.unsaved
     run, resume = shlex.quote(str(path)), resume_command(str(path))
-    go_on = f"continue with: {resume}"
+    advice = f"continue with: {resume}"
     if isinstance(outcome.failure, KeyboardInterrupt):
-        return f"interrupted in an update, which is lost; {go_on}"
+        return f"interrupted in an update, which is lost; {advice}"
     if outcome.failure:
-        return go_on
+        return advice
     if not outcome.began or path is None:
-        return f"stopped ({outcome.reason}) before training began" + (f"; {go_on}" if path else "")
+        return f"stopped ({outcome.reason}) before training began" + (f"; {advice}" if path else "")
     lost = f"the last {unsaved:,} of them are not in any checkpoint of {path}"
     storage = lost if unsaved else f"everything is in {path}"
     ended = "finished" if outcome.reason == "done" else f"stopped ({outcome.reason})"
@@ -131,7 +131,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     def begin(arguments: Sequence[str]) -> int:
         if sys.stdout.isatty() and not {"--help", LIST, DRY_RUN} & set(arguments):
             print("starting: loading torch takes a few seconds", flush=True)
-        with StopFlag.of_a_command() as stop:  # signals during the import of torch are handled, too
+        with StopFlag.of_a_command() as stop:  # signals during the import of torch are also handled
             return main(arguments, stop)
 
     try:

@@ -1,4 +1,4 @@
-"""Evaluation during training (`--eval-every`) on levels that training never sees; the choice of the best checkpoint."""
+"""Evaluation during training (`--eval-every`) on levels that training never sees; selection of the best checkpoint."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,11 +16,11 @@ from ..runs.saved import Best
 from ..runs.trained import actor_in_training, evaluation_envs
 
 UNROLL_LENGTH = 20
-MOST_STEPS = 30_000  # Step limit of an episode: without a time limit a stuck policy would never finish its evaluation
+MOST_STEPS = 30_000  # Step limit of an episode: without one, the evaluation of a stuck policy might never end
 
 
 class Evaluator:
-    """Plays evaluation episodes in this process, between two updates, with separate environments and random streams.
+    """Evaluation episodes in this process, between two updates, with separate environments and random streams.
 
     The levels of an evaluation depend on the run's seed and on the number of evaluations due before it: a resumed run
     plays the same levels as an uninterrupted one.
@@ -37,23 +37,23 @@ class Evaluator:
             ) from problem
 
     def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
-        """Evaluate a member if one was due between `before` and its steps now; its next row of metrics contains the
-        result.
+        """Evaluate a member if an evaluation was due between step `before` and now; its next row of metrics contains
+        the result.
 
         `at_step` is called after each step of the environments; an exception from it ends the evaluation.
         """
-        number = member.steps // self.config.eval_every
-        if number > before // self.config.eval_every or (member.done and before < member.steps):
+        index = member.steps // self.config.eval_every
+        if index > before // self.config.eval_every or (member.done and before < member.steps):
             try:
-                member.note_evaluation(self._metrics(member, number, at_step))
+                member.note_evaluation(self._metrics(member, index, at_step))
             except UnfinishedError as problem:
                 member.notices.append(f"no evaluation at step {member.steps:,}: {problem}")
 
-    def _metrics(self, member: Member, number: int, at_step: Callable[[], None]) -> dict[str, float]:
+    def _metrics(self, member: Member, index: int, at_step: Callable[[], None]) -> dict[str, float]:
         actor = actor_in_training(
             self.factory,
             member.learner.agent,
-            int(np.random.SeedSequence((self.config.seed, number)).generate_state(1)[0]),
+            int(np.random.SeedSequence((self.config.seed, index)).generate_state(1)[0]),
             num_envs=self._num_envs,
             unroll_length=UNROLL_LENGTH,
         )
@@ -66,7 +66,7 @@ class Evaluator:
 
 
 def best_now(best: Best | None, members: Sequence[Member], step: int) -> Best | None:
-    """The best checkpoint, if one is written now at `step` (of all members) and `best` is the best one so far."""
+    """Determine the best checkpoint if one is written now at `step` (of all members); `best` is the best so far."""
     for member in members:
         score = member.score()
         if score is None or not math.isfinite(score.mean):

@@ -19,19 +19,19 @@ from ..config.presets.paper import CORES, PAPER, Preset
 Line = tuple[str, str]  # A name and its description
 
 
-def listed() -> Iterator[tuple[str, list[Line]]]:
-    """Sections, and their names with a line each."""
+def sections() -> Iterator[tuple[str, list[Line]]]:
+    """Yield sections, each with a line per name."""
     environments = [(name, purpose(batch_class(environment))) for name, environment in ENVIRONMENTS.items()]
     yield "environments (--env)", [*environments, ("NAME-twin", "the same environment, which then needs no memory")]
     yield "cores (--core)", [(name, _first_line(core_class(name))) for name in core_names()]
     yield "algorithms (--algorithm)", [(name, _first_line(algorithm_class(name))) for name in algorithm_names()]
     presets = [
-        ("paper", f"the papers' settings: {', '.join(PAPER)}; with the core of the paper also its size"),
+        ("paper", f"the papers' settings: {', '.join(PAPER)}; with the paper's core also its size"),
         ("easy", f"levels that are learned in minutes: {', '.join(EASY)}"),
         ("curriculum", f"the papers' environments, learned in stages: {', '.join(CURRICULUM)}"),
     ]
     yield "presets (--preset)", presets
-    pairs = [(f"{environment} {core}", _options(each)) for (environment, core), each in CORES.items()]
+    pairs = [(f"{environment} {core}", _options(preset)) for (environment, core), preset in CORES.items()]
     yield "pairs with a paper's core options", pairs
     yield "figures of papers (rl-reproduce NAME)", list(_figures())
     agents = [(f"zoo:{name}", zoo.facts(name)["env"]) for name in zoo.names()]
@@ -39,16 +39,16 @@ def listed() -> Iterator[tuple[str, list[Line]]]:
 
 
 def _figures() -> Iterator[Line]:
-    """The data files of launch/figures; the list needs nothing else from that folder."""
+    """Yield a line per data file of launch/figures; the list needs nothing else from that folder."""
     folder = files(__name__.removesuffix("train.listing") + "figures") / "data"
-    for file in sorted(folder.iterdir(), key=lambda each: each.name):
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
         data = tomllib.loads(file.read_text("utf-8"))
         yield file.name.removesuffix(".toml"), f"{data['title']}; {data['paper']}, {data['place']}"
 
 
 def show(console: Console) -> None:
     """Print all sections."""
-    for kind, lines in listed():
+    for kind, lines in sections():
         columns = Column(no_wrap=True, style="cyan"), Column(overflow="fold")
         table = Table(*columns, title=kind, title_justify="left", title_style="bold", box=None, show_header=False)
         for line in lines:

@@ -1,11 +1,11 @@
 """`rl-train --restarts N`: a small parent process that resumes a run after it dies.
 
-The run is a child process. When a signal that cannot be handled ends it (the kernel short of memory, a crash in native
-code), or an exception, the parent starts it again from the newest checkpoint. It does not if the run ends normally
-or after a user's mistake, and it forwards the signals that request a stop.
+The run is a child process. If an exception or a signal that cannot be handled ends it (out of memory, a crash in
+native code), the parent restarts it from the newest checkpoint. It does not restart a run that ended normally
+or because of a user's mistake, and it forwards the signals that request a stop.
 
-Restarts are bounded like those of actors: N in a row; a new checkpoint resets the count. So a run of days
-survives failures, and a run that cannot reach its next checkpoint stops.
+Restarts are limited like those of actors: at most N in a row; a new checkpoint resets the count. A run of several days
+thus survives failures, while a run that cannot reach its next checkpoint stops.
 """
 
 import signal
@@ -25,19 +25,19 @@ from ..config.run_flags import parse_run
 from ..config.settings.plain import to_dict
 from ..runs.directory import CONFIG, RunDirectory, refuse_unusable, reserved
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # Seconds before a restart; doubled for each further one in a row
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # Seconds before a restart; doubled for each further restart in a row
 
 
 def supervise(arguments: Sequence[str], restarts: int) -> int:
-    """Train with --restarts, resuming the run when it dies; returns the last process's exit code."""
+    """Train with --restarts, resuming the run when it dies; return the last process's exit code."""
     trust = [argument for argument in arguments if argument == TRUST]
     argv = [argument for argument in arguments if argument != TRUST]
     if (resumed := value_of("--resume", argv)) is not None:
-        # The same arguments again: a run that dies early has not yet saved their changes.
+        # The same arguments again: a run that dies early has not yet saved the changes.
         return _keep_alive([*argv, *trust], [*argv, *trust], Path(resumed), restarts)
     config = parse_run(argv, env_required=True)
     refuse_unusable(config.run_dir, to_dict(config))
-    # Neither is saved: the limit belongs to this command, and a URL may contain a secret.
+    # Neither is saved: the limit applies to this command, and a URL may contain a secret.
     unsaved = {"--time-limit": config.time_limit, "--checkpoint-url": config.checkpoint_url}
     again = [argument for flag, value in unsaved.items() if value for argument in (flag, str(value))]
     with reserved(config.run_dir, config.name) as run:
@@ -46,7 +46,7 @@ def supervise(arguments: Sequence[str], restarts: int) -> int:
 
 
 def _keep_alive(arguments: Sequence[str], resume_arguments: Sequence[str], run: Path, restarts: int) -> int:
-    """Run `arguments`, after a failure `resume_arguments`, until no restart is due; returns the exit code."""
+    """Run `arguments`, and after failures `resume_arguments`, until no restart is due; return the exit code."""
     in_a_row, reached = 0, newest_step(run)
     with _Child() as child:
         while True:
@@ -67,7 +67,7 @@ def _keep_alive(arguments: Sequence[str], resume_arguments: Sequence[str], run: 
 
 
 def newest_step(run: Path) -> int:
-    """The step in the name of the newest checkpoint, -1 without one."""
+    """Find the step in the name of the newest checkpoint; -1 without checkpoints."""
     steps = [-1]
     for path in RunDirectory(run).checkpoints.glob("step-*"):
         with suppress(checkpoints.CheckpointError):
@@ -80,7 +80,7 @@ def _show(line: str) -> None:
 
 
 class _Child:
-    """Runs `rl-train` in a child process and forwards signals to it."""
+    """Child process that runs `rl-train`; receives this process's signals."""
 
     stop_requested = False
     _process: subprocess.Popen[bytes] | None = None
@@ -94,16 +94,16 @@ class _Child:
             signal.signal(number, handler)
 
     def run(self, arguments: Sequence[str]) -> int:
-        """The exit code of `rl-train` with these arguments, negative for the signal that ended it."""
+        """Run `rl-train` with these arguments; return its exit code, negative for the signal that ended it."""
         command = [sys.executable, "-P", "-c", "from engram.launch.train.command import run; run()", *arguments]
-        # In a separate process group: else Ctrl-C would reach it twice, from the terminal and from here.
+        # In a separate process group: otherwise Ctrl-C would reach it twice, from the terminal and from here.
         self._process = subprocess.Popen(command, process_group=0, preexec_fn=end_with_parent)
         if self.stop_requested:
             self._process.terminate()
         return self._process.wait()
 
     def stopped_within(self, seconds: float) -> bool:
-        """Wait; returns early, with True, if a stop is requested."""
+        """Wait; return True early if a stop is requested."""
         deadline = time.monotonic() + seconds
         while not self.stop_requested and time.monotonic() < deadline:
             time.sleep(0.1)

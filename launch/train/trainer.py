@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 Report = Callable[[int, dict[str, float] | None], None]
 """Called with the steps of all members after every update, and with the metrics of every row."""
 
-FINISH_SECONDS = 4.0  # Seconds in which a synchronous batch in progress at a stop must complete to be learned from
+FINISH_SECONDS = 4.0  # Seconds within which a synchronous batch in progress at a stop must complete to be learned from
 
 Look = Callable[[Member, int, Callable[[], None]], None]
-"""Called after an update with a member and its steps before; calls back after each step of its environment."""
+"""Called after an update with a member, its steps before, and a function to call after each environment step."""
 
 
 class StopRequestedError(Exception):
@@ -43,9 +43,9 @@ class Trainer:
 
     Args:
         members: the learners; one, or those of a population.
-        population: lets the members learn from each other; None for a single member.
+        population: applies population-based training to the members; None for a single member.
         kept: the run's own checkpoints; None for all in the directory.
-        looks: show recurrent states or record videos of a member between two updates.
+        looks: functions that record recurrent states or videos of a member between two updates.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Trainer:
         self.evaluator = Evaluator(config) if config.eval_every else None
         self._looks = [*([self.evaluator.look] if self.evaluator else []), *looks]
         self.lock = threading.RLock()
-        """Lock during an update and the writing of a checkpoint, which no other thread may interrupt."""
+        """Lock held during updates and checkpoint writes, which no other thread may interrupt."""
         self.rescuing = False  # Whether the actors accept no more requests
         self._stop, self._looked = StopFlag(()), 0  # Steps of environments in evaluations
         self._warned, self._waited = set[str](), 0.0
@@ -79,7 +79,7 @@ class Trainer:
             recorded.alone = pool.still
         device, together = members[0].learner.device, config.pbt.together
         by_itself = device.type == "cuda" and not config.learner.cuda_graph
-        self._dealt = config.num_learners > 1 and bool(population)  # Members learn at once, in several processes
+        self._dealt = config.num_learners > 1 and bool(population)  # Members learn concurrently, in several processes
         self._together = together == "on" or (together == "auto" and by_itself) or (self._dealt and config.synchronous)
         self._synchronous = config.synchronous
         self._between = True  # Whether no update is in progress, so that a run can resume from the state
@@ -92,7 +92,7 @@ class Trainer:
 
     @property
     def progress(self) -> int:
-        """Changes with every update and while environments step, in training and in evaluations."""
+        """Counter that changes with updates and environment steps, in training and in evaluations."""
         return self.steps + self._looked + self.pool.progress
 
     @property
@@ -101,8 +101,8 @@ class Trainer:
         return self.steps - self._saved_step
 
     def run(self, stop: StopFlag) -> str:
-        """Train until all members are done, time is up or `stop` is set; returns why, after a last checkpoint. The time
-        limit counts from the first update: starting actors and compiling environments are not part of it."""
+        """Train until all members are done, time is up or `stop` is set; return why, after a last checkpoint. The
+        time limit starts at the first update: it excludes starting actors and compiling environments."""
         deadline, first, self._stop = math.inf, self.steps, stop
         for member in self.members:
             self._publish(member)
@@ -114,18 +114,18 @@ class Trainer:
                     deadline = time.monotonic() + 60 * self.config.time_limit
                 due = time.monotonic() - self._saved_at >= self.config.checkpoint_every
                 due = due or (self.evaluator and self._best_now() is not self.best)  # before the next update
-                # The actors' state belongs to a checkpoint, and can be saved between batches.
+                # A checkpoint includes the actors' state, which can be saved only between batches.
                 if due and self.unsaved and not self.pool.gathering:
                     self.save()
             self._finish_gathering()
         finally:
-            # Also after too many failures of an actor: save finished updates, but not half of one.
+            # Also after too many failures of an actor: save finished updates, but not a partial one.
             if self.unsaved and self._between:
                 self.save()
         return reason
 
     def update(self) -> None:
-        """Make the next update of a member, or of all together; nothing if no batch is ready yet."""
+        """Run the next update of a member, or of all together; do nothing if no batch is ready yet."""
         started = time.perf_counter()
         complete = self._synchronous_batches() if self._synchronous else self._ready_batches()
         self._waited += time.perf_counter() - started
@@ -145,8 +145,8 @@ class Trainer:
                 for member, batch in ready:
                     self.population.record(member, batch.episodes.numpy())
                 copied = self.population.look()
-            for each in copied:
-                self._publish(self.members[each])
+            for number in copied:
+                self._publish(self.members[number])
         self._between = True
         for member, batch in ready if self.callbacks.on_update else ():
             self._call(UPDATE, Update(member.steps, member.number, member.learner, batch, self.directory.path), member)
@@ -159,7 +159,7 @@ class Trainer:
                 self._log(member)
 
     def _call(self, name: str, argument: Any, member: Member | None = None) -> None:
-        """Call a callback; a stop that it requests acts like a signal. The lock marks that the run is not stalled."""
+        """Call a callback; a stop that it requests acts like a signal. The lock shows that the run is not stalled."""
         with self.lock:
             reason = self.callbacks.call(name, argument, member and member.accumulator)
         if reason and self._stop:
@@ -167,7 +167,7 @@ class Trainer:
 
     def _look(self, member: Member, before: int) -> None:
         """Evaluate a member and record its recurrent state if either is due; a requested stop ends both. The lock is
-        free: the state can be saved, and environments may be slow or hang."""
+        not held: the state can be saved, and environments may be slow or hang."""
         for look in self._looks:
             if not self._stop.reason:
                 try:
@@ -176,7 +176,7 @@ class Trainer:
                     member.notices.append(f"the evaluation at step {member.steps:,} was stopped and is skipped")
 
     def _at_step(self) -> None:
-        """Called after each step of an environment in an evaluation."""
+        """Count a step of an environment in an evaluation; stop the evaluation if requested."""
         self._looked += 1
         if self._stop.reason:
             raise StopRequestedError
@@ -191,7 +191,7 @@ class Trainer:
         elif len(ready) == 1:
             learners[0].learn(batches[0])
         else:
-            if self.config.num_learners > 1:  # it imports Ray or torch.func
+            if self.config.num_learners > 1:  # imported late, since they import Ray or torch.func
                 from ...learners.remote.members import learn_dealt as learn_all
             else:
                 from ...learners.population.vectorized import learn_together as learn_all
@@ -202,13 +202,13 @@ class Trainer:
             member.prefetch()
 
     def _finish_gathering(self) -> None:
-        """Learn from a batch in progress, since the actors' state can be saved between batches only."""
+        """Learn from a batch in progress, since the actors' state can be saved only between batches."""
         deadline = time.monotonic() + FINISH_SECONDS
         while self.pool.gathering and time.monotonic() < deadline:
             self.update()
 
     def save(self) -> None:
-        """Write a checkpoint; a full disk is a warning, not the end of the run."""
+        """Write a checkpoint; a full disk causes a warning and does not end the run."""
         with self.lock:
             self._save()
 
@@ -220,7 +220,7 @@ class Trainer:
         except EngramError as problem:
             self.warn(f"no checkpoint at step {step:,}: {problem}")
             return
-        # Only after the write: until then the previous best one must not be removed.
+        # Only after the write: until then, the previous best checkpoint must not be removed.
         self.best, self._saved_step = best, step
         self.kept.add(path)
         try:
@@ -233,11 +233,11 @@ class Trainer:
             self._call(CHECKPOINT, path)
 
     def _best_now(self) -> Best | None:
-        """The best checkpoint, if one is written now."""
+        """Determine the best checkpoint if one is written now."""
         return best_now(self.best, self.members, self.steps)
 
     def state(self, best: Best | None = None) -> dict[str, Any]:
-        """The full state of the run, to resume from; `best` is its best checkpoint."""
+        """Return the full state of the run, to resume from; `best` is its best checkpoint."""
         state: dict[str, Any] = {
             "config": to_dict(self.config),
             "members": [member.state_dict() for member in self.members],
@@ -278,7 +278,7 @@ class Trainer:
             self.warn(message)
 
     def _waiting(self) -> list[Member]:
-        """Members whose batch is missing for the next update; none if it can be made."""
+        """Find the members whose batch is missing for the next update; none if the update can be made."""
         if self._ready and not self._together:
             return []
         return [member for member in self.members if not member.done and member.number not in self._ready]
@@ -287,7 +287,7 @@ class Trainer:
         """Collect full batches of any member; False if no unroll arrived for a while."""
         while True:
             while self._dealt and (unroll := self.pool.arrived()) is not None:
-                self._receive(unroll)  # so that as many members as possible learn at once
+                self._receive(unroll)  # so that as many members as possible learn together
             for member in self._waiting():
                 if (batch := member.take()) is not None:
                     self._ready[member.number] = batch
@@ -302,9 +302,9 @@ class Trainer:
         self.members[unroll.member].receive(unroll)
 
     def _synchronous_batches(self) -> bool:
-        """Collect one unroll of every actor for the member with the fewest updates; False if not all arrived."""
+        """Collect one unroll from every actor for the member with the fewest updates; False if not all arrived."""
         while waiting := self._waiting():
-            member = min(waiting, key=lambda each: each.learner.updates)
+            member = min(waiting, key=lambda member: member.learner.updates)
             unrolls = self.pool.gather(member.number)
             if unrolls is None:
                 return False
@@ -321,7 +321,7 @@ class Trainer:
             self.pool.publish(member.weights(self.pool), learned)
 
     def _log(self, member: Member) -> None:
-        """Write and show a member's metrics, and those of all members together when the last one has written."""
+        """Write and show a member's metrics, and those of all members together when the last member has written."""
         metrics = member.log(self.pool.num_actors, self.pool.failures, self.pool.stored_bytes())
         if row := self.population.log(member, metrics) if self.population else metrics:
             self.report(self.steps, row)

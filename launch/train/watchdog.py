@@ -1,9 +1,9 @@
-"""Ends a run that cannot end normally: no progress, an ignored signal, or Ray is dead.
+"""Watchdog: ends a run that cannot end normally, since it makes no progress, ignores a signal, or has lost Ray.
 
-A call into Ray or into an environment may wait in native code, where Python handles no signal; if Ray's processes are
-stopped or dead, or the environment hangs, it waits forever. A thread checks once a second. When a limit is reached,
-it writes a checkpoint, which is consistent since the learner is not computing then, prints the reason, and ends the
-process.
+A call into Ray or an environment may wait in native code, where Python handles no signals; if Ray's processes are
+stopped or dead, or the environment hangs, the call waits forever. A thread checks once per second. When a limit is
+reached, it writes a checkpoint, which is consistent since the learner is not computing at that time, prints the
+reason, and ends the process.
 """
 
 import os
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 LOOK_SECONDS = 1.0
-START_SECONDS = 600.0  # Minimum seconds until the first progress: a machine may have to be booted for the actors
+START_SECONDS = 600.0  # Smallest limit until the first progress: a machine may have to boot for the actors
 OBEY_SECONDS = 8.0
-"""Seconds in which a stop request must end the training loop; container runtimes send SIGKILL after 10 s."""
+"""Seconds within which a stop request must end the training loop; container runtimes send SIGKILL after 10 s."""
 CALLS = {"step_into": "step", "reset_into": "reset", "check": "reset or step", "make_batch": "its constructor"}
-"""Functions of engram.envs that call an environment, and the called methods."""
+"""Functions of engram.envs that call an environment, and the methods that they call."""
 BASE = Path(__file__).parents[2] / "base"
-FAILED = 3  # Exit code of a run that an external cause has ended, so that --restarts resumes it
+FAILED = 3  # Exit code of a run ended by an external cause, so that --restarts resumes it
 
 
 class Start:
@@ -43,13 +43,13 @@ class Start:
 
 
 class Watchdog:
-    """Watches over a training loop while its `with` statement runs.
+    """Watchdog of a training loop, active during its `with` statement.
 
     Args:
         stall_seconds: limit without progress, not counting time in which the loop computes or saves; 0 sets no limit.
-        died: returns the name of a dead process that the run needs, or nothing.
+        died: returns the name of a dead process that the run needs, or an empty text.
         rescue: writes a checkpoint, prints the reason, and ends the process with the exit code: (reason, code).
-        asked: returns the reason of a stop request other than a signal, or nothing.
+        stop_reason: returns the reason of a stop request other than a signal, or an empty text.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Watchdog:
         died: Callable[[], str],
         rescue: Callable[[str, int], None],
         stop_signals: tuple[signal.Signals, ...],
-        asked: Callable[[], str] = str,
+        stop_reason: Callable[[], str] = str,
     ) -> None:
         self._watched, self._stall_seconds, self._died, self._rescue = watched, stall_seconds, died, rescue
         self._stop_signals = {int(number) for number in stop_signals}
-        self._stop_reason = asked
+        self._stop_reason = stop_reason
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._over = threading.Event()
@@ -111,7 +111,7 @@ class Watchdog:
                 self._watched.lock.release()
 
     def _end_if_due(self, request: tuple[float, str] | None, since: float, now: float, stalled: float) -> None:
-        """Save and end the run. The caller has the lock, so the loop is paused."""
+        """Save and end the run. The caller holds the lock, so the loop is paused."""
         if self._over.is_set():
             return
         if died := self._died():
@@ -123,21 +123,21 @@ class Watchdog:
 
 
 def hanging_call(env: str) -> str:
-    """The method of environment `env` that a thread of this process is executing, and its location; empty without
-    one."""
+    """Describe the method of environment `env` that a thread of this process is executing, with its location; empty
+    without one."""
     for frame in sys._current_frames().values():  # pyright: ignore[reportPrivateUsage]
         calls = list(traceback.walk_stack(frame))[::-1]  # outermost first
-        entered = [i for i, (each, _) in enumerate(calls) if each.f_code.co_name in CALLS and _is_own(each)]
+        entered = [i for i, (call, _) in enumerate(calls) if call.f_code.co_name in CALLS and _is_own(call)]
         if not entered:
             continue
-        for each, line in calls[entered[-1] :]:
-            path = Path(each.f_code.co_filename)
+        for call, line in calls[entered[-1] :]:
+            path = Path(call.f_code.co_filename)
             if not any(path.is_relative_to(folder) for folder in (*OUTSIDE, BASE)):
-                return f"environment {env} does not return from {each.f_code.co_name} ({path}:{line})"
+                return f"environment {env} does not return from {call.f_code.co_name} ({path}:{line})"
         return f"environment {env} does not return from {CALLS[calls[entered[-1]][0].f_code.co_name]}"
     return ""
 
 
 def _is_own(frame: FrameType) -> bool:
-    """Whether a call belongs to this package."""
+    """Whether a call belongs to this package's envs."""
     return frame.f_globals.get("__name__", "").startswith(f"{__name__.partition('.')[0]}.envs.")

@@ -35,8 +35,8 @@ class _Parser(argparse.ArgumentParser):
         raise EngramError(message.removeprefix("argument "))
 
 
-def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags of several runs, and the arguments that are settings of each run."""
+def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Parse the flags of several runs; return them with the arguments that are settings of each run."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     for flag in ("--seeds", "--sweep"):
         parser.add_argument(flag, nargs="+", default=[])
@@ -47,28 +47,28 @@ def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument(TRUST, dest="trust", action="store_true")
     flags, others = parser.parse_known_args(arguments)
     for name in ("trials", "jobs"):
-        number = getattr(flags, name)
-        refuse(number is not None and number < 1, f"--{name} is {number}; allowed: at least 1")
+        value = getattr(flags, name)
+        refuse(value is not None and value < 1, f"--{name} is {value}; allowed: at least 1")
     return flags, others
 
 
 def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
-    """Train according to the arguments; returns the exit code: 0 after the end and after a signal, 1 if a run
+    """Train according to the arguments; return the exit code: 0 at the end or after a signal, 1 if a run
     failed."""
-    flags, argv = _parsed(arguments)
+    flags, argv = _parse(arguments)
     passed = (["--restarts", flags.restarts] if flags.restarts else []) + [TRUST] * flags.trust
     with user_errors():
         if flags.resume is None:
-            folder, plan, base = _started(flags, argv)
+            folder, plan, base = _start(flags, argv)
             changed = ["--time-limit", str(base.time_limit)] if base.time_limit else []
         else:
             folder = Path(flags.resume)
-            plan, changed = _resumed(folder, flags), argv
+            plan, changed = _resume(folder, flags), argv
     runs = trial_runs(folder, plan, [*changed, *passed], changed)
     first = runs[0].config
     actors = 0.0 if first.in_process else (first.fixed_actors or num_cores()) * first.actor_cpus
-    usual = max(1, int(num_cores() // (1 + first.num_learners + actors)))  # the first learner has two cores
-    jobs = min(flags.jobs or usual, len(runs))
+    default = max(1, int(num_cores() // (1 + first.num_learners + actors)))  # the first learner has two cores
+    jobs = min(flags.jobs or default, len(runs))
     if jobs > 1 and first.in_process:
         threads = ["--learner-threads", str(max(1, num_cores() // jobs))]
         runs = [
@@ -78,26 +78,26 @@ def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
 
 
 def trial_runs(folder: Path, plan: Plan, arguments: Sequence[str], changed: Sequence[str]) -> list[TrialRun]:
-    """Every run of a plan.
+    """List every run of a plan.
 
     Args:
         arguments: forwarded to `rl-train --resume` of every run.
-        changed: the settings among them, which are checked here.
+        changed: the settings among these arguments, which are checked here.
     """
     runs: list[TrialRun] = []
-    for trial, seed, place in plan.runs():
-        config = resumed_by_words(RunDirectory.open(folder / place, lock=False), changed)
-        runs.append(TrialRun(folder / place, place, trial, seed, config, tuple(arguments)))
+    for trial, seed, path in plan.runs():
+        config = resumed_by_words(RunDirectory.open(folder / path, lock=False), changed)
+        runs.append(TrialRun(folder / path, path, trial, seed, config, tuple(arguments)))
     return runs
 
 
 def _train(folder: Path, plan: Plan, runs: Sequence[TrialRun], jobs: int, stop: StopFlag) -> int:
     console = make_console()
     left = sum(not run.finished for run in runs)
-    about = f"{plan.trials} trials with values sampled with seed {plan.seeds[0]}, " if plan.sweep else ""
+    trials = f"{plan.trials} trials with values sampled with seed {plan.seeds[0]}, " if plan.sweep else ""
     seeds = f"seed{'s' * (len(plan.seeds) > 1)} {', '.join(map(str, plan.seeds))}"
     console.print(
-        f"{folder}: {about}{seeds}; {left} of {len(runs)} runs left, {jobs} at a time", highlight=False, soft_wrap=True
+        f"{folder}: {trials}{seeds}; {left} of {len(runs)} runs left, {jobs} at a time", highlight=False, soft_wrap=True
     )
     code, ended = 0, "finished"
     try:
@@ -123,8 +123,8 @@ def _train(folder: Path, plan: Plan, runs: Sequence[TrialRun], jobs: int, stop: 
     return code
 
 
-def _started(flags: argparse.Namespace, arguments: Sequence[str]) -> tuple[Path, Plan, RunConfig]:
-    """Create a directory; returns it with its plan and the common configuration of its runs."""
+def _start(flags: argparse.Namespace, arguments: Sequence[str]) -> tuple[Path, Plan, RunConfig]:
+    """Create a directory; return it with its plan and the common configuration of its runs."""
     seed = value_of("--seed", arguments) is not None
     refuse(flags.seeds and seed, "--seed and --seeds are both given; allowed: one of them")
     refuse(flags.trials and not flags.sweep, "--trials is given without --sweep SETTING=loguniform(LOW,HIGH)")
@@ -132,27 +132,27 @@ def _started(flags: argparse.Namespace, arguments: Sequence[str]) -> tuple[Path,
     refuse(flags.sweep and not flags.trials, "--sweep needs --trials N, the number of samples")
     config = parse_run(arguments, env_required=True)
     if config.checkpoint_url is not None:
-        raise EngramError("--checkpoint-url is given for several runs; allowed: for one, since runs cannot share a URL")
+        raise EngramError("--checkpoint-url is given for several runs; allowed: for one run; runs cannot share a URL")
     if flags.sweep and config.population:
         raise EngramError(f"population is {config.population}; allowed with --sweep: 0 (--pbt.explore varies members)")
     seeds = tuple(count(x) for text in flags.seeds for x in text.split(",") if x.strip())
     plan = Plan(seeds=seeds or (config.seed,), sweep=tuple(flags.sweep), trials=flags.trials or 1)
     first = plan.config(config, 0, plan.seeds[0])
     device = find_device(first.device, first.num_learners)
-    make_agents(first, first.factory(), device)  # raises EngramError before there is a directory
+    make_agents(first, first.factory(), device)  # raises EngramError before a directory exists
     return new_folder(config, plan), plan, config
 
 
-def _resumed(folder: Path, flags: argparse.Namespace) -> Plan:
-    """The plan of a directory, with more trials if requested."""
+def _resume(folder: Path, flags: argparse.Namespace) -> Plan:
+    """Read the plan of a directory, and add trials if requested."""
     used = " ".join(flag for flag in TRIAL_FLAGS if getattr(flags, flag[2:]))
-    refuse(not has_plan(folder), f"{used} has no effect with --resume {folder}, which contains no runs of several")
+    refuse(not has_plan(folder), f"{used} has no effect with --resume {folder}, which does not contain several runs")
     refuse(flags.seeds or flags.sweep, f"{used} has no effect with --resume: {folder} has its own; allowed: --trials")
     plan = read_plan(folder)
     if flags.trials is None:
         return plan
     if not (plan.sweep and flags.trials >= plan.trials):
-        raise EngramError(f"trials is {flags.trials}; allowed for {folder}: at least {plan.trials}, of a --sweep")
+        raise EngramError(f"trials is {flags.trials}; allowed for {folder}: at least {plan.trials}, for a --sweep")
     base = base_config(folder, plan)
     plan = replace(plan, trials=flags.trials)
     write_plan(folder, base, plan)

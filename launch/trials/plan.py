@@ -54,26 +54,26 @@ class Plan:
 
     @property
     def space(self) -> tuple[Explored, ...]:
-        """`sweep`, parsed. Raises ValueError."""
+        """Parsed `sweep`. Raises ValueError."""
         return parse(self.sweep, "sweep")
 
     def values(self, trial: int) -> Values:
-        """Sampled settings of a trial by dotted name."""
+        """Sample the settings of a trial, by dotted name."""
         rng = np.random.default_rng(np.random.SeedSequence(self.seeds[0], spawn_key=(_SAMPLING, trial)))
-        return {each.setting: each.sample(rng) for each in self.space}
+        return {explored.setting: explored.sample(rng) for explored in self.space}
 
     def runs(self) -> list[tuple[int, int, str]]:
-        """Trial, seed and place in the directory of every run, in the order in which they start."""
+        """List the trial, seed and path in the directory of every run, in the order in which the runs start."""
         several = len(self.seeds) > 1 or not self.sweep
         parts = {
             (trial, seed): [f"trial-{trial:03}"] * bool(self.sweep) + [f"seed-{seed}"] * several
             for trial in range(self.trials)
             for seed in self.seeds
         }
-        return [(*run, "/".join(place)) for run, place in parts.items()]
+        return [(*run, "/".join(path)) for run, path in parts.items()]
 
     def config(self, base: RunConfig, trial: int, seed: int) -> RunConfig:
-        """Configuration of a run. Raises ValueError if a setting is not one of the algorithm."""
+        """Return the configuration of a run. Raises ValueError for a setting that the algorithm lacks."""
         learner = applied(base.learner, self.values(trial)).resolved()
         return replace(base, seed=seed, learner=learner, run_dir=None)
 
@@ -84,7 +84,7 @@ def has_plan(folder: str | Path) -> bool:
 
 
 def read_plan(folder: Path) -> Plan:
-    """The plan of a directory. Raises EngramError naming the error in its file."""
+    """Read the plan of a directory. Raises EngramError naming the problem in its file."""
     with user_errors(f"{folder / PLAN}"), file_errors(f"cannot read {folder / PLAN}"):
         return from_dict(Plan, tomllib.loads((folder / PLAN).read_text("utf-8")))
 
@@ -96,26 +96,26 @@ def new_folder(config: RunConfig, plan: Plan) -> Path:
     with file_errors(f"cannot use {folder} as a run directory"):
         folder.mkdir(parents=True, exist_ok=True)
         if existing := next(folder.iterdir(), None):
-            raise EngramError(f"{folder} is not empty ({existing.name!r} is there); choose another --run-dir")
+            raise EngramError(f"{folder} is not empty (it contains {existing.name!r}); choose another --run-dir")
     write_plan(folder, config, plan)
     return folder
 
 
 def write_plan(folder: Path, base: RunConfig, plan: Plan) -> None:
-    """Write the plan and a run directory with a configuration for every run without one. Raises EngramError."""
+    """Write the plan, and a run directory with a configuration for every run that has none. Raises EngramError."""
     with user_errors(), file_errors(f"cannot write to {folder}"):
-        for trial, seed, place in plan.runs():
-            if not (folder / place / CONFIG).exists():
-                RunDirectory.create(folder / place, to_dict(plan.config(base, trial, seed)), name=place).close()
+        for trial, seed, path in plan.runs():
+            if not (folder / path / CONFIG).exists():
+                RunDirectory.create(folder / path, to_dict(plan.config(base, trial, seed)), name=path).close()
         replace_file(folder / PLAN, tomli_w.dumps(asdict(plan)).encode())
 
 
 def base_config(folder: Path, plan: Plan) -> RunConfig:
-    """Configuration of the plan's first run with one. Raises EngramError."""
-    for _, _, place in plan.runs():
-        if (folder / place / CONFIG).exists():
-            return run_config(RunDirectory.open(folder / place, lock=False))
-    raise EngramError(f"{folder} has a {PLAN} and no run; start again in another --run-dir")
+    """Read the first configuration of a run of the plan. Raises EngramError."""
+    for _, _, path in plan.runs():
+        if (folder / path / CONFIG).exists():
+            return run_config(RunDirectory.open(folder / path, lock=False))
+    raise EngramError(f"{folder} has a {PLAN} but no run; start again in another --run-dir")
 
 
 METRIC = "episode/return"  # Metric by which trials are sorted
@@ -123,7 +123,7 @@ METRIC = "episode/return"  # Metric by which trials are sorted
 
 @dataclass(frozen=True, eq=False)
 class TrialRun(Job):
-    """A run directory inside the directory of several runs; its label is the path there."""
+    """A run directory inside the directory of several runs; its label is the path inside."""
 
     trial: int
     seed: int
@@ -142,22 +142,22 @@ class TrialRun(Job):
         return newest is not None and checkpoints.step_of(newest) >= self.total_steps
 
     def command(self) -> list[str]:
-        """The command to resume; a run without a checkpoint starts from its configuration."""
+        """Return the command to resume; a run without a checkpoint starts from its configuration."""
         return [tool("rl-train"), "--resume", str(self.folder), *self.flags]
 
     def final(self) -> float:
-        """Mean of METRIC, for a population of all members, over the last tenth of the run's steps; nan if no episode
+        """Mean of METRIC over the last tenth of the run's steps, for a population over all members; nan if no episode
         has ended."""
         run = RunDirectory(self.folder)
-        members = [run.member(number) for number in range(self.config.population)]
-        tables = [table_of(read_log(each.metrics_file)) for each in (run, *members)]
+        members = [run.member(member) for member in range(self.config.population)]
+        tables = [table_of(read_log(directory.metrics_file)) for directory in (run, *members)]
         steps, values = series_of_run(tables, METRIC)
         return final_value(steps, values, steps[-1] if len(steps) else 0.0)
 
 
 def summary(plan: Plan, runs: Sequence[TrialRun]) -> Table:
-    """A row per trial, best first; without a sweep a row per seed and their mean."""
-    names = [each.setting for each in plan.space]
+    """Make a table with a row per trial, best first; without a sweep, with a row per seed and their mean."""
+    names = [explored.setting for explored in plan.space]
     header = (*(["trial", *names] if plan.sweep else ["seed"]), "return", "steps")
     columns = (Column(name, justify="right", overflow="fold") for name in header)
     table = Table(*columns, Column("state", overflow="fold"), box=box.SIMPLE_HEAD)
@@ -171,12 +171,12 @@ def summary(plan: Plan, runs: Sequence[TrialRun]) -> Table:
     else:
         groups = [([f"{run.seed}"], [run]) for run in runs]
         groups += [(["mean"], list(runs))] if len(runs) > 1 else []
-    for labels, together in groups:
-        finals, done, total = _finals(together), sum(run.finished for run in together), len(together)
+    for labels, group in groups:
+        finals, done, total = _finals(group), sum(run.finished for run in group), len(group)
         spread = f" (sd {np.std(finals, ddof=1):.2g}, n {len(finals)})" if len(finals) > 1 else ""
         state = "finished" if done == total else f"{done} of {total} finished" if total > 1 else "unfinished"
         result = f"{np.mean(finals):.4g}{spread}" if finals else "-"
-        table.add_row(*labels, result, f"{sum(run.steps() for run in together):,}", state)
+        table.add_row(*labels, result, f"{sum(run.steps() for run in group):,}", state)
     return table
 
 

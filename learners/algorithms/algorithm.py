@@ -64,7 +64,7 @@ class Terms(NamedTuple):
     policy: Tensor
     value: Tensor
     metrics: tuple[Tensor, ...]  # One value [T, B] per name in `Algorithm.metrics`, without gradient
-    extra: Tensor | None = None  # An additional loss with weight 1, such as one on `Pass.features`; None without one.
+    extra: Tensor | None = None  # Additional loss with weight 1, such as one on `Pass.features`, or None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,20 +77,20 @@ class Algorithm:
 
     Settings: ClassVar[type[Any]] = NoSettings
     """Frozen dataclass of the settings of this algorithm, each with a docstring and a check."""
-    on_policy: ClassVar[bool]  # Whether every batch must be made with the newest weights (synchronous mode)
+    on_policy: ClassVar[bool]  # Whether every batch must be collected with the newest weights (synchronous mode)
     metrics: ClassVar[tuple[str, ...]] = ()  # Names of the algorithm's own metrics, means over valid steps
     targets_once: ClassVar[bool] = False
     """Whether targets are computed once per batch, by a pass before the first update, instead of in every pass."""
     target_kl: float = 0.0
-    """Mean KL(mu || pi) of an update in nats above which it and the remaining updates of its batch are skipped; 0
-    skips none."""
+    """Mean KL(mu || pi) in nats above which an update and the remaining updates of its batch are skipped; 0 disables
+    this limit."""
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
 
     def minibatches(self, num_envs: int, generator: torch.Generator) -> list[Tensor | None]:
         """Return the environments [K] of each update from a batch, in order; None means all of them. Updates use whole
-        unrolls, since a recurrent state is exact only from the start of an unroll."""
+        unrolls, since a recurrent state is exact only at the start of an unroll."""
         del num_envs, generator
         return [None]
 

@@ -2,7 +2,7 @@
 
 Schulman et al. 2017, "Proximal Policy Optimization Algorithms", equation 7, with generalized advantage estimation. A
 minibatch consists of complete unrolls: every pass begins at the unroll's initial state and resets where episodes
-end, so recurrent states are those of the weights being learned.
+end, so recurrent states are computed with the weights being learned.
 """
 
 from dataclasses import dataclass
@@ -26,19 +26,19 @@ class PPOSettings(Settings):
     minibatches: int = setting(4, (1, None))
     """Updates per epoch, at least 1; the batch's environments are shuffled among them in every epoch."""
     clip: float = setting(0.2, above(0, 1))
-    """Clip of the ratio of new to behavior policy, to 1 minus or plus this value, above 0..1."""
+    """The ratio of new to behavior policy is clipped to 1 plus or minus this value, above 0, at most 1."""
     gae_lambda: float = setting(0.95, (0, 1))
     """Lambda of generalized advantage estimation, 0..1."""
     normalize_advantages: bool = True
-    """Whether advantages of a batch are shifted to mean 0 and scaled to standard deviation 1."""
+    """Whether the advantages of each batch are shifted to mean 0 and scaled to standard deviation 1."""
     advantage_floor: float = setting(0.0, (0, None))
     """Smallest standard deviation to divide by, at least 0, in units of rewards or of normalized returns:
     before the first reward, advantages are only errors of the value function, and scaling them up moves the
     policy in random directions."""
 
     target_kl: float = setting(0.0, (0, None))
-    """Mean divergence KL(behavior || new policy) of an update in nats, at least 0, above which it and the remaining
-    updates of its batch are skipped; 0 skips none. The divergence is exact."""
+    """Mean divergence KL(behavior || new policy) in nats, at least 0, above which an update and the remaining updates
+    of its batch are skipped; 0 disables this limit. The divergence is exact."""
 
 
 class PPO(Algorithm):

@@ -22,7 +22,7 @@ def algorithm_settings(name: str, values: dict[str, Any]) -> Any:
     unknown setting, a value of another type, or one out of range."""
     cls = algorithm_class(name).Settings
     hints = get_type_hints(cls)
-    check_keys(f"algorithm {name!r}", "setting", values, [each.name for each in fields(cls)])
+    check_keys(f"algorithm {name!r}", "setting", values, [field.name for field in fields(cls)])
     checked: dict[str, Any] = {}
     for key, value in values.items():
         if hints[key] is float and type(value) is int:

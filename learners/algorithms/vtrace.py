@@ -27,13 +27,13 @@ class VTraceSettings(Settings):
     trace_lambda: float = setting(1.0, (0, 1))
     """Factor on the trace coefficients c, 0..1: below 1, later errors count less and returns vary less."""
     policy_clip: float = setting(0.0, (0, None))
-    """Steps whose ratio has moved this far in the direction of the advantage have no policy gradient; 0 is off."""
+    """Steps whose ratio has moved farther than this in the advantage's direction have no policy gradient; 0 is off."""
     epochs: int = setting(1, (1, None))
     """Passes over each batch, at least 1, each with its own targets."""
 
 
 class VTrace(Algorithm):
-    """Policy gradient with V-trace's advantages, and regression of values on its targets."""
+    """Policy gradient with V-trace advantages, and regression of values on V-trace targets."""
 
     Settings = VTraceSettings
     settings: VTraceSettings
@@ -59,9 +59,9 @@ class VTrace(Algorithm):
         return Targets(targets.vs, targets.pg_advantages)
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
-        """`- log pi(a_t) adv_t` and `0.5 (vs_t - V_t)^2`; and the mean of the ratio and how often it is clipped. With a
-        `policy_clip` eps the first is 0 where sign(adv_t) (rho_t - 1) > eps: a batch made with older weights then does
-        not repeat the changes of later updates (the clip of PPO, Schulman et al. 2017)."""
+        """`- log pi(a_t) adv_t` and `0.5 (vs_t - V_t)^2`, with the ratio and whether it is clipped as metrics. With a
+        `policy_clip` eps, the first is 0 where sign(adv_t) (rho_t - 1) > eps: a batch from older weights then does
+        not repeat changes made by later updates (the clip of PPO, Schulman et al. 2017)."""
         rhos = (now.log_policy.detach() - now.log_behavior).exp()
         clipped = (rhos > (self.settings.clip_rho or torch.inf)).float()
         advantages = targets.advantages

@@ -1,8 +1,8 @@
 """Updates that are recorded once and replayed, so that the CPU launches them with one call.
 
 A recurrent core's update is thousands of small operations; launching them one by one takes the CPU longer than
-the GPU computes. A CUDA graph contains all of them with the addresses that they read and write. So the batch is copied
-to the recorded address, and everything that an update changes (weights, moments, counters) is changed in place.
+the GPU computes. A CUDA graph contains all of them with the addresses that they read and write. The batch is therefore
+copied to the recorded address, and everything that an update changes (weights, moments, counters) changes in place.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ...actors.unroll import Unroll, tensors, with_tensors
 
-WARM_UP = 3  # Updates before the recorded one, in which libraries choose their methods and allocate memory
+WARM_UP = 3  # Updates before the recorded one, in which libraries choose their algorithms and allocate memory
 
 Update: TypeAlias = Callable[[Unroll, Sequence[Tensor]], Tensor]
 """Complete update from a batch on the device and the indices of its minibatches; returns its metrics."""
@@ -27,7 +27,7 @@ Record: TypeAlias = Callable[[Callable[[], Tensor]], tuple[Callable[[], object],
 
 def cuda_graph(device: torch.device) -> Record:
     """Return a function that records work on this device as a CUDA graph. A graph contains the kernels of one device's
-    stream, so the device is the current one while the graph is recorded and replayed. Other threads may call CUDA
+    stream, so that device is current while the graph is recorded and replayed. Other threads may call CUDA
     during the capture; their work is not part of it."""
 
     def record(work: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
@@ -59,10 +59,10 @@ class _Recording(NamedTuple):
 
 
 class Recorded:
-    """Record an update once, check the recording against the update itself, and replay it afterwards.
+    """Update that is recorded once, checked against an unrecorded run of it, and then replayed.
 
     Args:
-        update: the update; must not depend on values that are read back.
+        update: the update; must not depend on values read back from the device.
         changed: returns every tensor that an update changes.
         record: records work; see `cuda_graph`.
     """
@@ -75,7 +75,7 @@ class Recorded:
         self.forget()
 
     def forget(self) -> None:
-        """Record again, after tensors or settings of the update have changed."""
+        """Discard the recording, after tensors or settings of the update have changed."""
         self._recording: _Recording | None = None
         self._form: object = None
         self._calls = 0
@@ -92,13 +92,13 @@ class Recorded:
             return self._update(batch, indices)
         if self._recording is None:
             return self._first(batch, indices, leaves)
-        for place, leaf in zip(self._recording.leaves, leaves, strict=True):
-            place.copy_(leaf)
+        for target, leaf in zip(self._recording.leaves, leaves, strict=True):
+            target.copy_(leaf)
         self._recording.replay()
         return self._recording.result.clone()
 
     def _first(self, batch: Unroll, indices: Sequence[Tensor], leaves: list[Tensor]) -> Tensor:
-        """Record the update and replay it; undo the replay, run the update itself and compare; waits for the device."""
+        """Record and replay the update, undo it, run the update itself and compare results; waits for the device."""
         changed, problem = [x.detach() for x in self._changed()], ""
         before = [x.clone() for x in changed]
         try:
@@ -125,11 +125,11 @@ class Recorded:
         return result
 
     def _make(self, batch: Unroll, leaves: list[Tensor]) -> _Recording:
-        places = [leaf.clone() for leaf in leaves]
+        inputs = [leaf.clone() for leaf in leaves]
         count = len(tensors(batch))
-        fixed, indices = with_tensors(batch, places[:count]), places[count:]
+        fixed, indices = with_tensors(batch, inputs[:count]), inputs[count:]
         replay, result = self._record(lambda: self._update(fixed, indices))
-        return _Recording(replay, places, result)
+        return _Recording(replay, inputs, result)
 
 
 def _alike(replayed: Tensor, expected: Tensor) -> bool:
@@ -139,7 +139,7 @@ def _alike(replayed: Tensor, expected: Tensor) -> bool:
 
 def _near(before: Sequence[Tensor], replayed: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
     """Whether tensors were changed as expected. An error of half the change is allowed: Adam's first steps have full
-    length even if the gradient is only rounding."""
+    length even if the gradient is only rounding error."""
     change, error = (
         sum(float((a - b).double().square().sum()) for a, b in zip(pair, expected, strict=True))
         for pair in (before, replayed)

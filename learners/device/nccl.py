@@ -1,10 +1,10 @@
 """Group of learners that exchange gradients between GPUs with NCCL.
 
-NCCL never returns by itself when a learner is lost. A communicator is created in the first exchange, which waits for
-all learners without a timeout: so it starts in a thread. Later exchanges are asynchronous: so they are polled.
-Their kernels occupy the GPU until the communicator is aborted: so `close` aborts it.
+NCCL never returns by itself when a learner is lost. The first exchange creates the communicator and waits for all
+learners without a timeout, so it runs in a thread. Later exchanges are asynchronous and are polled. Their kernels
+occupy the GPU until the communicator is aborted, which `close` does.
 
-Sums are those of `SharedGroup`, formed in the order of ranks, so all ranks get the same bits.
+`SharedGroup` forms the sums in rank order, so all ranks get the same bits.
 """
 
 import threading
@@ -21,17 +21,17 @@ from ...base.processes import environment, interface
 from ..group import LOOK_SECONDS, GroupLostError, LearnerLossError, SharedGroup
 
 POLL_SECONDS = 2e-4
-"""Interval between two checks of an exchange, which also waits for the gradient."""
+"""Seconds between two checks of an exchange, which also waits for the gradient."""
 ABORT_SECONDS = 10.0
-"""Seconds within which an abandoned exchange must have left the GPU."""
+"""Seconds within which an abandoned exchange must leave the GPU."""
 
 MakeBackend = Callable[[Any, int, int, timedelta], Any]
 """(store, rank, size, timeout) -> a process group of torch.distributed; the first exchange connects it."""
 
 
 def nccl(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """Create a process group that uses NCCL; the timeout is that of its `abort`."""
-    from torch.distributed import ProcessGroupNCCL  # builds of torch without CUDA do not have it
+    """Create a process group that uses NCCL; `timeout` limits its `abort`."""
+    from torch.distributed import ProcessGroupNCCL  # missing in builds of torch without CUDA
 
     options: Any = ProcessGroupNCCL.Options()
     options._timeout = timeout
@@ -63,8 +63,8 @@ class NcclGroup(SharedGroup):
         make_backend: MakeBackend = nccl,
     ) -> None:
         super().__init__(rank, widths, device, lambda: None)
-        self._store = store  # Python's part of the object would be deleted before the first exchange
-        # Torch's watchdog would end the process at the first failure; with this setting there is none.
+        self._store = store  # otherwise the Python object would be deleted before the first exchange
+        # Torch's watchdog would end the process at the first failure; this setting disables it.
         with environment(TORCH_NCCL_BLOCKING_WAIT="1", NCCL_SOCKET_IFNAME=interface(address)):
             self._backend = make_backend(store, rank, self.size, timedelta(seconds=ABORT_SECONDS))
             try:
@@ -97,8 +97,8 @@ class NcclGroup(SharedGroup):
                 raise GroupLostError(f"another learner did not connect within {seconds:.0f} s")
 
     def close(self) -> None:
-        """Abort an unfinished exchange. Raises LearnerLossError if that fails: the GPU is then of no use."""
-        left = self._backend, self._work  # the work keeps the memory that its kernel may still use
+        """Abort an unfinished exchange. Raises LearnerLossError if that fails: the GPU is then unusable."""
+        left = self._backend, self._work  # keeps the work alive, with memory that its kernel may still use
         self._backend = self._work = None
         if left[0] is None:
             return

@@ -1,7 +1,7 @@
 """Transfer of a batch to the learner's device in one copy, while the learner uses the previous batch.
 
-A copy begins when the next batch is known, on a separate stream. Two pinned buffers alternate, so
-that the next batch can be packed while the last one is still being copied.
+A copy starts on a separate stream as soon as the next batch is known. Two pinned buffers alternate, so
+that a batch can be packed while the previous one is still being copied.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class _Sent(NamedTuple):
     batch: Unroll  # Batch before the copy
     arrived: Unroll  # Batch on the device
     indices: list[Tensor]  # Indices of its minibatches on the device
-    event: Any  # Reached when the copy is complete; None if copies are synchronous.
+    event: Any  # Completes with the copy; None if copies are synchronous
 
 
 class Transfer:
@@ -46,12 +46,12 @@ class Transfer:
         sent = self._sent if self._sent is not None and self._sent.batch is batch else self._send(batch, indices)
         self._sent = None
         take_over((*tensors(sent.arrived), *sent.indices), sent.event, self._device)
-        # The tensors of an actor may be on this device or another one.
+        # Tensors from an actor may already be on this device, or on another one.
         return map_tensors(lambda leaf: leaf.to(self._device, non_blocking=True), sent.arrived), sent.indices
 
     def _send(self, batch: Unroll, indices: Sequence[Tensor]) -> _Sent:
         self._packers.reverse()
-        own = tensors(batch)
+        leaves = tensors(batch)
         with self._streams.stream(self._stream) if self._streams else nullcontext():
-            moved, event = self._packers[0].send([*own, *indices])
-        return _Sent(batch, with_tensors(batch, moved[: len(own)]), moved[len(own) :], event)
+            moved, event = self._packers[0].send([*leaves, *indices])
+        return _Sent(batch, with_tensors(batch, moved[: len(leaves)]), moved[len(leaves) :], event)

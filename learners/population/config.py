@@ -1,4 +1,4 @@
-"""Population-based training: scheme, times of evaluation, and settings that differ between members."""
+"""Population-based training: scheme, evaluation times, and settings that differ between members."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,30 +19,30 @@ class PopulationConfig(Settings):
     prefix: ClassVar[str] = "pbt."
 
     scheme: Scheme = "lp-rnn"
-    """lp-rnn: a member copies the weights of a random other member that a t-test finds better; its settings stay.
-    truncation: the worst members copy the weights and settings of the best, and mutate the settings."""
+    """lp-rnn: a member copies the weights of a random other member if a t-test finds it better, and keeps its settings.
+    truncation: the worst members copy the weights and settings of the best members, and mutate the settings."""
     explore: tuple[str, ...] = ()
     """Settings that differ between members, SETTING=loguniform(LOW,HIGH), uniform(LOW,HIGH) or choice(A,B,...)."""
     warmup: int = setting(30_000, (0, None))
-    """Episodes that a member finishes before it is evaluated for the first time, at least 0."""
+    """Episodes that a member finishes before its first evaluation, at least 0."""
     interval: int = setting(30_000, (1, None))
-    """Episodes of a member between two of its evaluations, at least 1."""
+    """Episodes of a member between two evaluations of it, at least 1."""
     window: int = setting(3_000, (2, None))
-    """Last episode returns that are compared, at least 2; members with fewer are not compared."""
+    """Number of last episode returns to compare, at least 2; members with fewer are not compared."""
     p_value: float = setting(0.05, (0, 1))
     """lp-rnn: largest p-value of Welch's two-sided t-test at which a member with a higher mean counts as better,
     0..1."""
     quantile: float = setting(0.25, above(0, 0.5))
-    """truncation: share of the population that is considered worst, and as best, above 0, at most 0.5."""
+    """truncation: share of the population that counts as worst, and as best, above 0, at most 0.5."""
     factors: tuple[float, float] = (0.8, 1.2)
-    """truncation: a setting is multiplied by one of these; the result is clipped to the explored range."""
+    """truncation: each setting is multiplied by one of these and clipped to its explored range."""
     resample: float = setting(0.25, (0, 1))
-    """truncation: probability with which a setting is resampled instead, 0..1."""
+    """truncation: probability that a setting is resampled instead, 0..1."""
     together: Together = "auto"
     """Whether members learn in one batched call, and act in one if actors are in the learner's process; results
-    differ from those of single members by rounding. auto: on a GPU; with --cuda-graph they learn in turn."""
+    differ from separate calls by rounding. auto: on a GPU, except that with --cuda-graph members learn in turn."""
     patience: int = setting(20, (1, None))
-    """Updates in a row without a finite loss after which a member is replaced by a copy of the best, at least 1."""
+    """Consecutive updates with a non-finite loss after which a member becomes a copy of the best, at least 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,7 +52,7 @@ class PopulationConfig(Settings):
 
     @property
     def first_due(self) -> int:
-        """Episodes that a member finishes before it is compared for the first time."""
+        """Number of episodes that a member finishes before its first comparison."""
         return max(self.warmup, self.window)
 
     @cached_property

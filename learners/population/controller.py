@@ -1,6 +1,6 @@
-"""State of a population: recorded returns, clocks, settings and ancestry of all members, and times of decisions.
+"""State of a population: recorded returns, episode counts, settings and ancestry of all members, and due decisions.
 
-It does not decide itself (decisions.py does) and changes no learner: the host of the members applies decisions.
+decisions.py makes the decisions, and the host of the members applies them to learners.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ class Evaluation(NamedTuple):
 
 
 class PopulationController:
-    """Collect the data that decisions need.
+    """Data that decisions need.
 
     Args:
         config: the scheme and its settings.
@@ -39,7 +39,7 @@ class PopulationController:
         self.config, self.seed, self.members = config, seed, members
         self.generation = 0
         self.values = initial_values(config, seed, members)  # The explored settings of every member, as decided
-        self.ancestors = list(range(members))  # Initial member whose weights each member descends from
+        self.ancestors = list(range(members))  # Initial member from whose weights each member descends
         self.episodes = [0] * members
         self._windows: list[deque[float]] = [deque(maxlen=config.window) for _ in range(members)]
         self._due_at = [config.warmup] * members  # Number of episodes of each member at its next evaluation
@@ -52,7 +52,7 @@ class PopulationController:
         self._windows[member].extend(float(str(np.float32(x))) for x in returns[-self.config.window :])
 
     def due(self, active: Iterable[int]) -> list[int]:
-        """Members of `active` that are due for evaluation and have a full window."""
+        """Find the members of `active` that are due for evaluation and have a full window."""
         return [
             m for m in active if self.episodes[m] >= self._due_at[m] and len(self._windows[m]) == self.config.window
         ]
@@ -62,22 +62,22 @@ class PopulationController:
         self.generation += 1
         for member in evaluated:
             self._due_at[member] = self.episodes[member] + self.config.interval
-        scores, values = self.scores(), [dict(each) for each in self.values]
+        scores, values = self.scores(), [dict(settings) for settings in self.values]
         decisions = decide(self.config, self.seed, self.generation, evaluated, scores, values)
-        self._note(decisions)
+        self._record_decisions(decisions)
         return Evaluation(self.generation, list(evaluated), scores, list(self.episodes), values, decisions)
 
     def replace(self, failing: Sequence[int], healthy: Sequence[int], step: int) -> list[Decision]:
-        """Decide on replacements of members whose loss stays non-finite, and record it; `step` seeds the randomness."""
+        """Decide on and record replacements of members whose loss stays non-finite; `step` seeds the randomness."""
         decisions = replace_failing(self.config, self.seed, step, failing, healthy, self.scores(), self.values)
-        self._note(decisions)
+        self._record_decisions(decisions)
         return decisions
 
     def scores(self) -> list[list[float]]:
-        """Returns in every member's window, oldest first."""
+        """List the returns in every member's window, oldest first."""
         return [list(window) for window in self._windows]
 
-    def _note(self, decisions: Sequence[Decision]) -> None:
+    def _record_decisions(self, decisions: Sequence[Decision]) -> None:
         before = list(self.ancestors)
         for decision in decisions:
             if decision.copy:
@@ -90,7 +90,7 @@ class PopulationController:
         """Everything that later decisions depend on; the random stream is a function of seed and generation."""
         return {
             "generation": self.generation,
-            "values": [dict(each) for each in self.values],
+            "values": [dict(settings) for settings in self.values],
             "ancestors": list(self.ancestors),
             "episodes": list(self.episodes),
             "due_at": list(self._due_at),
@@ -100,7 +100,7 @@ class PopulationController:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict` of a population of the same size."""
         self.generation = state["generation"]
-        self.values = [dict(each) for each in state["values"]]
+        self.values = [dict(settings) for settings in state["values"]]
         self.ancestors, self.episodes = list(state["ancestors"]), list(state["episodes"])
         self._due_at = list(state["due_at"])
         finite = [window[np.isfinite(window)] for window in state["windows"]]  # older runs also stored nan

@@ -1,7 +1,7 @@
 """Decide which members copy which others: pure, seeded functions of recorded scores.
 
 A decision depends only on the arguments of `decide`, all of which are in one line of a run's population.jsonl, so
-every line can be checked separately.
+every line can be verified separately.
 """
 
 import math
@@ -18,25 +18,25 @@ from .search_space import Values, first_values, mutated
 _FIRST, _GENERATION, _REPLACEMENT = 0x9B70, 0x9B71, 0x9B72
 """Keys of the population's random streams, distinct from those of environments and weights."""
 
-Scores = Sequence[Sequence[float]]  # Returns of each member's last episodes in order, at most a window of them
+Scores = Sequence[Sequence[float]]  # Returns of each member's last episodes, in order, at most `window` of them
 
 
 class Decision(NamedTuple):
     """Decision about one member, and its reason."""
 
     member: int
-    opponent: int | None  # Member of the comparison, if any
-    p_value: float | None  # p-value of Welch's t-test between the two; None without a test, or if neither varies.
-    mean: float | None  # Mean score; None without scores.
+    opponent: int | None  # Other member in the comparison, if any
+    p_value: float | None  # p-value of Welch's t-test between the two; None without a test, or if neither varies
+    mean: float | None  # Mean score; None without scores
     opponent_mean: float | None
     copy: bool  # Whether weights and optimizer state of the opponent are copied
     reason: str
-    old: Values  # Settings of the member before
-    new: Values  # Settings of the member after
+    old: Values  # Settings of the member before the decision
+    new: Values  # Settings of the member after the decision
 
 
 def initial_values(config: PopulationConfig, seed: int, members: int) -> list[Values]:
-    """Initial settings of every member."""
+    """Sample the initial settings of every member."""
     return first_values(config.explored, members, _stream(seed, _FIRST, 0))
 
 
@@ -55,7 +55,7 @@ def decide(
         seed: seed of the run.
         generation: index of the evaluation, from 1; with the seed it determines the randomness.
         evaluated: members to decide about, in order.
-        scores: scores of every member.
+        scores: recorded returns of every member.
         values: explored settings of every member.
 
     Returns:
@@ -76,28 +76,28 @@ def replace_failing(
     scores: Scores,
     values: Sequence[Values],
 ) -> list[Decision]:
-    """Replace each member whose loss stays non-finite by the best healthy member; no decisions without one. The best
-    has the highest mean score; a member without scores is ranked last. Settings mutate in a truncation population,
-    where a setting may be the cause, and stay in an lp-rnn one. `step` seeds the randomness."""
+    """Replace each member whose loss stays non-finite with a copy of the best healthy member, if there is one. The best
+    has the highest mean score; members without scores rank last. Settings mutate under truncation, where they may be
+    the cause, and stay under lp-rnn. `step` seeds the randomness."""
     if not healthy:
         return []
     best = max(healthy, key=lambda member: (_mean(scores[member]) if scores[member] else -math.inf, -member))
     decisions: list[Decision] = []
     for member in failing:
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_REPLACEMENT, step, member)))
-        own, theirs = (_mean(scores[each]) if scores[each] else None for each in (member, best))
-        new = _mutated(config, values[best], rng) if config.scheme == "truncation" else dict(values[member])
+        mean, best_mean = (_mean(scores[m]) if scores[m] else None for m in (member, best))
+        new = _mutate(config, values[best], rng) if config.scheme == "truncation" else dict(values[member])
         reason = f"non-finite loss for {config.patience} updates"
-        decisions.append(Decision(member, best, None, own, theirs, True, reason, dict(values[member]), new))
+        decisions.append(Decision(member, best, None, mean, best_mean, True, reason, dict(values[member]), new))
     return decisions
 
 
 def welch(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
     """Two-sided p-value of equal means, variances not assumed equal (Welch 1947); None if nothing varies. t = (m1 - m2)
-    / sqrt(s1^2/n1 + s2^2/n2), degrees of freedom by Welch and Satterthwaite."""
+    / sqrt(s1^2/n1 + s2^2/n2), with Welch-Satterthwaite degrees of freedom."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # two constant samples: p is 0, or nan if they are equal
-        test: Any = stats.ttest_ind(theirs, ours, equal_var=False)  # scipy's stubs lack its fields
+        test: Any = stats.ttest_ind(theirs, ours, equal_var=False)  # scipy's stubs lack the fields of the result
     p = float(test.pvalue)
     return None if math.isnan(p) else p
 
@@ -109,7 +109,7 @@ def _compare_with_random(
     mean, old = _mean(scores[member]), values[member]
     others = [other for other in _comparable(config, scores) if other != member]
     if not others:
-        return _stays(member, mean, old, "no other member has a full window")
+        return _keep(member, mean, old, "no other member has a full window")
     opponent = others[int(rng.integers(len(others)))]
     theirs, p = _mean(scores[opponent]), welch(scores[member], scores[opponent])
     copy = theirs > mean and p is not None and p < config.p_value
@@ -127,35 +127,35 @@ def _truncate(
 ) -> Decision:
     """Truncation selection (Jaderberg et al. 2017, section 4.1): the worst copy the best and explore from there."""
     mean, old = _mean(scores[member]), values[member]
-    ranked = sorted(_comparable(config, scores), key=lambda each: (_mean(scores[each]), each))
+    ranked = sorted(_comparable(config, scores), key=lambda m: (_mean(scores[m]), m))
     few = max(1, int(config.quantile * len(scores)))
     worst, best = ranked[:few], ranked[-few:]
     if len(ranked) < 2 * few:
-        return _stays(member, mean, old, f"only {len(ranked)} members have a full window")
+        return _keep(member, mean, old, f"only {len(ranked)} members have a full window")
     if member not in worst:
-        return _stays(member, mean, old, f"not among the worst {few}")
+        return _keep(member, mean, old, f"not among the worst {few}")
     opponent = best[int(rng.integers(len(best)))]
     theirs = _mean(scores[opponent])
     if not theirs > mean:
-        return _stays(member, mean, old, "the best are no better")
-    reason, new = f"among the worst {few}, copies one of the best {few}", _mutated(config, values[opponent], rng)
+        return _keep(member, mean, old, "the best are no better")
+    reason, new = f"among the worst {few}, copies one of the best {few}", _mutate(config, values[opponent], rng)
     return Decision(member, opponent, None, mean, theirs, True, reason, dict(old), new)
 
 
-def _stays(member: int, mean: float, values: Values, reason: str) -> Decision:
+def _keep(member: int, mean: float, values: Values, reason: str) -> Decision:
     return Decision(member, None, None, mean, None, False, reason, dict(values), dict(values))
 
 
-def _mutated(config: PopulationConfig, values: Values, rng: np.random.Generator) -> Values:
+def _mutate(config: PopulationConfig, values: Values, rng: np.random.Generator) -> Values:
     return mutated(config.explored, values, config.factors, config.resample, rng)
 
 
 def _comparable(config: PopulationConfig, scores: Scores) -> list[int]:
-    return [member for member, own in enumerate(scores) if len(own) >= config.window]
+    return [member for member, returns in enumerate(scores) if len(returns) >= config.window]
 
 
 def _mean(scores: Sequence[float]) -> float:
-    return math.fsum(scores) / len(scores)  # exact, so equal on every machine
+    return math.fsum(scores) / len(scores)  # exact, so the same on every machine
 
 
 def _stream(seed: int, key: int, generation: int) -> np.random.Generator:

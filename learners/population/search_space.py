@@ -1,4 +1,4 @@
-"""Settings that differ between members of a population: their flags, first values, mutations.
+"""Settings that differ between members of a population: flags, initial values and mutations.
 
     learner.lr=loguniform(1e-5,1e-3)        log(value) is uniform
     learner.entropy_cost=uniform(0,0.02)
@@ -24,7 +24,7 @@ from ..config import LearnerConfig
 
 PREFIX = "learner."
 KINDS = ("loguniform", "uniform", "choice")
-_WORD = re.compile(r"\s*([\w.]+)\s*=\s*(\w+)\s*\(([^()]*)\)\s*")
+_FORM = re.compile(r"\s*([\w.]+)\s*=\s*(\w+)\s*\(([^()]*)\)\s*")
 
 Values = dict[str, float]  # Settings by dotted name, e.g. {"learner.lr": 3e-4}; integers are int.
 
@@ -47,11 +47,11 @@ class Explored(NamedTuple):
         return self._allowed(math.exp(float(rng.uniform(math.log(low), math.log(high)))))
 
     def perturb(self, value: float, factors: tuple[float, float], rng: np.random.Generator) -> float:
-        """Multiply `value` by one of `factors`, inside the range; for a choice, take the next lower or higher value."""
+        """Multiply `value` by one of `factors`, within the range; for a choice, take the next lower or higher value."""
         up = bool(rng.integers(2))
         if self.kind == "choice":
-            place = self.numbers.index(value) + (1 if up else -1)
-            return self.numbers[min(max(place, 0), len(self.numbers) - 1)]
+            index = self.numbers.index(value) + (1 if up else -1)
+            return self.numbers[min(max(index, 0), len(self.numbers) - 1)]
         return self._allowed(value * factors[up])
 
     def _allowed(self, value: float) -> float:
@@ -61,8 +61,8 @@ class Explored(NamedTuple):
 
 
 def first_values(explored: Sequence[Explored], members: int, rng: np.random.Generator) -> list[Values]:
-    """Sample the first values of every member."""
-    return [{each.setting: each.sample(rng) for each in explored} for _ in range(members)]
+    """Sample the initial values of every member."""
+    return [{x.setting: x.sample(rng) for x in explored} for _ in range(members)]
 
 
 def mutated(
@@ -74,23 +74,23 @@ def mutated(
 ) -> Values:
     """Resample every setting with probability `resample`, else perturb it (Jaderberg et al. 2017, section 4.1)."""
     return {
-        each.setting: each.sample(rng) if rng.random() < resample else each.perturb(values[each.setting], factors, rng)
-        for each in explored
+        x.setting: x.sample(rng) if rng.random() < resample else x.perturb(values[x.setting], factors, rng)
+        for x in explored
     }
 
 
 def applied(config: LearnerConfig, values: Values) -> LearnerConfig:
-    """Return a learner's configuration with these values. Raises ValueError for an invalid value."""
+    """Return a learner's configuration with these values set. Raises ValueError for an invalid value."""
     settings = {name.removeprefix(PREFIX): value for name, value in values.items()}
     shared = {name: value for name, value in settings.items() if name in get_type_hints(LearnerConfig)}
-    own = {name: value for name, value in settings.items() if name not in shared}
-    return replace(config, **shared, algorithm_args=config.algorithm_args | own)  # type: ignore
+    specific = {name: value for name, value in settings.items() if name not in shared}
+    return replace(config, **shared, algorithm_args=config.algorithm_args | specific)  # type: ignore
 
 
 def parse(texts: Sequence[str], flag: str = "explore") -> tuple[Explored, ...]:
     """Parse the search space in a flag's arguments. Raises ValueError naming the argument and the allowed values."""
     explored = tuple(_parse(text, flag) for text in texts)
-    names = [each.setting for each in explored]
+    names = [x.setting for x in explored]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{flag} names {name} twice; allowed: each setting once")
@@ -98,7 +98,7 @@ def parse(texts: Sequence[str], flag: str = "explore") -> tuple[Explored, ...]:
 
 
 def _parse(argument: str, flag: str) -> Explored:
-    match = _WORD.fullmatch(argument)
+    match = _FORM.fullmatch(argument)
     if match is None:
         raise ValueError(
             f"{flag} {argument!r} is not of the form SETTING=loguniform(LOW,HIGH), uniform(LOW,HIGH) or choice(A,B,...)"
@@ -106,16 +106,16 @@ def _parse(argument: str, flag: str) -> Explored:
     setting, kind, inside = match.groups()
     whole = _numeric_type(setting, flag) is int
     if kind not in KINDS:
-        raise ValueError(f"{flag} {setting}: no distribution is called {kind!r}; allowed: {', '.join(KINDS)}")
+        raise ValueError(f"{flag} {setting}: unknown distribution {kind!r}; allowed: {', '.join(KINDS)}")
     values = [_number(f"{flag} {setting}", text, whole) for text in inside.split(",") if text.strip()]
-    what = f"{flag} {setting}: {kind}({inside})"
+    prefix = f"{flag} {setting}: {kind}({inside})"
     if kind == "choice":
         values = sorted(set(values))
-        refuse(len(values) < 2, f"{what} is no choice; allowed: two or more different values")
+        refuse(len(values) < 2, f"{prefix} has fewer than two different values; allowed: two or more")
     else:
-        refuse(len(values) != 2, f"{what} has {len(values)} values; allowed: {kind}(LOW,HIGH)")
-        refuse(not values[0] < values[1], f"{what} is empty; allowed: LOW below HIGH")
-        refuse(kind == "loguniform" and values[0] <= 0, f"{what} begins at {values[0]:g}; allowed: above 0")
+        refuse(len(values) != 2, f"{prefix} has {len(values)} values; allowed: {kind}(LOW,HIGH)")
+        refuse(not values[0] < values[1], f"{prefix} is empty; allowed: LOW below HIGH")
+        refuse(kind == "loguniform" and values[0] <= 0, f"{prefix} begins at {values[0]:g}; allowed: above 0")
     for value in values:
         with user_errors(f"{flag} {setting}={kind}({inside})"):
             applied(LearnerConfig(algorithm=_settings()[setting][1]), {setting: value})
@@ -136,11 +136,11 @@ def _numeric_type(setting: str, flag: str) -> type:
 
 
 def _settings() -> dict[str, tuple[Any, str]]:
-    """All settings by dotted name, with their type and an algorithm that has them."""
+    """Return all settings by dotted name, with their type and an algorithm that has them."""
     settings: dict[str, tuple[Any, str]] = {}
     for algorithm in algorithm_names():
-        own = get_type_hints(algorithm_class(algorithm).Settings)
-        settings |= {PREFIX + name: (hint, algorithm) for name, hint in own.items()}
+        hints = get_type_hints(algorithm_class(algorithm).Settings)
+        settings |= {PREFIX + name: (hint, algorithm) for name, hint in hints.items()}
     plain = LearnerConfig().algorithm
     return settings | {PREFIX + name: (hint, plain) for name, hint in get_type_hints(LearnerConfig).items()}
 
@@ -148,5 +148,5 @@ def _settings() -> dict[str, tuple[Any, str]]:
 def _number(name: str, text: str, whole: bool) -> float:
     with user_errors(name):
         value = number(text.strip())
-        refuse(whole and value != int(value), f"{text.strip()} is not a whole number, as required")
+        refuse(whole and value != int(value), f"{text.strip()} is not a whole number; the setting is an integer")
     return int(value) if whole else value

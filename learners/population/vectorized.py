@@ -1,9 +1,9 @@
-"""Members of a population learn from one batch each in one batched call, if the operations are the same.
+"""Update of several members of a population, each from its own batch, in one batched call if operations are the same.
 
-Weights and batches of M members are stacked, and one pass computes M losses; none depends on another member's weights,
-so the gradient of their sum contains every member's own. Each learner applies its own clipping, optimizer and settings
-(learners/learner.py). Results differ from those of `Learner.learn` by the rounding of
-matrix multiplications. Launching an operation for nine members takes no longer on a GPU than for one; a CPU,
+Weights and batches of M members are stacked, and one pass computes M losses; no loss depends on another member's
+weights, so the gradient of their sum contains the gradient of each. Each learner applies its own clipping, optimizer
+and settings (learners/learner.py). Results differ from those of `Learner.learn` by the rounding of matrix
+multiplications. On a GPU, launching an operation for nine members takes no longer than for one; a CPU,
 limited by arithmetic, gains nothing.
 """
 
@@ -24,7 +24,7 @@ from ..learner import Learner
 from ..loss import Gradient, LossTerms, Minibatch, gradient, loss, matrix_precision
 
 VARIED = ("discount", "entropy_cost", "value_cost", "auxiliary_cost", "prediction_cost")
-"""Factors of the loss, which may differ between members of one call."""
+"""Factors in the loss; they may differ between the members of one call."""
 OWN = (
     *("lr", "lr_schedule", "lr_warmup", "eps", "adam_beta1", "rmsprop_decay", "rmsprop_momentum", "max_grad_norm"),
     "entropy_schedule",
@@ -33,21 +33,21 @@ OWN = (
 
 
 def learn_together(learners: Sequence[Learner], batches: Sequence[Unroll]) -> None:
-    """Like `learn` for every learner with its batch."""
+    """Call `learn` on every learner with its batch, in one batched call where possible."""
     received = [learner.receive(batch) for learner, batch in zip(learners, batches, strict=True)]
     updates = [learner.prepare(batch) for learner, (batch, _) in zip(learners, received, strict=True)]
     chosen = [indices or [slice(None)] for _, indices in received]
-    for number in range(max(map(len, chosen))):
+    for turn in range(max(map(len, chosen))):
         minibatches = {
-            m: learner.minibatch(updates[m], chosen[m][number])
+            m: learner.minibatch(updates[m], chosen[m][turn])
             for m, learner in enumerate(learners)
-            if number < len(chosen[m]) and not updates[m].stopped
+            if turn < len(chosen[m]) and not updates[m].stopped
         }
         for members in _alike(minibatches):
-            for m, own in zip(members, gradients([minibatches[m] for m in members]), strict=True):
-                learners[m].apply(updates[m], minibatches[m], own)
-    for learner, batch, own in zip(learners, batches, updates, strict=True):
-        learner.count(batch, learner.complete(own))
+            for m, result in zip(members, gradients([minibatches[m] for m in members]), strict=True):
+                learners[m].apply(updates[m], minibatches[m], result)
+    for learner, batch, update in zip(learners, batches, updates, strict=True):
+        learner.count(batch, learner.complete(update))
 
 
 def _alike(minibatches: dict[int, Minibatch]) -> list[list[int]]:
@@ -60,21 +60,21 @@ def _alike(minibatches: dict[int, Minibatch]) -> list[list[int]]:
 
 
 def _form(config: LearnerConfig) -> LearnerConfig:
-    """Return a configuration without the settings in which members of one call may differ."""
-    usual = LearnerConfig()
-    return replace(config, **{name: getattr(usual, name) for name in (*VARIED, *OWN)})
+    """Return a configuration with defaults for the settings in which members of one call may differ."""
+    defaults = LearnerConfig()
+    return replace(config, **{name: getattr(defaults, name) for name in (*VARIED, *OWN)})
 
 
 def gradients(minibatches: Sequence[Minibatch]) -> list[Gradient]:
-    """Like `gradient` for every minibatch, all of one form."""
+    """Compute `gradient` of every minibatch; all have the same form."""
     if len(minibatches) == 1:
         return [gradient(minibatches[0])]
-    losses = [_Loss(each) for each in minibatches]
+    losses = [_Loss(minibatch) for minibatch in minibatches]
     weights, moments = stack_module_state(losses)  # pyright: ignore[reportArgumentType]
-    leaves = [torch.stack(same) for same in zip(*(tensors(each.batch) for each in minibatches), strict=True)]
-    targets = [torch.stack(same) for same in zip(*(each.targets or () for each in minibatches), strict=True)]
-    settings = {name: _stacked([getattr(each.config, name) for each in minibatches], leaves[0]) for name in VARIED}
-    share = _stacked([each.entropy_share for each in minibatches], leaves[0])
+    leaves = [torch.stack(same) for same in zip(*(tensors(x.batch) for x in minibatches), strict=True)]
+    targets = [torch.stack(same) for same in zip(*(x.targets or () for x in minibatches), strict=True)]
+    settings = {name: _stack([getattr(x.config, name) for x in minibatches], leaves[0]) for name in VARIED}
+    share = _stack([x.entropy_share for x in minibatches], leaves[0])
 
     def one(*member: Any) -> LossTerms:
         weights, moments, leaves, targets, settings, share = member
@@ -84,12 +84,12 @@ def gradients(minibatches: Sequence[Minibatch]) -> list[Gradient]:
         terms: LossTerms = vmap(one)(weights, moments, leaves, targets, settings, share)
         summed: Any = torch.autograd.grad(terms.total.sum(), list(weights.values()), allow_unused=True)
     unused: tuple[Tensor | None, ...] = (None,) * len(minibatches)
-    own = zip(*(unused if each is None else each.unbind() for each in summed), strict=True)
-    return [Gradient(*each) for each in zip(own, terms.metrics, terms.returns, strict=True)]
+    by_member = zip(*(unused if x is None else x.unbind() for x in summed), strict=True)
+    return [Gradient(*parts) for parts in zip(by_member, terms.metrics, terms.returns, strict=True)]
 
 
 class _Loss(nn.Module):
-    """Loss of a minibatch as a module, whose weights can be replaced for a call."""
+    """Loss of a minibatch as a module, so that a call can replace its weights."""
 
     def __init__(self, minibatch: Minibatch) -> None:
         super().__init__()
@@ -101,11 +101,11 @@ class _Loss(nn.Module):
         """Compute the loss of one member."""
         config, batch = copy.copy(self._minibatch.config), with_tensors(self._minibatch.batch, leaves)
         for name, value in settings.items():
-            object.__setattr__(config, name, value)  # a tensor for each member, which the configuration cannot check
-        own = Targets(*targets) if targets else None
-        return loss(self._minibatch._replace(batch=batch, config=config, targets=own, entropy_share=share))
+            object.__setattr__(config, name, value)  # one tensor per member, which the configuration cannot check
+        fixed = Targets(*targets) if targets else None
+        return loss(self._minibatch._replace(batch=batch, config=config, targets=fixed, entropy_share=share))
 
 
-def _stacked(values: Sequence[Any], like: Tensor) -> Tensor:
-    """Stack a value of every member, [M]."""
+def _stack(values: Sequence[Any], like: Tensor) -> Tensor:
+    """Stack one value per member, [M]."""
     return torch.stack([torch.as_tensor(value, dtype=torch.float32) for value in values]).to(like.device)

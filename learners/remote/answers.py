@@ -1,4 +1,4 @@
-"""Responses of learners in other processes, which may be lost while this one waits."""
+"""Responses of learners in other processes, which may be lost while this process waits."""
 
 import time
 from contextlib import suppress
@@ -13,16 +13,16 @@ from ..group import GroupLostError, LearnerLossError
 PATIENCE = 2.0
 """Seconds of waiting for other learners' batches between checks for signals."""
 SILENT_SECONDS = 5.0
-"""Seconds without a response to a ping after which a learner is lost; it also responds while compiling functions."""
-PING_SECONDS = 1.0  # Seconds between two pings, each of which interrupts another learner's update for a millisecond
+"""Seconds without a response to a ping after which a learner counts as lost; it responds even while compiling."""
+PING_SECONDS = 1.0  # Seconds between two pings; each interrupts the other learner's update for a millisecond
 START_SECONDS = 600.0
-"""Seconds within which a learner's process must have started; it may require booting a node."""
+"""Seconds within which a learner's process must start, which may include booting a node."""
 MOST_LOSSES = 10
-"""Losses in a row that end the run."""
+"""Consecutive losses of a learner that end the run."""
 
 
 def has_arrived(ref: Any) -> bool:
-    """Whether a response has arrived that is not the loss of its process."""
+    """Whether a response has arrived, other than the loss of its process."""
     with suppress(RayError):
         ray.get(ref, timeout=0)
         return True
@@ -32,7 +32,7 @@ def has_arrived(ref: Any) -> bool:
 def answer_of(ref: Any, seconds: float) -> Any:
     """Return a response of another learner.
 
-    Raises GroupLostError if its process is lost or it has left the group, and the ActorFailureError of its actors.
+    Raises GroupLostError if its process is lost or has left the group, and the ActorFailureError of its actors.
     """
     try:
         return ray.get(ref, timeout=seconds)
@@ -73,5 +73,5 @@ class Pulse:
             raise GroupLostError(f"{self._name} has not responded for {SILENT_SECONDS:.0f} s")
 
     def reset(self) -> None:
-        """Wait no longer for the response to an earlier ping."""
+        """Stop waiting for the response to an earlier ping."""
         self._ping = None

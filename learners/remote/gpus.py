@@ -1,4 +1,4 @@
-"""Claim of the GPU that this process's learner uses, so that Ray assigns it to no other learner."""
+"""Claim of the GPU that this process's learner uses, so that Ray does not assign it to another learner."""
 
 import os
 from typing import Any
@@ -11,7 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ...base.errors import NOT_AVAILABLE, EngramError
 
 CLAIM_SECONDS = 60.0
-"""Seconds in which Ray must start the process of a claim; if all GPUs are claimed it does not."""
+"""Seconds within which Ray must start the process of a claim; it cannot if all GPUs are claimed."""
 
 
 class Claim:
@@ -23,27 +23,27 @@ class Claim:
 
 
 def reserve(device: torch.device) -> Any:
-    """Claim this process's device in Ray; return the claim, which ends when it is deleted. None for the CPU.
+    """Claim this process's device in Ray; return the claim, which ends when it is deleted; None for the CPU.
 
-    Ray chooses the GPU of a claim. So this node's GPUs are claimed until the device is among them, and the other
-    claims end. Raises EngramError if another process has claimed it.
+    Ray chooses the GPU of a claim. This node's GPUs are therefore claimed until the device is among them; the other
+    claims then end. Raises EngramError if another process has claimed it.
     """
     if device.type != "cuda":
         return None
     visible, index = os.environ.get("CUDA_VISIBLE_DEVICES", ""), device.index or 0
-    own = visible.split(",")[index] if visible else str(index)
+    wanted = visible.split(",")[index] if visible else str(index)
     here: Any = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     make: Any = ray.remote(num_cpus=0, num_gpus=1, scheduling_strategy=here)(Claim)
     claims: dict[str, Any] = {}
-    while own not in claims:
+    while wanted not in claims:
         claim = make.remote()
         try:
             gpu: Any = ray.get(claim.gpu.remote(), timeout=CLAIM_SECONDS)
         except GetTimeoutError:
             free = ", ".join(sorted(claims)) or "none"
             raise EngramError(
-                f"--device {device}: another process has claimed GPU {own} of this machine in Ray; free: {free}",
+                f"--device {device}: another process has claimed GPU {wanted} of this machine in Ray; free: {free}",
                 NOT_AVAILABLE,
             ) from None
         claims[gpu] = claim
-    return claims[own]
+    return claims[wanted]

@@ -1,8 +1,8 @@
 """Learners of a population's members in other processes: each learns from complete batches, without exchanging
 gradients.
 
-The run's process has a copy of every member's weights and optimizer, and decides about updates. Unrolls go from the
-actors straight to the assigned process, or, in synchronous mode, batches from the run's process. Results equal those of
+The run's process has a copy of every member's weights and optimizer, and schedules updates. Actors send unrolls
+directly to the assigned process; in synchronous mode, the run's process sends batches. Results equal those of
 a learner in the run's process, bit for bit. If a process is lost, the run's process repeats its updates and trains
 its members until a replacement has started.
 """
@@ -30,9 +30,9 @@ from ..learner import Learner
 from .answers import MOST_LOSSES, PATIENCE, START_SECONDS, answer_of
 from .worker import ProcessHandle, RemoteProcess, claims, on_cpu
 
-FETCH_SECONDS = 10.0  # Seconds within which a process must have an unroll; the machine with it may be unreachable
+FETCH_SECONDS = 10.0  # Seconds within which an unroll must arrive; its machine may be unreachable
 FETCH_IN_DOUBT_SECONDS, DOUBT_SECONDS = 1.0, 30.0
-"""After a loss the shorter limit applies for a while: the unrolls of other members are probably on the same machine."""
+"""After a loss, the shorter limit applies for a while: unrolls of other members are probably on the same machine."""
 _doubt_until = 0.0  # Monotonic time
 
 
@@ -73,8 +73,8 @@ class MemberProcess(RemoteProcess):
         stored: Sequence[Stored],
         pieces: int,
     ) -> Any:
-        """Run one update of a member, starting from this state if given; report the values of these settings.
-        Returns a pickled Answer in this many pieces; None without an update if an unroll is lost."""
+        """Run one update of a member, starting from `state` unless it is None. Return a pickled Answer with
+        the values of `settings`, in `pieces` parts; a pickled None, without an update, if an unroll is lost."""
         if state is not None:
             self._learners[member] = self._make_learner()
             self._learners[member].load_state_dict(state[0])
@@ -91,7 +91,7 @@ class MemberProcess(RemoteProcess):
 
 
 def batch_of(stored: Sequence[Stored]) -> Unroll | None:
-    """Join parts of unrolls, which are fetched if they are in Ray's store; None if one is lost."""
+    """Join parts of unrolls, fetching those in Ray's store; None if one is lost."""
     global _doubt_until
     parts: list[Unroll] = []
     for parcel, first, end in stored:
@@ -108,12 +108,12 @@ def batch_of(stored: Sequence[Stored]) -> Unroll | None:
 
 
 class MemberHome:
-    """The process of some members' learners, or its replacement.
+    """Process with the learners of some members, or its replacement.
 
     Args:
-        rank: index of the process among the run's learners; the run's own process has 0.
+        rank: index of the process among the run's learners; the run's process has index 0.
         make_learner: creates a learner, whose state is set later.
-        device: device of the run's learner; the process uses one of the same type.
+        device: device of the run's learner; the process uses a device of the same type.
         report: displays a message to the user.
     """
 
@@ -123,7 +123,7 @@ class MemberHome:
         self._rank, self._arguments, self._claims = rank, (make_learner, os.getcwd()), claims(device)
         self.report = report
         self.moved: Callable[[int, str], None] = lambda rank, machine: None
-        """Called with the rank and the address of the machine whenever its members' learners move."""
+        """Called with the rank and the machine's address whenever the learners of its members move."""
         self.starts = self._losses = 0
         self._stuck = StuckProcesses(ray.util.get_node_ip_address())
         self._start()
@@ -138,7 +138,7 @@ class MemberHome:
         return answer_of(self.process.starting, START_SECONDS).machine
 
     def ready(self) -> bool:
-        """Whether the process is ready. A process that ended during start-up is replaced."""
+        """Whether the process is ready. Replaces a process that ended during startup."""
         if not self._ready:
             self._stuck.end_overdue()
             if not self.process.started:
@@ -158,7 +158,7 @@ class MemberHome:
         return response
 
     def replace(self, problem: GroupLostError) -> None:
-        """Start another process, which is ready when the cluster has had resources for it."""
+        """Start another process, which becomes ready once the cluster has resources for it."""
         self._losses += 1
         if self._losses > MOST_LOSSES:
             raise LearnerLossError(f"learner {self._rank} was lost {self._losses} times in a row: {problem}")
@@ -172,9 +172,9 @@ class RemoteLearner(Learner):
     """Learner whose updates run in another process.
 
     Args:
-        home: its process.
+        home: the process.
         member: index of the member in that process.
-        claim: kept as long as this learner (see gpus.py).
+        claim: GPU claim to keep as long as this learner exists (see gpus.py).
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class RemoteLearner(Learner):
         self._home, self._member, self._claim = home, member, claim
         super().__init__(agent, config, total_steps)
         self._at = 0
-        """Which of its home's processes has this learner's newest state; 0 for none."""
+        """Number of the home's process that has this learner's newest state, from 1; 0 for none."""
         self._batch: Sequence[Stored] = ()
         self._learning: Any = None
         self._pieces = 1
@@ -191,7 +191,7 @@ class RemoteLearner(Learner):
         self._newest = self.optimizer.state_dict()
         """Newest state of the optimizer."""
         self._effective: dict[str, float] = {}
-        """Values of settings in the other process since the last update or change."""
+        """Values of settings in the other process after the last update or change."""
 
     def send(self, batch: Unroll) -> None:
         """Do nothing: `begin` sends the batch to the other process."""
@@ -201,7 +201,7 @@ class RemoteLearner(Learner):
         self.finish()
 
     def begin(self, batch: Unroll) -> None:
-        """Make the other process, if it is ready, learn from a batch."""
+        """Start learning from a batch in the other process, if it is ready."""
         self._batch = batch.stored or (Stored(pack(batch), 0, len(batch.weights_version)),)
         self._learning = None
         if self._home.ready():
@@ -212,16 +212,16 @@ class RemoteLearner(Learner):
             self._learning = [pieces] if self._pieces == 1 else pieces
 
     def finish(self) -> None:
-        """Wait for the update and copy its results, or run it here. No update if unrolls are lost."""
+        """Wait for the update and copy its results, or run the update here; skip it if unrolls are lost."""
         try:
             updated = self._learn_here() if self._learning is None else self._copy(self._home.get(self._learning))
         except GroupLostError as problem:
-            if self._at == self._home.starts:  # otherwise it was replaced for another member
+            if self._at == self._home.starts:  # otherwise another member's update already replaced it
                 self._home.replace(problem)
             updated = self._learn_here()
         self._batch, self._learning = (), None
         if not updated:
-            self._home.report(f"unrolls of member {self._member} were lost with their machine: they are not used")
+            self._home.report(f"unrolls of member {self._member} were lost with their machine and are not used")
 
     def _copy(self, response: bytes) -> bool:
         result: Answer | None = pickle.loads(response)
@@ -259,7 +259,7 @@ class RemoteLearner(Learner):
 
 
 def learn_dealt(learners: Sequence[Learner], batches: Sequence[Unroll]) -> None:
-    """Like `learn` for every learner with its batch, concurrently if they are in several processes."""
+    """Call `learn` on every learner with its batch, concurrently if the learners are in several processes."""
     pairs = list(zip(learners, batches, strict=True))
     for learner, batch in pairs:
         if isinstance(learner, RemoteLearner):

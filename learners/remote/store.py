@@ -12,9 +12,9 @@ from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 PAUSE = 0.01
 """Seconds between two checks for a key."""
 JOIN_SECONDS = 60.0
-"""Seconds for a learner to find the others of a group; one that does not respond is detected earlier."""
-LOOKS = 50
-"""Checks for a key between two calls of `keep_waiting`."""
+"""Seconds for a learner to find the others in its group; an unresponsive learner is detected earlier."""
+CHECKS = 50
+"""Number of checks for a key between two calls of `keep_waiting`."""
 
 
 class RayStore(Store):
@@ -36,12 +36,12 @@ class RayStore(Store):
     def get(self, key: str) -> bytes:
         """Wait for a value and return it. Raises RuntimeError at the timeout."""
         deadline = time.monotonic() + JOIN_SECONDS
-        looks, value = 0, None
+        checks, value = 0, None
         while (value := internal_kv._internal_kv_get(f"{self._prefix}-{key}")) is None:  # pyright: ignore
             if time.monotonic() > deadline:
                 raise RuntimeError(f"another learner did not join within {JOIN_SECONDS:.0f} s")
-            looks += 1
-            if looks % LOOKS == 0:
+            checks += 1
+            if checks % CHECKS == 0:
                 self._keep_waiting()
             time.sleep(PAUSE)
         return value
@@ -52,7 +52,7 @@ class RayStore(Store):
             self.get(key)
 
     def has_extended_api(self) -> bool:
-        """Whether the store has methods that are optional for a start."""
+        """Whether the store has the optional methods, which starting a group does not need."""
         return False
 
     def remove(self) -> None:

@@ -1,8 +1,8 @@
-"""All learners of a run for the run's process: one pool of actors, one update.
+"""All learners of a run, which appear to the run's process as one pool of actors and one update.
 
 Every learner pulls unrolls from its own actors. This process, rank 0, versions the weights, keeps metrics and writes
-checkpoints. The others collect a batch on request, and all learn at once. If a learner dies or hangs, the remaining
-ones continue from the state of rank 0, with the batch of the interrupted update; a replacement joins later.
+checkpoints. The others collect batches on request, and all learn concurrently. If a learner dies or hangs, the others
+continue from the state of rank 0, with the batch of the interrupted update; a replacement joins later.
 """
 
 import os
@@ -26,32 +26,32 @@ from .store import RayStore
 from .worker import LearnerProcess, MakePool, ProcessHandle, Status, claims, connect, digest, on_cpu, prefix_of
 
 CLOSE_SECONDS = 5.0
-"""Seconds within which the other learners must have closed their environments."""
+"""Seconds within which the other learners must close their environments."""
 
 
 class _Worker(ProcessHandle):
     """Another learner's process."""
 
     collecting: Any = None
-    """Ray's reference to its next status; None while none is expected."""
+    """Ray's reference to its next status; None while no status is expected."""
     batch: Unroll | None = None
-    """Header data of its complete batch."""
+    """`header` of its complete batch; None while there is none."""
     failures = progress = 0
 
 
 class Team:
-    """All learners. Methods without a docstring are those of ActorPool, for the actors of all learners.
+    """All learners. Methods without a docstring act as in ActorPool, on the actors of all learners.
 
     Args:
         pool: this process's actors.
-        shares: shares of all learners, in order of ranks.
+        shares: shares of all learners, in rank order.
         make_learner: creates the learner of another process.
-        make_pool: creates the actors of a share, for a process that starts at a step.
-        synchronous: a batch is one unroll of every actor.
+        make_pool: returns a function that creates the actors of a share, for a process that starts at a step.
+        synchronous: whether a batch is one unroll from every actor.
         report: displays a message to the user.
         learner_device: device of this process's learner; the others use devices of the same type.
 
-    Raises EngramError if the device is a GPU that Ray has assigned to others.
+    Raises EngramError if the device is a GPU that Ray has assigned to another process.
     """
 
     def __init__(
@@ -67,15 +67,15 @@ class Team:
         self.pool, self.device, self.still = pool, torch.device("cpu"), pool.still
         self._shares, self._synchronous, self._report = shares, synchronous, report
         self._make_learner, self._make_pool = make_learner, make_pool
-        self._own: list[Unroll] | None = None
+        self._unrolls: list[Unroll] | None = None
         self._header: Weights | None = None
         self._due = self._held = False
         self._learned = self._groups = self._lost = self._losses = 0
         self._learner: Learner | None = None
         self.seconds: list[float] = []
-        """Wall time of acting of other learners' unrolls, which the caller removes."""
+        """Wall time of acting for each unroll of the other learners; the caller empties the list."""
         self._reserved, self._claims = reserve(learner_device), claims(learner_device)
-        """Ray resources of every worker; those of a replacement do not depend on the remaining machines."""
+        """Ray resources of every worker, computed once: a replacement's must not depend on the remaining machines."""
         self._workers = [self._start(rank, 0) for rank in range(1, len(shares))]
         self._replacements: list[_Worker] = []
         """Starting replacements of lost workers."""
@@ -105,7 +105,7 @@ class Team:
     @property
     def gathering(self) -> bool:
         under_way = any(worker.collecting is not None or worker.batch for worker in self._workers)
-        return self.pool.gathering or (self._synchronous and (self._own is not None or under_way))
+        return self.pool.gathering or (self._synchronous and (self._unrolls is not None or under_way))
 
     def stored_bytes(self) -> int | None:
         return self.pool.stored_bytes()
@@ -129,28 +129,28 @@ class Team:
         return None
 
     def gather(self, member: int = 0) -> list[Unroll] | None:
-        """Return one unroll of each of this process's actors, once all learners have theirs."""
+        """Return one unroll from each of this process's actors, once all learners have theirs."""
         self._begin()
-        self._own = self._own or self.pool.gather(member)
-        if self._own is None or not self.ready():
+        self._unrolls = self._unrolls or self.pool.gather(member)
+        if self._unrolls is None or not self.ready():
             return None
-        own, self._own = self._own, None
-        return own
+        unrolls, self._unrolls = self._unrolls, None
+        return unrolls
 
     def save(self) -> list[Any]:
         if self.gathering:
             raise ActorStateError("unrolls are in progress")
         if self._replacements:
-            raise ActorStateError(f"learner {self._replacements[0].rank} is lost and not replaced yet")
+            raise ActorStateError(f"learner {self._replacements[0].rank} is lost and not yet replaced")
         saving = [worker.handle.save.remote() for worker in self._workers]
-        own = self.pool.save()
+        states = self.pool.save()
         try:
-            return [*own, *(state for theirs in self._answers(saving) for state in theirs)]
+            return [*states, *(state for others in self._answers(saving) for state in others)]
         except (GroupLostError, ActorFailureError) as problem:
             raise ActorStateError(str(problem)) from problem
 
     def restore(self, saved: list[Any]) -> None:
-        parts = [saved[each.first_actor : each.first_actor + each.actors] for each in self._shares]
+        parts = [saved[share.first_actor : share.first_actor + share.actors] for share in self._shares]
         restoring = [worker.handle.restore.remote(parts[worker.rank]) for worker in self._workers]
         self.pool.restore(parts[0])
         self._answers(restoring)
@@ -169,7 +169,7 @@ class Team:
     # -- batches -----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Make the other learners collect their next batches with the newest weights."""
+        """Start collecting the other learners' next batches with the newest weights."""
         if self._due:
             self._due = False
             self._welcome()
@@ -189,13 +189,13 @@ class Team:
             try:
                 for worker in waiting:
                     if worker.collecting in done:
-                        self._note(worker, answer_of(worker.collecting, PATIENCE))
+                        self._record(worker, answer_of(worker.collecting, PATIENCE))
                 self._watch()
             except GroupLostError as problem:
                 self._rebuild(problem)
         return True
 
-    def _note(self, worker: _Worker, status: Status) -> None:
+    def _record(self, worker: _Worker, status: Status) -> None:
         worker.batch, worker.failures, worker.progress = status.batch, status.failures, status.progress
         worker.collecting = None if worker.batch else worker.handle.collect.remote(None, 0)
         self.seconds += status.seconds
@@ -203,7 +203,7 @@ class Team:
             self._report(message)
 
     def learn(self, learner: Learner, batch: Unroll) -> Unroll:
-        """Run one update of all learners; return the batch with the versions and episodes of all shares."""
+        """Run one update of all learners; return the batch with the weight versions and episodes of all shares."""
         before, hashes, parts = learner.updates, list[str](), [batch]
         while learner.updates == before:
             while not self.ready():
@@ -219,7 +219,7 @@ class Team:
             if other != hashes[0]:
                 raise LearnerLossError(
                     f"learner {rank} has different weights from learner 0 after {learner.updates:,} updates: a custom "
-                    "part of the agent changes with the observations of its own share; use --num-learners 1"
+                    "part of the agent changes with the observations of its share; use --num-learners 1"
                 )
         self._losses = 0
         for worker in self._workers:
@@ -230,7 +230,7 @@ class Team:
     # -- the group ---------------------------------------------------------------------------------------------------
 
     def connect(self, learner: Learner) -> None:
-        """Make all learners continue from this one's state as one group, without those lost meanwhile."""
+        """Join all learners into one group that continues from this learner's state, without those lost meanwhile."""
         self._learner = learner
         try:
             self._connect(learner)
@@ -241,7 +241,7 @@ class Team:
         self._groups += 1
         learner.group.close()  # an abandoned exchange would occupy the GPU
         state = on_cpu(learner.state_dict())
-        learner.take_over(state["agent"], state["optimizer"])  # an interrupted update may have started work
+        learner.take_over(state["agent"], state["optimizer"])  # an interrupted update may have changed it
         widths = [self._shares[rank].environments for rank in (0, *(worker.rank for worker in self._workers))]
         shared, others = ray.put(state), enumerate(self._workers, 1)
         joining = [worker.handle.join.remote(self._groups, rank, widths, shared) for rank, worker in others]
@@ -259,7 +259,7 @@ class Team:
             worker.pulse.check()
 
     def _rebuild(self, problem: GroupLostError) -> None:
-        """Continue without lost learners, in a new group from this process's state; they are replaced."""
+        """Continue without lost learners in a new group, from this process's state, and start replacements."""
         learner = self._learner
         assert learner is not None, "connect() comes before the first batch"
         self._report(f"{problem}: the group of learners restarts from step {learner.steps:,}")
@@ -283,26 +283,26 @@ class Team:
             worker.collecting = worker.handle.collect.remote(self._header, 0)
 
     def _welcome(self) -> None:
-        """Add started replacements to the group, between two updates."""
+        """Add replacements that have started to the group, between two updates."""
         self._stuck.end_overdue()
-        started = [each for each in self._replacements if each.started]
+        started = [worker for worker in self._replacements if worker.started]
         if not started or self._learner is None:
             return
-        self._replacements = [each for each in self._replacements if each not in started]
+        self._replacements = [worker for worker in self._replacements if worker not in started]
         self._workers = sorted([*self._workers, *started], key=lambda worker: worker.rank)
         self.connect(self._learner)
 
     def _answers(self, refs: Sequence[Any]) -> list[Any]:
-        """Return the responses of other learners; raises like `answer_of` and `_watch` as soon as one is lost."""
+        """Return the responses of other learners; raise as `answer_of` and `_watch` do as soon as a learner is lost."""
         responses, left = dict[Any, Any](), list(refs)
         while left:
             done, left = ray.wait(left, num_returns=len(left), timeout=LOOK_SECONDS)
-            responses |= {each: answer_of(each, PATIENCE) for each in done}
+            responses |= {ref: answer_of(ref, PATIENCE) for ref in done}
             self._watch()
-        return [responses[each] for each in refs]
+        return [responses[ref] for ref in refs]
 
     def _lost_workers(self) -> list[_Worker]:
-        """Learners that do not leave their group within PATIENCE."""
+        """Find the learners that do not leave their group within PATIENCE."""
         leaving = {worker.handle.leave.remote(self._groups): worker for worker in self._workers}
         if leaving:
             ray.wait(list(leaving), num_returns=len(leaving), timeout=PATIENCE)

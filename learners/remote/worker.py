@@ -1,4 +1,4 @@
-"""Process of a learner that shares every batch: its own actors, and updates synchronized with other learners."""
+"""Process of a learner with a share of every batch: separate actors, and updates synchronized with other learners."""
 
 import hashlib
 import sys
@@ -23,33 +23,33 @@ from .answers import PATIENCE, Pulse
 from .store import JOIN_SECONDS, RayStore
 
 CHECK_EVERY = 100
-"""Updates between two comparisons of the learners' weights."""
+"""Number of updates between two comparisons of the learners' weights."""
 CONNECT_SECONDS = 8.0
 """Seconds for learners to connect after the rendezvous; nothing is computed meanwhile."""
 RESOURCE = "learner"
 """Ray resource that reserves nodes for learners, if the cluster has it."""
 
 MakePool = Callable[[Callable[[str], None]], ActorPool]
-"""(report) -> the pool of a learner's own actors."""
+"""(report) -> the pool of one learner's actors."""
 
 
 class Status(NamedTuple):
     """State of a learner's next batch, and events since the last status."""
 
     batch: Unroll | None
-    """The `header` of the complete batch; None while there is none."""
+    """`header` of the complete batch; None while there is none."""
     failures: int
     """Actors that failed since the process started."""
     progress: int
-    """Value that changes while environments step."""
+    """Counter that changes while environments step."""
     messages: list[str]
     """Warnings for the user."""
     seconds: list[float]
-    """Wall time of acting, for each unroll."""
+    """Wall time of acting for each unroll."""
 
 
 def claims(device: torch.device) -> dict[str, Any]:
-    """Ray resources of a learner's process, which computes on this type of device."""
+    """Return the Ray resources of a learner's process that computes on this type of device."""
     reserved = {RESOURCE: 1} if ray.cluster_resources().get(RESOURCE) else {}
     gpus = int(device.type == "cuda")
     placement = {"max_restarts": 0, "scheduling_strategy": "SPREAD"}
@@ -69,7 +69,7 @@ def prefix_of(group: int) -> str:
 def connect(
     group: int, rank: int, widths: Sequence[int], device: torch.device, keep_waiting: Callable[[], None]
 ) -> Group:
-    """Connect with the other learners of the group with this index: on CPUs with Gloo, on GPUs with NCCL."""
+    """Connect to the other learners of the group with this index: with Gloo on CPUs, with NCCL on GPUs."""
     prefix, address = prefix_of(group), ray.util.get_node_ip_address()
     if device.type == "cuda":  # the rendezvous is part of the connection
         store, seconds = RayStore(prefix), JOIN_SECONDS + CONNECT_SECONDS
@@ -79,7 +79,7 @@ def connect(
 
 
 def digest(learner: Learner) -> str:
-    """Hash of the weights after every CHECK_EVERY updates, else empty."""
+    """Return a hash of the weights after every CHECK_EVERY updates, otherwise an empty text."""
     if learner.updates % CHECK_EVERY:
         return ""
     return hashlib.blake2b(flatten(learner.agent).tobytes(), digest_size=16).hexdigest()
@@ -94,7 +94,7 @@ class RemoteProcess:
 
     def __init__(self, directory: str) -> None:
         if directory not in sys.path:
-            sys.path.append(directory)  # last: a user's module must not shadow one of a library
+            sys.path.append(directory)  # last: a user's module must not shadow a library's
         prepare_process(1)
 
     def place(self) -> ProcessPlace:
@@ -103,17 +103,17 @@ class RemoteProcess:
 
     @ray.method(concurrency_group="control")
     def ping(self) -> None:
-        """Return, which shows that this process is alive; called alongside others."""
+        """Do nothing; a response shows that the process is alive. Runs concurrently with other methods."""
 
 
 class ProcessHandle:
     """A starting or running RemoteProcess, for the run's process.
 
     Args:
-        kind: its class.
+        kind: class of the process.
         rank: index of the process among the run's learners.
         claim: Ray resources that the process claims (`claims`); a replacement claims the same.
-        arguments: arguments of its class.
+        arguments: arguments of that class.
     """
 
     def __init__(self, kind: type[RemoteProcess], rank: int, claim: dict[str, Any], *arguments: Any) -> None:
@@ -139,9 +139,9 @@ class LearnerProcess(RemoteProcess):
 
     Args:
         make_learner: creates the learner; `join` sets weights and counters.
-        make_pool: creates its actors.
-        num_envs: number of environments in its share of a batch.
-        synchronous: a batch is one unroll of each of its actors.
+        make_pool: creates the learner's actors.
+        num_envs: number of environments in the learner's share of a batch.
+        synchronous: whether a batch is one unroll from each of these actors.
         directory: see RemoteProcess.
     """
 
@@ -162,10 +162,10 @@ class LearnerProcess(RemoteProcess):
         self._batcher, self._num_envs = Batcher(num_envs), num_envs
         self._batch: Unroll | None = None
         self._version = Weights(-1, 0, flatten(self._learner.agent)[:0], -1)
-        self._own_from = 0
+        self._first_version = 0
         """First version of the weights whose unrolls are used."""
         self._group = self._left = 0
-        """Index of this process's group, and of the newest group that has ended."""
+        """Indices of this process's group and of the newest group that has ended."""
 
     def join(self, group: int, rank: int, widths: Sequence[int], state: dict[str, Any]) -> None:
         """Continue from rank 0's state, in the group with this index."""
@@ -177,7 +177,7 @@ class LearnerProcess(RemoteProcess):
 
     @ray.method(concurrency_group="control")
     def leave(self, group: int) -> None:
-        """End every wait for other learners of this group or an older one; called alongside `join` and `learn`."""
+        """End every wait for other learners in this or an older group; runs concurrently with `join` and `learn`."""
         self._left = group
 
     def _keep_waiting(self) -> None:
@@ -185,24 +185,24 @@ class LearnerProcess(RemoteProcess):
             raise GroupLostError("the group was left")
 
     def collect(self, version: Weights | None, learned: int) -> Status:
-        """Publish this learner's weights under this version, if there is one, and collect the next batch.
+        """Publish this learner's weights under `version`, unless it is None, and collect the next batch.
 
         Returns after a limited time, even without a complete batch. `learned`: environments of the last update.
         """
         if version is not None:
             if version.beginnings != self._version.beginnings:
-                self._own_from, self._batcher = version.version, Batcher(self._num_envs)
+                self._first_version, self._batcher = version.version, Batcher(self._num_envs)
             self._version = version
             self._pool.publish(version._replace(values=flatten(self._learner.agent)), learned)
         if self._batch is None:
-            self._batch = self._gathered() if self._synchronous else self._batcher.next(self._next)
+            self._batch = self._gather() if self._synchronous else self._batcher.next(self._next)
         seconds, self._seconds = self._seconds, []
         messages = self._messages[:]
         del self._messages[: len(messages)]
         facts = self._batch and header(self._batch)
         return Status(facts, self._pool.failures, self._pool.progress, messages, seconds)
 
-    def _gathered(self) -> Unroll | None:
+    def _gather(self) -> Unroll | None:
         unrolls = self._pool.gather()
         if unrolls is None:
             return None
@@ -212,20 +212,20 @@ class LearnerProcess(RemoteProcess):
     def _next(self) -> Unroll | None:
         while (unroll := self._pool.next()) is not None:
             self._seconds.append(unroll.seconds)
-            if int(unroll.weights_version[0]) >= self._own_from:
+            if int(unroll.weights_version[0]) >= self._first_version:
                 return unroll
         return None
 
     def learn(self) -> str:
         """Run one update of all learners from the collected batch; return the weights' hash from `digest`."""
-        assert self._batch is not None, "collect() returns a complete batch before"
+        assert self._batch is not None, "collect() must return a complete batch first"
         self._learner.learn(self._batch)
         self._batch = None
         self._learner.read()
         return digest(self._learner)
 
     def save(self) -> list[Any]:
-        """Exact state of every actor."""
+        """Return the exact state of every actor."""
         return self._pool.save()
 
     def restore(self, saved: list[Any]) -> None:

@@ -1,1 +1,1 @@
-"""Supervised learning of sequences with the memory cores of the agents: capacity of a memory, without acting."""
+"""Supervised learning of sequences with the agents' memory cores: measures memory capacity, without acting."""

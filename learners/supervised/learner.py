@@ -16,12 +16,12 @@ from .scores import Score, score
 
 
 class SupervisedLearner:
-    """A network and its optimizer; `step` applies one update. The state of a stream continues between batches.
+    """A network and its optimizer; `step` applies one update. The state of a stream continues across batches.
 
     Args:
         model: the network, on the device for learning.
         config: optimizer and gradients.
-        stream: whether the core's state continues between batches.
+        stream: whether the core's state continues across batches.
     """
 
     def __init__(self, model: SequenceModel, config: SupervisedConfig, stream: bool) -> None:
@@ -71,7 +71,7 @@ class SupervisedLearner:
     def _finite(self, state: CoreState) -> CoreState:
         """Reset the state of streams with non-finite values, which would otherwise stay non-finite."""
         finite = [leaf.isfinite().reshape(len(leaf), -1).all(1) for leaf in state_leaves(state)]
-        if all(each.all() for each in finite):
+        if all(x.all() for x in finite):
             return state
         bad = ~torch.stack(finite).all(0)
         return reset_state(state, map_state(Tensor.detach, self.model.core.initial_state(len(bad))), bad)
@@ -99,7 +99,7 @@ class SupervisedLearner:
 
 @torch.no_grad()
 def examine(model: SequenceModel, task: Task, batches: int) -> Score:
-    """Score `batches` batches of a task; a stream begins with the initial state."""
+    """Score a model on `batches` batches of a task; a stream begins with the initial state."""
     device = next(model.parameters()).device
     total = Score()
     state = None

@@ -11,19 +11,19 @@ from ...agents.cores.core import CoreState
 from ...envs.tasks.task import Batch, Task
 from .config import SupervisedConfig
 
-MOST_ONE_HOT = 64  # Largest number of symbols encoded one-hot; more are embedded.
+MOST_ONE_HOT = 64  # Largest number of symbols for one-hot encoding; more are embedded
 
 
 class Sequences(NamedTuple):
     """A `Batch` as tensors."""
 
     inputs: Tensor  # float32 [T, B, D] or int64 [T, B]
-    targets: Tensor  # int64 [T, B, K], negative without a query
+    targets: Tensor  # int64 [T, B, K], negative where there is no query
     reset: Tensor  # bool [T, B]
 
 
 def to_tensors(batch: Batch, device: torch.device) -> Sequences:
-    """The batch on a device."""
+    """Copy a batch to a device."""
     return Sequences(*(torch.from_numpy(array).to(device) for array in batch))
 
 
@@ -63,7 +63,7 @@ class SequenceModel(nn.Module):
             bptt_length: see `Core.unroll`.
 
         Returns:
-            Logits [N, K, C] in the order of the steps, the core's last state, and its own loss [T, B] or None.
+            Logits [N, K, C] in the order of the steps, the core's last state, and its auxiliary loss [T, B] or None.
         """
         outputs, state, loss = self.core.unroll(self.shown(inputs), reset, state, bptt_length)
         return self.head(outputs[query]).unflatten(-1, (self.groups, self.classes)), state, loss

@@ -1,4 +1,4 @@
-"""Scores of a task: the share of correct answers, with an interval, and the loss."""
+"""Scores of a task: share of correct answers, with a confidence interval, and loss."""
 
 import math
 from typing import Any, NamedTuple
@@ -6,21 +6,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-CONFIDENT = 1.959964  # Standard deviations on each side of the mean that contain 95% of a normal distribution
+CONFIDENT = 1.959964  # 95% of a normal distribution lies within this many standard deviations of the mean
 
 
 class Score(NamedTuple):
     """Counts over answers; scores of several batches can be added."""
 
-    right: int = 0  # Correct answers, counted for each of K groups
+    right: int = 0  # Correct answers, counted in each of K groups
     answers: int = 0
-    perfect: int = 0  # Sequences without a mistake; of a stream, batches of one sequence.
+    perfect: int = 0  # Sequences without a mistake; in a stream, each batch of a sequence counts as one
     sequences: int = 0  # Sequences with at least one query
     nats: float = 0.0  # Sum of -log p(correct answer)
 
     def plus(self, other: "Score") -> "Score":
         """Return the sum of two scores."""
-        sums: Any = (own + theirs for own, theirs in zip(self, other, strict=True))
+        sums: Any = (a + b for a, b in zip(self, other, strict=True))
         return Score(*sums)
 
     @property
@@ -39,13 +39,13 @@ class Score(NamedTuple):
         return self.nats / self.answers if self.answers else math.nan
 
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95% interval of the accuracy. Answers of one sequence depend on each other, so the interval uses as
-        many independent answers as there are sequences, which makes it conservative."""
+        """Wilson's 95% interval of the accuracy. Answers within a sequence depend on each other, so the interval counts
+        only as many independent answers as there are sequences, which makes it conservative."""
         return wilson(self.accuracy, min(self.answers, self.sequences))
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
-    """Interval with the true share at 95% confidence (Wilson 1927, equation 4); 0..1 without observations."""
+    """Interval that contains the true share at 95% confidence (Wilson 1927, equation 4); 0..1 without observations."""
     if count == 0:
         return 0.0, 1.0
     squared = CONFIDENT**2 / count
@@ -59,7 +59,7 @@ def score(logits: Tensor, targets: Tensor) -> Score:
 
     Args:
         logits: [N, K, C] at the steps with a query, in their order.
-        targets: int64 [T, B, K], negative without a query.
+        targets: int64 [T, B, K], negative where there is no query.
     """
     query = (targets >= 0).any(-1)
     expected, counts = targets[query], targets[query] >= 0

@@ -159,7 +159,7 @@ def test_code_in_the_tensor_file_is_refused_and_not_run(tmp_path: Path, zipped: 
     else:
         bait.write_bytes(pickle.dumps(Malice(victim), protocol=2))
     signed(path, "tensors.pt", bait.read_bytes())
-    with pytest.raises(CheckpointError, match=r"tensors\.pt: refused"):
+    with pytest.raises(CheckpointError, match=r"tensors\.pt: rejected"):
         load(path)
     assert not victim.exists()
     if not zipped:
@@ -189,7 +189,7 @@ def test_foreign_content_is_refused(tmp_path: Path, name: str, content: bytes) -
 def test_another_format_is_refused_by_its_number(tmp_path: Path) -> None:
     path = save(tmp_path, 1, some_state())
     signed(path, "state.json", (path / "state.json").read_bytes().replace(b'"format": 1', b'"format": 2'))
-    with pytest.raises(CheckpointError, match="format 2 of another engram version; this one reads 1"):
+    with pytest.raises(CheckpointError, match="format 2 of another engram version; this version reads 1"):
         load(path)
 
 
@@ -379,5 +379,5 @@ def test_tensors_that_may_be_larger_than_their_file_are_refused(tmp_path: Path, 
                 new.filelist.append(copy.copy(largest))
                 new.filelist[-1].filename += "2"
     signed(path, "tensors.pt", other.read_bytes())
-    with pytest.raises(CheckpointError, match=r"tensors\.pt: refused, it"):
+    with pytest.raises(CheckpointError, match=r"tensors\.pt: rejected: it"):
         load(path)

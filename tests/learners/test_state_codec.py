@@ -145,7 +145,7 @@ def test_optimizer_state_round_trips() -> None:
         ({"a": np.array(["x"])}, "state at a is an array of <U1"),
         ({"a": np.array([None])}, "state at a is an array of object"),
         ({"a": np.zeros(2, ">f4")}, "state at a is an array of >f4"),
-        (b"bytes", "state at its top is a bytes"),
+        (b"bytes", "state at the top level is a bytes"),
     ],
 )
 def test_what_cannot_be_kept_is_named_with_its_place(bad: Any, message: str) -> None:

@@ -70,7 +70,7 @@ def test_a_misspelt_agent_is_answered_with_the_nearest() -> None:
     name = zoo.names()[0]
     with pytest.raises(EngramError, match=f"did you mean: {name}"):
         open_run(f"zoo:{name}x", "latest")
-    with pytest.raises(EngramError, match=f"checkpoint is 'best'; allowed for zoo:{name}, which has one: latest"):
+    with pytest.raises(EngramError, match=f"checkpoint is 'best'; allowed for zoo:{name}, which has only one: latest"):
         open_run(f"zoo:{name}", "best")
 
 

@@ -1,13 +1,13 @@
-"""Curricula: the papers' environments, learned in stages, on top of the settings of the papers."""
+"""Curricula: the papers' environments, learned in stages, on top of the papers' settings."""
 
 from .easy import READ_BY_REWARDS, SMALLER_CORES
 from .paper import Preset
 from .ppo import CENTERED_LP_RNN_PPO, LP_RNN_PPO, RMC_PPO
 
-# The paper's BoxWorld. Distractors come first in small rooms, where they are visible. Then the room and the paths grow
-# without distractors: an episode that a distractor ends teaches nothing about the path. Then they return, few and on
-# short paths: after stages with one lock only, the agent opened nothing but the gem's box. The next observation is
-# predicted, which trains the memory to store the room, and colors are symbols.
+# The paper's BoxWorld. Distractors first appear in small rooms, where they are visible. Then rooms and paths grow
+# without distractors: an episode that a distractor ends teaches nothing about the path. Finally distractors return, few
+# and on short paths: after stages with only one lock, the agent opened only the gem's box. Predicting the next
+# observation trains the memory to store the room; colors are symbols.
 _STAGED_BOXWORLD: Preset = RMC_PPO | {
     "unroll_length": 80,
     "agent": RMC_PPO["agent"]
@@ -25,8 +25,8 @@ _STAGED_BOXWORLD: Preset = RMC_PPO | {
     "total_steps": 20_000_000,
 }
 
-# The paper's T-maze: the agent learns to remember in short episodes. Until then waiting costs no more than guessing:
-# a short limbo and many small steps from each batch pass this phase before the policy has learned to wait. Long
+# The paper's T-maze: the agent learns to remember in short episodes. Before that, waiting costs no more than
+# guessing: a short limbo and many small updates per batch end this phase before the policy has learned to wait. Long
 # unrolls contain more ends of episodes per update, so the agent forgets less.
 _STAGED_T_MAZE: Preset = LP_RNN_PPO | {
     "unroll_length": 300,
@@ -43,10 +43,10 @@ _STAGED_T_MAZE: Preset = LP_RNN_PPO | {
     "total_steps": 12_000_000,
 }
 
-# The paper's Sequence Recall: one to four lights that are on for three steps, then for longer, by about a third from
-# stage to stage: if the time doubles, the agent has to learn to remember again. Wrong lights pay as well as others of
-# their number: three times the entropy bonus of the other environments keeps the policy from settling on some
-# orders.
+# The paper's Sequence Recall: one to four lights that are on for three steps, then for about a third longer in each
+# stage: if the time doubles, the agent has to learn to remember again. A wrong sequence pays as well as any other of
+# its length: an entropy bonus three times that of the other environments keeps the policy from settling on some
+# sequences.
 _STAGED_SEQUENCE_RECALL: Preset = CENTERED_LP_RNN_PPO | {
     "learner": CENTERED_LP_RNN_PPO["learner"]
     | {
@@ -68,9 +68,9 @@ _STAGED_SEQUENCE_RECALL: Preset = CENTERED_LP_RNN_PPO | {
 }
 
 # The paper's Cued Catch: first fewer cues, since knowing the meaning of one of four earns nothing; then more trials.
-# All episodes have one length and their first 320 steps earn nothing: if all environments are in this phase at once,
-# five consecutive updates learn nothing, so they are staggered. With unrolls of 60 steps and a bonus of .02 the agent
-# forgets the late trials.
+# All episodes have the same length, and their first 320 steps earn nothing. Environments are staggered, since updates
+# learn nothing while all of them are in this phase, five in a row. With unrolls of 60 steps and an entropy bonus of
+# .02, the agent forgets the late trials.
 _STAGED_CUED_CATCH: Preset = CENTERED_LP_RNN_PPO | {
     "unroll_length": 100,
     "envs_per_update": 512,
@@ -97,7 +97,7 @@ CURRICULUM: dict[str, Preset] = {
 }
 """By environment, on top of PAPER: the paper's environment, learned in stages."""
 
-# Layers above fixed features tolerate larger steps.
+# Layers above fixed features tolerate a higher learning rate.
 _READ_BY_REWARDS: Preset = READ_BY_REWARDS | {"learner": {"lr": 8e-4}}
 
 CURRICULUM_CORES: dict[tuple[str, str], Preset] = SMALLER_CORES | {

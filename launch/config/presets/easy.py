@@ -3,11 +3,11 @@
 from .paper import OTHERS, POPGYM, Preset, core
 from .ppo import CENTERED_LP_RNN_PPO, LP_RNN_PPO, PPO, RMC_PPO
 
-# Actors act with weights one update old. Momentum continues in the direction of older unrolls, and a batch repeats
-# steps that later updates have already made: without momentum and with a clip no seed collapsed midway. Returns in
+# Actors use weights that are one update old. Momentum continues in the direction of older unrolls, and a batch repeats
+# changes that later updates have already made: without momentum and with a clip, no seed collapsed midway. Returns in
 # running units are learned earlier; the entropy bonus decays, so that the agent settles on short paths. Paths have
-# ten steps: at the paper's discount of .99 a detour costs almost nothing, and a policy that wanders does as well as
-# one that knows the path.
+# ten steps: at the paper's discount of .99, a detour costs almost nothing, and a wandering policy does as well as one
+# that knows the path.
 _EASY_BOXWORLD: Preset = {
     "env_args": {"path_lengths": 1, "num_distractors": 0, "grid_size": 6},
     "total_steps": 2_000_000,
@@ -47,8 +47,8 @@ _EASY_T_MAZE: Preset = {
     "total_steps": 10_000_000,
 }
 
-# 64 episodes at a time instead of 600, each used in two of eight updates. The next observation is predicted, which
-# trains the memory to store the graph's edges: the return reaches 82 after 3 M steps, from rewards alone (A2C) after
+# 64 episodes at a time instead of 600, each used in two of eight updates. Predicting the next observation trains
+# the memory to store the graph's edges: the return reaches 82 after 3 M steps; with rewards alone (A2C), after
 # 12 M.
 _EASY_GRAPH: Preset = {
     "env_args": {"variant": "released", "assignment": "random"},
@@ -70,9 +70,9 @@ _EASY_GRAPH: Preset = {
 # The paper's Mini-Pacman: its first level is cleared within 1.5 M steps, the second within 4 M.
 _EASY_MINI_PACMAN: Preset = RMC_PPO | {"total_steps": 5_000_000}
 
-# A maze of 5 x 5 cells inside its wall, for 100 steps. The goal pays 10 and few random walks reach it: returns in
-# running units. The next observation is predicted, which trains the memory to store the walls: MNM earns 200 after
-# 0.5 M steps instead of 0.6.
+# A maze of 5 x 5 cells inside its wall, for 100 steps. The goal pays 10 and few random walks reach it, hence returns
+# in running units. Predicting the next observation trains the memory to store the walls: MNM earns 200 after
+# 0.5 M steps instead of 0.6 M.
 _EASY_MAZE: Preset = {
     "env_args": {"size": 7, "num_steps": 100},
     "unroll_length": 100,
@@ -114,8 +114,7 @@ _EASY_SEQUENCE_RECALL: Preset = CENTERED_LP_RNN_PPO | {
     "total_steps": 2_500_000,
 }
 
-# The settings for untuned environments, the defaults that the paper's settings hide
-# included.
+# The settings for untuned environments, including the defaults that the paper's settings override.
 _EASY_POPGYM: Preset = OTHERS | {
     "learner": OTHERS["learner"]
     | {"algorithm_args": OTHERS["learner"]["algorithm_args"] | {"clip": 0.2, "epochs": 4}, "lr_schedule": "linear"},
@@ -124,8 +123,8 @@ _EASY_POPGYM: Preset = OTHERS | {
 
 WIDE_POOLS: Preset = core(viewport_size=32, summarizer_size=256, unit_views=True)
 
-# The pools' content stays meaningful only while the torso does not change. A light or a ball is rewarded at once:
-# predicting the reward trains the readout sooner than advantages do, which also contain later rewards.
+# The pools' content stays meaningful only while the torso does not change. A light or a ball is rewarded immediately:
+# predicting the reward trains the readout sooner than advantages, which also contain later rewards.
 READ_BY_REWARDS: Preset = {
     "agent": WIDE_POOLS["agent"] | {"torso": {"fixed_features": True}, "prediction_size": 128, "predict": "reward"}
 }
@@ -143,7 +142,7 @@ SMALLER_CORES: dict[tuple[str, str], Preset] = {
 
 EASY_CORES: dict[tuple[str, str], Preset] = SMALLER_CORES | {
     ("boxworld", "lstm"): {"envs_per_update": 64, "learner": {"lr": 1.2e-3}},  # measured with the LSTM only
-    # 29 instead of 54 CPU seconds to a return of .9, three seeds; measured with the LSTM only
+    # reaches a return of .9 in 29 instead of 54 CPU seconds, three seeds; measured with the LSTM only
     ("popgym-repeat-previous", "lstm"): {"envs_per_actor": 64, "learner": {"lr": 1e-3}},
 }
 """By environment and core, on top of EASY."""

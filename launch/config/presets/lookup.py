@@ -1,4 +1,4 @@
-"""The configuration of a preset."""
+"""Configuration of a preset by name."""
 
 from typing import Any
 
@@ -16,27 +16,27 @@ PRESETS = ("paper", *_VARIANTS)
 
 
 def preset(name: str, env: str, core: str) -> RunConfig:
-    """The configuration of `--preset NAME --env ENV --core CORE`, before any other flag."""
+    """Return the configuration of `--preset NAME --env ENV --core CORE`, before any other flag."""
     return from_dict(RunConfig, preset_values(name, env, core))
 
 
 def preset_values(name: str, env: str, core: str) -> dict[str, Any]:
-    """The settings of `preset` that differ from the defaults, as nested dicts."""
+    """Return the settings of preset `name` that differ from the defaults, as nested dicts."""
     refuse(name not in PRESETS, f"unknown preset {name!r}; allowed: {', '.join(PRESETS)}")
-    bare = env.removeprefix("engram:")  # a twin has the settings of its original, an id those of its short name
+    bare = env.removeprefix("engram:")  # a twin has the settings of its original; an id, those of its short name
     environment = find_environment(bare)[0].name if is_environment(bare) else env
     paper = merge(PAPER.get(environment, OTHERS), CORES.get((environment, core), {}))
     values = merge({"env": env, "agent": {"core": core}}, paper)
     if name in _VARIANTS:
         environments, cores = _VARIANTS[name]
         if environment not in environments:
-            raise ValueError(f"no preset {name!r} for {env!r}; there is one for: {', '.join(sorted(environments))}")
+            raise ValueError(f"no preset {name!r} for {env!r}; available for: {', '.join(sorted(environments))}")
         values = merge(merge(values, environments[environment]), cores.get((environment, core), {}))
     return values
 
 
 def merge(base: Preset, over: Preset) -> Preset:
-    """`base` updated with the values of `over`, recursively."""
+    """Update a copy of `base` with the values of `over`, recursively."""
     merged = dict(base)
     for key, value in over.items():
         merged[key] = merge(base[key], value) if isinstance(value, dict) and key in base else value

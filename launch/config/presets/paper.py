@@ -1,6 +1,6 @@
 """The papers' settings, per environment and core, and settings of environments that are not in a paper.
 
-Sources: the four papers and their released code, named per entry; unspecified values have the default.
+Sources: the four papers and their released code, named per entry; unspecified values keep the defaults.
 """
 
 from typing import Any
@@ -9,20 +9,20 @@ Preset = dict[str, Any]  # Values that differ from the defaults, in the shape of
 
 
 def core(**options: Any) -> Preset:
-    """The preset that sets a core's options."""
+    """Return the preset that sets a core's options."""
     return {"agent": {"core_args": options}}
 
 
 # RMC paper, appendix A.3: IMPALA, batch 32, unroll 40, gamma .99, entropy .005, learning rate tuned in 1e-5..2e-4. The
-# optimizer is not reported; Adam on mean losses is ours, `--optimizer rmsprop_tf --eps 0.1 --reduction sum` is the
-# one of scalable_agent, which the paper builds on. The paper has no separate settings for Mini-Pacman.
+# optimizer is not reported; Adam on mean losses is our choice, `--optimizer rmsprop_tf --eps 0.1 --reduction sum` is
+# that of scalable_agent, on which the paper builds. The paper has no separate settings for Mini-Pacman.
 _RMC_PAPER: Preset = {
     "unroll_length": 40,
     "envs_per_update": 32,
     "learner": {"discount": 0.99, "entropy_cost": 0.005, "lr": 1e-4},
 }
 
-# A2C as in the FWM and the MNM paper.
+# A2C as in the FWM and MNM papers.
 _A2C: Preset = {
     "algorithm": "a2c",
     "discount": 0.9,
@@ -32,8 +32,8 @@ _A2C: Preset = {
     "lr_schedule": "constant",
 }
 
-# FWM paper, section 4.2 and its released code: one agent on each of 600 graphs, one update per episode of 30 steps: an
-# unroll is an episode and the step between two. The code's value loss has no factor 1/2 (coefficient .1); ours has.
+# FWM paper, section 4.2, and its released code: one agent on each of 600 graphs, one update per episode of 30 steps; an
+# unroll is an episode and the step before the next. The code's value loss has no factor 1/2 (coefficient .1); ours has.
 # Baselines: the same with an LSTM.
 _GRAPH: Preset = {
     "env_args": {"assignment": "fixed"},
@@ -45,7 +45,7 @@ _GRAPH: Preset = {
 }
 
 # MNM paper, section 4.3: A2C with the settings of Miconi et al. 2018, here those of its batched successor (30 mazes
-# at once, whole episodes and the step between two, gradient norm 4).
+# at once, whole episodes and the step between two of them, gradient norm 4).
 _MAZE: Preset = {
     "unroll_length": 251,
     "envs_per_actor": 30,
@@ -55,7 +55,7 @@ _MAZE: Preset = {
 }
 
 # LP-RNN paper, section 5.2: IMPALA, unroll 300, a convolutional net to 128 features, gradients cut every 300, 100, 20
-# or 3 steps (--bptt-length). Learning rate, entropy, discount and batch are not in the paper: ours.
+# or 3 steps (--bptt-length). Learning rate, entropy, discount and batch are not in the paper; the values are ours.
 _LP_RNN: Preset = {
     "unroll_length": 300,
     "envs_per_update": 32,
@@ -64,10 +64,10 @@ _LP_RNN: Preset = {
 }
 
 # POPGym paper and its released code: PPO of RLlib with RLlib's defaults where the code sets nothing (clip .3, lambda 1,
-# 30 epochs, learning rate 5e-5, no entropy bonus, no clipped gradients), 64 environments of 1024 steps and minibatches
-# of 8 of them; each model three times, for 15 M steps. RLlib's value loss has no factor 1/2; ours has. Omitted:
+# 30 epochs, learning rate 5e-5, no entropy bonus, no gradient clipping), 64 environments of 1024 steps and minibatches
+# of 8 environments; each model three times, for 15 M steps. RLlib's value loss has no factor 1/2; ours has. Omitted:
 # RLlib's adaptive KL penalty, and the two hidden layers of 128 units in each head. Its score MMER is the maximum over
-# updates of the mean return of episodes: a row of metrics for each update.
+# updates of the mean episode return, hence a row of metrics per update.
 _POPGYM: Preset = {
     "unroll_length": 1024,
     "envs_per_actor": 64,
@@ -93,10 +93,10 @@ POPGYM = tuple(
     )
 )
 
-# Untuned environments. Rewards and observations have any scale, so both are normalized;
-# steps are expensive, so each is used four times, in many small updates; the policy begins near uniform. The
-# value loss trains the memory before the policy uses it, so its weight is not small. If rewards are rare,
-# its gradient is large in just those minibatches that contain one: a gradient clipped to 1 would weight them least.
+# Untuned environments. Rewards and observations may have any scale, so both are normalized;
+# steps are expensive, so each is used four times, in many small updates; the initial policy is near uniform. The
+# value loss trains the memory before the policy uses it, so the weight of this loss is not small. If rewards are rare,
+# its gradient is large in exactly the minibatches with a reward: a gradient clipped to 1 would weight them least.
 OTHERS: Preset = {
     "total_steps": 2_000_000,
     "unroll_length": 64,

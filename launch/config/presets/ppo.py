@@ -2,7 +2,7 @@
 
 from .paper import Preset
 
-# Each step used four times; an entropy bonus that decays, so that the policy does not forget.
+# Each step is used four times; the entropy bonus decays, so that the policy does not forget.
 PPO: Preset = {
     "algorithm": "ppo",
     "entropy_cost": 0.01,
@@ -11,8 +11,8 @@ PPO: Preset = {
     "max_grad_norm": 1.0,
 }
 
-# PPO for the environments of the RMC paper: each step used twice in eight updates of 64 environments. The head's first
-# policy is near uniform; the memory also receives the last action.
+# PPO for the environments of the RMC paper: each step is used twice, in eight updates of 64 environments. The
+# initial policy is near uniform; the memory also receives the last action.
 RMC_PPO: Preset = {
     "unroll_length": 64,
     "envs_per_update": 64,
@@ -22,7 +22,7 @@ RMC_PPO: Preset = {
 }
 
 # PPO for the LP-RNN environments. While the agent guesses, the goal earns nothing on average and waiting costs
-# almost nothing; with few outcomes per update the policy settles on waiting: hence many environments, and returns
+# almost nothing; with few outcomes per update, the policy settles on waiting: hence many environments, and returns
 # and advantages in running units. Few embedding units respond at any one step, so that rare events stand out.
 LP_RNN_PPO: Preset = {
     "unroll_length": 100,
@@ -36,8 +36,8 @@ LP_RNN_PPO: Preset = {
     "learner": PPO | {"algorithm_args": {"gae_lambda": 0.97, "advantage_floor": 0.1}, "discount": 0.99, "lr": 5e-4},
 }
 
-# A single event has a small share of a slow pool and is lost next to constant features: features of mean 0 reach the
-# memory, and the value cost and the clip let the value loss train it.
+# A single event contributes little to a slow pool and is lost among constant features: the memory therefore receives
+# features of mean 0, and the value cost and the clip let the value loss train it.
 CENTERED_LP_RNN_PPO: Preset = LP_RNN_PPO | {
     "agent": LP_RNN_PPO["agent"] | {"torso": LP_RNN_PPO["agent"]["torso"] | {"normalize_features": True}},
     "learner": LP_RNN_PPO["learner"] | {"value_cost": 0.5, "max_grad_norm": 10.0},

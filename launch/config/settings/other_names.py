@@ -1,4 +1,4 @@
-"""Explanations of unknown settings: names of other libraries, algorithms, cores, environments.
+"""Explanations of unknown settings: names from other libraries, algorithms, cores and environments.
 
 Pure renames are in `base/messages.py` (OTHER_NAMES); this file explains names whose meaning differs.
 """
@@ -14,13 +14,13 @@ from ....learners.algorithms.registry import algorithm_class, algorithm_names
 _EPOCHS = "it is a setting of ppo: --algorithm-args epochs=N"
 _MINIBATCHES = "it is a setting of ppo: --algorithm-args minibatches=N"
 _CLIP = "it is a setting of ppo: --algorithm-args clip=X"
-_CORE = "the size of a core is an option of it: --core-args NAME=N; docs/reference/cores.md lists each core's options"
+_CORE = "the size of a core is one of its options: --core-args NAME=N; docs/reference/cores.md lists every core's"
 _BATCH = (
     "here --envs-per-update counts the environments of an update, which has --envs-per-update * --unroll-length "
     "samples, and --algorithm-args minibatches=N divides them (ppo)"
 )
-_SAVE = "checkpoints are written at intervals of time: --checkpoint-every 60s; --keep-checkpoints N keeps the newest"
-_VIDEO = "--video-every N records episodes while training, rl-eval RUN --gif FILE afterwards"
+_SAVE = "checkpoints are written at time intervals: --checkpoint-every 60s; --keep-checkpoints N keeps the newest"
+_VIDEO = "--video-every N records episodes while training, rl-eval RUN --gif FILE afterward"
 MEANINGS = {
     "batch_size": _BATCH,
     "minibatch_size": _BATCH,
@@ -40,11 +40,11 @@ MEANINGS = {
     "capture_video": _VIDEO,
     "save_video": _VIDEO,
 }
-"""Explanations by name in other libraries, written for the command line."""
+"""Explanations by the name in other libraries, written for the command line."""
 
 
 def meaning(name: str, algorithm: str, core: str, env: str) -> str:
-    """The end of a message about an unknown setting: the place of the setting; empty if the name is unknown.
+    """Explain where an unknown setting belongs, as the end of a message; empty if the name is unknown.
 
     Args:
         algorithm: the run's algorithm; its settings are searched first.
@@ -62,17 +62,17 @@ def meaning(name: str, algorithm: str, core: str, env: str) -> str:
         return MEANINGS.get(name, "")
     if name in MEANINGS:
         return MEANINGS[name]
-    others = [each for each in algorithm_names() if name in _settings(each)]
+    others = [other for other in algorithm_names() if name in _settings(other)]
     if not others:
         return ""
     return f"it is a setting of {' and '.join(others)}, not of {algorithm}: --algorithm-args {name}=VALUE"
 
 
 def in_python(text: str) -> str:
-    """The explanation with settings as arguments of a Python call."""
+    """Rewrite the flags in an explanation as arguments of a Python call."""
     text = re.sub(r"--(\w+)-args (\w+)=(\w+)", r"\1_args={'\2': \3}", text)
     return re.sub(r"--(\w[\w-]*)", lambda flag: flag[1].replace("-", "_"), text)
 
 
 def _settings(algorithm: str) -> set[str]:
-    return {each.name for each in fields(algorithm_class(algorithm).Settings)}
+    return {field.name for field in fields(algorithm_class(algorithm).Settings)}

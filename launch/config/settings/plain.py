@@ -1,4 +1,4 @@
-"""Configurations as nested dicts of plain values, for files and calls, and their differences."""
+"""Configurations as nested dicts of plain values, for files and calls, and differences between them."""
 
 import contextlib
 import copy
@@ -16,28 +16,28 @@ NONE = "None"
 """Replaces None among the free parameters of environments, cores and algorithms, since TOML has no null value."""
 _DURATION = "a duration such as 90s or 10m"
 _NAMES: dict[Any, str] = {
-    **{int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "nothing"},
+    **{int: "a whole number", float: "a number", str: "a string", bool: "true or false", type(None): "nothing"},
     **{Seconds: _DURATION, Minutes: _DURATION, list: "a list"},
 }
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A configuration as nested dicts of plain values, for a file: without the secrets of a URL."""
+    """Convert a configuration to nested dicts of plain values for a file, without the secrets of URLs."""
     plain: dict[str, Any] = {}
-    for each in fields(config):
-        value = getattr(config, each.name)
+    for name in (field.name for field in fields(config)):
+        value = getattr(config, name)
         if is_dataclass(value):
             value = to_dict(value)
-        elif each.name in ("checkpoint_url", "start_from") and value is not None:
+        elif name in ("checkpoint_url", "start_from") and value is not None:
             value = redacted(value)
         elif isinstance(value, dict):
             value = {key: NONE if part is None else copy.deepcopy(part) for key, part in value.items()}
-        plain[each.name] = value
+        plain[name] = value
     return plain
 
 
 def from_dict(cls: type[Any], data: Any, path: str = "") -> Any:
-    """A configuration of dataclass `cls` from nested dicts. Raises EngramError naming unknown settings."""
+    """Create a configuration of dataclass `cls` from nested dicts. Raises EngramError naming an unknown setting."""
     refuse(not isinstance(data, dict), f"{path.rstrip('.')} is {data!r}; expected a table of settings")
     hints = get_type_hints(cls)
     if upgrade := getattr(cls, "upgrade", None):
@@ -49,9 +49,9 @@ def from_dict(cls: type[Any], data: Any, path: str = "") -> Any:
 
 
 def flat_settings(config: Any, prefix: str = "", whole: bool = False) -> Iterator[tuple[str, Any]]:
-    """All settings of a configuration, a dataclass or nested dicts, as (dotted name, value). With `whole` a free dict
-    of a dataclass, such as `env_args`, is one value."""
-    items = config if isinstance(config, dict) else {each.name: getattr(config, each.name) for each in fields(config)}
+    """Yield all settings of a configuration, a dataclass or nested dicts, as (dotted name, value). With `whole`, a free
+    dict of a dataclass, such as `env_args`, is one value."""
+    items = config if isinstance(config, dict) else {x.name: getattr(config, x.name) for x in fields(config)}
     for key, value in items.items():
         if is_dataclass(value) or (isinstance(value, dict) and not whole):
             yield from flat_settings(value, f"{prefix}{key}.", whole)
@@ -60,8 +60,8 @@ def flat_settings(config: Any, prefix: str = "", whole: bool = False) -> Iterato
 
 
 def differences(old: Any, new: Any, whole: bool = True) -> list[tuple[str, Any, Any]]:
-    """Settings (dotted name, old, new) in which two configurations differ, None where unset; see `flat_settings`."""
-    before, after = (dict(flat_settings(each, whole=whole)) for each in (old, new))
+    """List settings (dotted name, old, new) in which two configurations differ, None if unset; see `flat_settings`."""
+    before, after = (dict(flat_settings(config, whole=whole)) for config in (old, new))
     return [
         (name, before.get(name), after.get(name))
         for name in after | before
@@ -70,25 +70,25 @@ def differences(old: Any, new: Any, whole: bool = True) -> list[tuple[str, Any, 
 
 
 def _as_read(value: Any) -> Any:
-    """A value as read from a file: tuples become lists."""
+    """Convert a value to its form in a file: tuples become lists."""
     if isinstance(value, dict):
-        return {key: _as_read(each) for key, each in value.items()}
-    return [_as_read(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _as_read(x) for key, x in value.items()}
+    return [_as_read(x) for x in value] if isinstance(value, list | tuple) else value
 
 
 def typed(hint: Any, value: Any, name: str) -> Any:
-    """A plain value converted to the type of its field. Raises EngramError for a value of another type."""
+    """Convert a plain value to the type of its field. Raises EngramError for a value of another type."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
     if is_dataclass(hint):
         return from_dict(hint, value, f"{name}.")  # pyright: ignore[reportArgumentType]
     if origin in (types.UnionType, Union):
-        for each in inner:
+        for option in inner:
             with contextlib.suppress(ValueError):
-                return typed(each, value, name)
+                return typed(option, value, name)
     elif origin is Literal:
-        if any(value == each and type(value) is type(each) for each in inner):
+        if any(value == option and type(value) is type(option) for option in inner):
             return value
     elif origin is dict:
         if isinstance(value, dict) and all(isinstance(key, str) for key in value):
@@ -97,7 +97,7 @@ def typed(hint: Any, value: Any, name: str) -> Any:
         same = len(inner) == 2 and inner[1] is ...
         if isinstance(value, list | tuple) and (same or len(value) == len(inner)):
             hints = inner[:1] * len(value) if same else inner
-            return tuple(typed(each, x, f"{name}[{i}]") for i, (each, x) in enumerate(zip(hints, value, strict=True)))
+            return tuple(typed(kind, x, f"{name}[{i}]") for i, (kind, x) in enumerate(zip(hints, value, strict=True)))
     elif hint in (float, Seconds, Minutes) and type(value) in (int, float):
         if abs(value) < float("inf"):
             return float(value)
@@ -111,16 +111,16 @@ def typed(hint: Any, value: Any, name: str) -> Any:
         return int(value)
     elif isinstance(value, origin or hint) and (hint is not int or not isinstance(value, bool)):
         return value
-    raise EngramError(f"{name} is {value!r}; expected {_described(hint)}")
+    raise EngramError(f"{name} is {value!r}; expected {_describe(hint)}")
 
 
-def _described(hint: Any) -> str:
-    """A field's type for an error message."""
+def _describe(hint: Any) -> str:
+    """Describe a field's type for an error message."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (types.UnionType, Union):
-        return " or ".join(map(_described, inner))
+        return " or ".join(map(_describe, inner))
     if origin is Literal:
         return ", ".join(map(repr, inner))
     if origin is tuple:
-        return f"a list of {'any number' if inner[-1] is ... else len(inner)} of: {_described(inner[0])}"
+        return f"a list of {'any number' if inner[-1] is ... else len(inner)} of: {_describe(inner[0])}"
     return _NAMES.get(hint, "a table")

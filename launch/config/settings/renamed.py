@@ -1,4 +1,4 @@
-"""Settings that earlier versions saved under another name or in another place: runs in zoo/ and training/ have them."""
+"""Settings that earlier versions saved with another name or path, as in the runs in zoo/ and training/."""
 
 from typing import Any
 
@@ -11,19 +11,19 @@ RENAMED = {
     "summariser_size": "summarizer_size",
 }
 FORMER_FLAGS = {"picture": "plot"}
-"""Flags of commands by the names that earlier versions gave them."""
+"""Names of flags in earlier versions, with their current names."""
 MOVED = {"clip_rho": "vtrace", "clip_pg_rho": "vtrace", "gae_lambda": "a2c"}
 """Former settings of every learner, and the algorithms to which they now belong."""
 
 
 def upgraded(settings: dict[str, Any], default_algorithm: str) -> dict[str, Any]:
-    """The settings of a run by current names and paths."""
-    settings = _renamed({"envs_per_update" if key == "batch_size" else key: x for key, x in settings.items()})
+    """Convert the settings of a run to current names and paths."""
+    settings = _rename({"envs_per_update" if key == "batch_size" else key: x for key, x in settings.items()})
     if isinstance(learner := settings.get("learner"), dict):
         algorithm = learner.get("algorithm", default_algorithm)
-        own = {key: learner[key] for key, reader in MOVED.items() if key in learner and reader == algorithm}
+        moved = {key: learner[key] for key, reader in MOVED.items() if key in learner and reader == algorithm}
         learner = {key: value for key, value in learner.items() if key not in MOVED}
-        settings["learner"] = learner | ({"algorithm_args": own | learner.get("algorithm_args", {})} if own else {})
+        settings["learner"] = learner | ({"algorithm_args": moved | learner.get("algorithm_args", {})} if moved else {})
     if isinstance(parameters := settings.get("env_args"), dict) and parameters.get("assignment") == "drawn":
         settings["env_args"] = parameters | {"assignment": "random"}
     agent = settings.get("agent")
@@ -32,9 +32,9 @@ def upgraded(settings: dict[str, Any], default_algorithm: str) -> dict[str, Any]
     return settings
 
 
-def _renamed(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings by current names; parameters of the environment are unchanged."""
+def _rename(settings: dict[str, Any]) -> dict[str, Any]:
+    """Rename settings to current names; parameters of the environment are unchanged."""
     return {
-        RENAMED.get(key, key): _renamed(value) if isinstance(value, dict) and key != "env_args" else value
+        RENAMED.get(key, key): _rename(value) if isinstance(value, dict) and key != "env_args" else value
         for key, value in settings.items()
     }

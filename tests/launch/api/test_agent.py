@@ -123,7 +123,7 @@ def test_a_reward_that_the_core_sees_must_be_given():
 def test_mistakes():
     agent = new_agent()
     seen, _ = observations(CONFIG, 1, 4)
-    with pytest.raises(ValueError, match="no action was sampled yet"):
+    with pytest.raises(ValueError, match="no action has been sampled yet"):
         _ = agent.value
     with pytest.raises(ValueError, match=r"observation has shape \[2, 2, 2, 2\]; expected \["):
         agent.act(np.zeros((2, 2, 2, 2)))
@@ -157,7 +157,7 @@ def test_observations_that_would_be_cast_to_others_are_refused():
     seen, _ = observations(CONFIG, 1, 2)
     agent = new_agent()
     for wrong in (np.full(seen[0].shape, np.nan), np.full(seen[0].shape, -1), seen[0] + 0.5, seen[0].astype(str)):
-        with pytest.raises(ValueError, match=r"observation of .* would change in a cast; expected values of Box"):
+        with pytest.raises(ValueError, match=r"observation of .* would change when cast; expected values of Box"):
             agent.act(wrong)
     np.testing.assert_array_equal(agent.act(seen[0].astype(float)), new_agent().act(seen[0]))
 
@@ -168,10 +168,10 @@ def test_observations_that_would_be_cast_to_others_are_refused():
         ({"member": "x"}, "member is 'x'; expected a whole number"),
         ({"seed": "x"}, "seed is 'x'; expected a whole number"),
         ({"seed": -1}, "seed is -1; allowed: 0"),
-        ({"checkpoint": 2.5}, "checkpoint is 2.5; expected a text"),
+        ({"checkpoint": 2.5}, "checkpoint is 2.5; expected a string"),
         ({"env_args": "x"}, "env_args is 'x'; expected a table"),
         ({"env_args": {1: 2}}, "env_args is {1: 2}; expected a table"),
-        ({"run": 3}, "run is 3; expected a text"),
+        ({"run": 3}, "run is 3; expected a string"),
     ],
 )
 def test_what_cannot_mean_an_agent_is_named(options, said):

@@ -40,7 +40,7 @@ def test_the_graph_preset_has_each_graph_once_per_batch() -> None:
 @pytest.mark.parametrize(("name", "environments"), [("paper", PAPER), ("easy", EASY), ("curriculum", CURRICULUM)])
 def test_every_preset_fits_its_environment(env: str, name: str, environments: dict) -> None:
     if env not in environments:
-        with pytest.raises(ValueError, match=f"there is one for: {', '.join(sorted(environments))}"):
+        with pytest.raises(ValueError, match=f"available for: {', '.join(sorted(environments))}"):
             preset(name, env, "lstm")
         return
     config = preset(name, env, "lstm")

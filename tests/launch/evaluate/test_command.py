@@ -235,7 +235,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
     [
         (["nowhere"], "nowhere contains no run"),
         (["{run}", "--checkpoint", "bset"], "allowed: latest, best, or a step: step-"),
-        (["{run}", "--checkpoint", "12345"], "no checkpoint of step 12345; there are: step-"),
+        (["{run}", "--checkpoint", "12345"], "no checkpoint of step 12345; available: step-"),
         (["{run}", "--episode", "5"], "did you mean: --episodes"),
         (["{run}", "--env-args", "path_length=3"], "did you mean: path_lengths"),
         (["{run}", "--env-args", "grid_size=3"], "grid_size is 3; allowed: 5..64"),
@@ -264,7 +264,7 @@ def test_values_out_of_range_exit_with_code_2(
 def test_a_run_without_checkpoints(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.toml").write_bytes((trained / "config.toml").read_bytes())
     assert evaluate(tmp_path) == 2
-    assert "no intact checkpoint; there are: none" in capsys.readouterr().err
+    assert "no intact checkpoint; available: none" in capsys.readouterr().err
 
 
 # -- moving pictures -------------------------------------------------------------------------------------------------

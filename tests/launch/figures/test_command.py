@@ -119,7 +119,7 @@ def test_an_unknown_figure_is_answered_with_those_that_there_are() -> None:
         ("[full]\nargument = ''\ncurves = {a = ''}", r"unknown setting 'full\.argument'"),
         ("[full]\nseeds = 3\ncurves = {a = ''}", r"full\.seeds is 3; expected a list"),
         ("[full]\nseeds = ['x']\ncurves = {a = ''}", r"full\.seeds\[0\] is 'x'; expected a whole number"),
-        ("[full]\ncurves = {a = 3}", r"full\.curves\.a is 3; expected a text"),
+        ("[full]\ncurves = {a = 3}", r"full\.curves\.a is 3; expected a string"),
         ("full = 3", r"key full\.curves is missing"),
         ("episodes = 0", r"episodes is 0; allowed: at least 1"),
         ("[[published]]\nlabel = 'x'\n[full]\ncurves = {a = ''}", r"missing 1 required keyword-only argument: 'value'"),

@@ -55,7 +55,7 @@ def test_a_probe_begins_with_the_weights_of_another(probe, tmp_path):
     assert then["updates"] == 1
     code, _, error = probe("copy", *tiny, "--updates", 1, "--start-from", easy, "--run-dir", none)
     assert code == 2
-    assert "its network is different" in error
+    assert "its network differs" in error
     code, _, error = probe(*words, "--start-from", tmp_path / "nowhere", "--run-dir", none)
     assert code == 2
     assert "nowhere" in error

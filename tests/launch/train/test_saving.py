@@ -282,7 +282,7 @@ def test_commands_that_read_a_run_pass_over_what_cannot_be_read(three: Path, tmp
     assert found == (second if which == "latest" else first)
     (first / "tensors.pt").write_bytes(b"")
     if which == "best":
-        with pytest.raises(EngramError, match="the best checkpoint, cannot be read; --checkpoint latest works"):
+        with pytest.raises(EngramError, match="the best checkpoint, cannot be read; use --checkpoint latest"):
             train_checkpoint(run, which)
     (second / "state.json").write_bytes(b"{")
     with pytest.raises(EngramError, match="has no intact checkpoint"):

@@ -83,7 +83,7 @@ def test_another_network_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     wider = [*WORDS, "--core-args", "hidden_size=9", *EASY]
     assert rl_train(*wider, "--start-from", small, "--run-dir", tmp_path / "wider") == 2
     said = capsys.readouterr().err
-    assert "its network is different" in said
+    assert "its network differs" in said
     assert "[32, 650] in the checkpoint, [36, 650] here" in said
     assert not (tmp_path / "wider").exists()
     assert rl_train(*WORDS, *EASY, "--start-from", tmp_path / "none", "--run-dir", tmp_path / "new") == 2

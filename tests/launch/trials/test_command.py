@@ -190,7 +190,7 @@ def test_a_run_of_a_seed_is_that_of_the_seed_alone() -> None:
         (f"--sweep {SPACE} --trials 2 --population 2", "population is 2; allowed with --sweep: 0"),
         ("--resume RUN --seeds 1,2", "--seeds has no effect with --resume RUN, which contains no runs"),
         ("--resume SEEDS --seeds 1,2", "--seeds has no effect with --resume: SEEDS has its own"),
-        ("--resume SEEDS --trials 3", "trials is 3; allowed for SEEDS: at least 1, of a --sweep"),
+        ("--resume SEEDS --trials 3", "trials is 3; allowed for SEEDS: at least 1, for a --sweep"),
         ("--resume SEEDS --trust-checkpoint --lr 1", "SEEDS/seed-1 was trained with learner.lr"),
         ("--resume SEEDS --lr 1", "SEEDS/seed-1 was trained with learner.lr"),
         ("--seeds 1,2 --run-dir SEEDS", r"SEEDS contains runs already; to continue them: \S*rl-train --resume SEEDS"),

@@ -88,7 +88,7 @@ def test_unrolls_that_are_lost_with_their_machine_are_left_out(shared_ray: None)
     remote.learn(lost._replace(stored=(Stored(ref, 0, 4),)))
     assert (remote.updates, remote.steps, remote.read()) == (0, 0, [])
     assert (flatten(agent) == flatten(plain.agent)).all()
-    assert reports == ["unrolls of member 0 were lost with their machine: they are not used"]
+    assert reports == ["unrolls of member 0 were lost with their machine and are not used"]
     remote.learn(next_one)
     plain.learn(next_one)
     assert remote.updates == 1
