@@ -249,7 +249,7 @@ class Agent(nn.Module):
         return output, state._replace(core=core_state, elapsed=state.elapsed + 1, over=over)
 
     def unroll(self, env: EnvOutput, action: Tensor, state: AgentState, bptt_length: int | None = None) -> AgentUnroll:
-        """Run the learner's forward pass over R steps: env [R, B, ...], actions [R - 1, B, ...] of all but the last.
+        """Run the learner's forward pass over R steps: env [R, B, ...], actions [R - 1, B, ...] of steps 0 to R - 2.
         `state` is the actor's state at step 0; gradients are truncated every `bptt_length` steps."""
         steps, batch = env.reward.shape
         over = env.terminated | env.truncated

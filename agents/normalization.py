@@ -18,7 +18,7 @@ LEAST_UNIT = 1e-2  # Smallest deviation of returns, relative to the mean magnitu
 
 
 def alone(*parts: Any) -> Sequence[Any]:
-    """Sum statistics over the learners of an agent that has one learner: return them unchanged."""
+    """Return statistics unchanged: their sum over the learners of an agent that has only one."""
     return parts
 
 
@@ -153,7 +153,7 @@ class RescaledHead(nn.Linear):
     The learner sets mean and deviation to those of the returns, and changes w and b so that V stays unchanged
     (van Hasselt et al. 2016, "Learning values across many orders of magnitude", equations 5 to 7: PopArt).
 
-    The deviation is at least 1e-2 of the mean magnitude of nonzero rewards, `reward`, so that errors of almost equal
+    The deviation is at least 1e-2 times the mean magnitude of nonzero rewards, `reward`, so that errors of almost equal
     values are not amplified. Values have no unit before the first nonzero reward: it sets the unit, and earlier
     outputs of the head are rescaled to this unit. Learning therefore does not depend on the scale of rewards.
     """

@@ -46,7 +46,7 @@ class ChoiceSpec(NamedTuple):
 
 
 class BoxSpec(NamedTuple):
-    """K real values, each sampled from a separate Gaussian. For the agent, bounded values lie in -1..1.
+    """K real values, each sampled from a separate Gaussian. The environment's bounds, if any, are -1..1 here.
     Logits [..., 2 K] are K means, then K logarithms of standard deviations, which are parameters of the agent and do
     not depend on observations (Schulman et al. 2015, "Trust Region Policy Optimization", appendix D)."""
 
@@ -104,7 +104,7 @@ def with_channels_last(x: Tensor, first: bool) -> Tensor:
 
 
 def no_action(spec: ActionSpec, batch_size: int, device: torch.device) -> Tensor:
-    """Return the placeholder [batch_size, *spec.shape] for actions before the first of an episode: -1; for a Box, 0."""
+    """Return the placeholder [batch_size, *spec.shape] for the action before an episode's first: -1, or 0 for a Box."""
     if isinstance(spec, BoxSpec):
         return torch.zeros((batch_size, *spec.shape), device=device)
     return torch.full((batch_size, *spec.shape), -1, device=device)

@@ -72,8 +72,8 @@ class TorsoConfig(Settings):
     """Whether the torso's features are normalized by their running mean and standard deviation: a memory that sums its
     inputs then stores differences, not constant parts."""
     fixed_features: bool = False
-    """Whether the torso keeps its initial weights. Stored features then never change, so a readout that is learned
-    without backpropagation through time, as of Concrete's pools, need not be relearned."""
+    """Whether the torso keeps its initial weights. Stored features then never change, so a readout learned without
+    backpropagation through time, such as that of Concrete's pools, need not be relearned."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -153,7 +153,7 @@ def gradient_reaches_back(probe: Probe) -> str:
 
 
 def gradient_is_cut(probe: Probe) -> str:
-    """Check that gradients with a bptt_length are those of separate pieces: truncated there, and nowhere else."""
+    """Check that gradients with a bptt_length are those of separate pieces: cut between pieces and nowhere else."""
     lengths = (1, 3, STEPS // 2, STEPS)
     for length in lengths:
         require_cut(probe, length)

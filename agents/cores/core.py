@@ -102,11 +102,11 @@ class Core(nn.Module):
         return named_leaves(state)
 
     def parts_of_state(self) -> dict[str, list[Axis]]:
-        """Return the parts of the state by name, for interventions; every core's leaves are available without it."""
+        """Return the parts of the state by name, for interventions; complete leaves are available in every core."""
         return {}
 
     def compiles(self, inputs: Tensor) -> bool:
-        """Whether `unroll_compiled` is equivalent to this core's own parts for these inputs."""
+        """Whether `unroll_compiled` is equivalent to this core's own modules for these inputs."""
         return False
 
     def fast_route(self, inputs: Tensor) -> Route | None:
@@ -150,7 +150,7 @@ class Core(nn.Module):
     def over_time(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """Run `unroll` in the fastest form that is equivalent to this core's own parts."""
+        """Run `unroll` in the fastest form that is equivalent to this core's own modules."""
         route = None if overridden(self) else self.fast_route(inputs)
         return (route or self.loop)(inputs, reset, state, bptt_length)
 

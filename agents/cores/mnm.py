@@ -203,7 +203,7 @@ class MNM(Core):
     def _carry_over(
         self, hidden: Tensor, state: AnyState, written: MemoryWeights
     ) -> tuple[MemoryWeights, MemoryWeights | None]:
-        """Return a step's memory, which the write alone makes `written`, and momentum; h is [B, hidden_size]."""
+        """Return memory and momentum after a step; the write alone results in `written`; h is [B, hidden_size]."""
         del hidden, state
         return written, None
 

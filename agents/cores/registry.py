@@ -92,7 +92,7 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
 
 
 def check_core(core: Core, name: str, input_size: int) -> None:
-    """Call `initial_state` and `forward` once; raise a ValueError that names a wrong result and the expected result.
+    """Call `initial_state` and `forward` once. Raises ValueError with the method, its result and the expected result.
 
     The state of random number generators is preserved. A core on the meta device is not checked.
     """

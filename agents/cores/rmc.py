@@ -156,7 +156,7 @@ class RMC(Core):
         return len(norms) == 3 and all(norm.eps == EPS and norm.elementwise_affine for norm in norms)
 
     def _leaves(self, projected: Tensor, gates: Tensor, places: Tensor, memory: Tensor) -> Leaves:
-        """Collect the inputs of the compiled route from x', its contribution to the gates, read places, and M."""
+        """Collect the compiled route's inputs from x', its part of the gates, the output of `read_places`, and M."""
         block = cast(RelationalBlock, self.blocks[0])
         layers, gate = cast(list[nn.Linear], list(self.mlp)), cast(list[nn.Linear], list(self.memory_gates))
         return Leaves(
@@ -241,9 +241,9 @@ class RMC(Core):
         memory, (projected, gates, places) = state.memory, read.split(sizes, 1)
         places = places.unflatten(1, (self.image[1], self.place_size))
         slots = torch.cat([memory, projected.unsqueeze(1)], 1)
-        for number, block in enumerate(self.blocks, 1):
+        for depth, block in enumerate(self.blocks, 1):
             # Only a further block reads the updated input.
-            slots = block(slots, places, self.num_slots + (number < len(self.blocks)), self.mlp)
+            slots = block(slots, places, self.num_slots + (depth < len(self.blocks)), self.mlp)
         for layer in self.memory_gates:
             i, f = torch.sigmoid(gates.unsqueeze(1) + layer(memory.tanh())).chunk(2, 2)
             slots = i * slots.tanh() + f * memory

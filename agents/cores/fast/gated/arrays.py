@@ -40,7 +40,7 @@ class Gradients(NamedTuple):
     products: Array  # [T, B P, G C]: of W_h h; for the LSTM, the same array
     seen: Array  # [B P, K C]: of the neighborhoods of one step
     h: Array
-    c: Array  # [B P, C]: of the last state, overwritten by those of the first
+    c: Array  # [B P, C]: of the last state, overwritten with those of the first
 
 
 def make_record(steps: int, batch: int, inputs: Inputs) -> Record:
