@@ -30,7 +30,7 @@ class Probe(NamedTuple):
     core: Core  # Copy of the core in float64, or `single` if it does not support float64
     inputs: Tensor  # [T, B, D], in the precision of `core`
     reset: Tensor
-    """bool [T, B]: none in environment 0; random in the others, plus t = 0 in 1, two steps in a row in 2, T - 1 in 3."""
+    """bool [T, B]: none in environment 0; random in others, plus t = 0 in 1, two steps in a row in 2, T - 1 in 3."""
     state: CoreState  # State of the core after some steps on other inputs
     tolerance: float  # Largest difference attributed to rounding, relative to the largest compared value
     long_run: int
@@ -87,7 +87,7 @@ def by_steps(core: Core, inputs: Tensor, reset: Tensor, state: CoreState, bptt_l
 
 
 def in_pieces(length: int, detach: bool = False) -> Run:
-    """Return a form with `length` steps per unroll, each from the previous unroll's last state, detached if `detach`."""
+    """Return a form with `length` steps per unroll, from the previous unroll's last state, detached if `detach`."""
 
     def run(core: Core, inputs: Tensor, reset: Tensor, state: CoreState) -> Pass:
         passes: list[Pass] = []
