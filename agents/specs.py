@@ -18,7 +18,7 @@ class ArraySpec(NamedTuple):
 ObservationSpec: TypeAlias = ArraySpec | dict[str, "ObservationSpec"]
 
 MIN_IMAGE_SIDE = 16
-"""Rows and columns from which a non-square array whose first axis is the shortest is an image, channels first."""
+"""From this many rows and columns, a non-square array whose first axis is the shortest is a channels-first image."""
 
 
 class MapSpec(NamedTuple):

@@ -81,9 +81,9 @@ class TorsoConfig(Settings):
         if self.torso in TORSOS and self.torso_args:
             raise ValueError(f"torso_args is {self.torso_args}; allowed: with a custom torso, not {self.torso!r}")
         if any(channels < 1 for channels in self.conv_channels):
-            raise ValueError(f"conv_channels is {self.conv_channels}; allowed: numbers of at least 1")
+            raise ValueError(f"conv_channels is {self.conv_channels}; allowed: values of at least 1")
         if any(stride < 1 for stride in self.conv_strides):
-            raise ValueError(f"conv_strides is {self.conv_strides}; allowed: numbers of at least 1")
+            raise ValueError(f"conv_strides is {self.conv_strides}; allowed: values of at least 1")
         if self.conv_strides and len(self.conv_strides) != len(self.conv_channels):
             raise ValueError(
                 f"conv_strides has {len(self.conv_strides)} values; allowed: {len(self.conv_channels)}, one for each "
