@@ -1,7 +1,7 @@
 """The agent: torso -> memory core -> policy and value heads.
 
-An actor calls `step`, the learner `unroll`; both compute the same function of the same steps (tested).
-The AgentState consists of the core's state and the few values that make inputs and resets exact.
+Actors call `step`, the learner calls `unroll`; both compute the same function of the same steps (tested).
+AgentState consists of the core's state and a few values that exact inputs and resets need.
 """
 
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 
 LOG_DEVIATIONS = (-5.0, 2.0)  # Bounds of a Gaussian policy's log standard deviations
 PRIVILEGED, MAP = "privileged", "map"  # Names of extras, or of observation entries that the torso does not read
-PREPARED_FROM = 4  # Unroll length from which preparing steps takes less time than it saves
+PREPARED_FROM = 4  # Shortest unroll in which preparing `step` saves more time than it takes
 MOST_STEPS = 2**63 - 1  # A count of steps is an int64
 
 
@@ -50,33 +50,33 @@ class AgentConfig(Settings):
     core: str = "rmc"
     """Memory core: a registered name or module:Class."""
     core_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Options of the core; omitted ones have the core's defaults."""
+    """Options of the core; omitted options keep the core's defaults."""
     torso: TorsoConfig = TorsoConfig()
     """Encoder of observations."""
     previous_action: bool = False
-    """Whether the core receives the previous action, one-hot or its values (zeros at the start of an episode)."""
+    """Whether the core receives the previous action, one-hot or as values (zeros at the start of an episode)."""
     previous_reward: bool = False
     """Whether the core receives the previous reward."""
     previous_reward_clip: float = setting(0.0, (0, None))
-    """The previous reward is clipped to plus or minus this; 0: unclipped, shifted and scaled by its running mean and
-    deviation, then symlog, so that the core distinguishes rewards of any size."""
+    """The previous reward is clipped to plus or minus this value; 0: no clipping, but normalization by its running mean
+    and standard deviation, then symlog, so that the core distinguishes rewards of any size."""
     time_horizon: int = setting(0, (0, MOST_STEPS))
-    """The core also receives the elapsed fraction of an episode of this many steps; 0 omits it."""
+    """The core also receives the elapsed steps of the episode divided by this; 0 omits them."""
     policy_scale: float = setting(1.0, (0, None))
-    """Factor on the policy head's initial weights. Above 1, a new agent prefers some actions everywhere and
-    reaches distant states, while one of scale 1 stays near its start."""
+    """Factor on the policy head's initial weights. Above 1, an untrained agent prefers some actions everywhere and
+    reaches distant states; at 1, it stays near its start."""
     normalize_returns: bool = False
-    """The value head uses running units of the returns (PopArt), so that value loss and advantages are of order 1
-    for rewards of any size."""
+    """The value head predicts returns normalized by running statistics (PopArt), so that value loss and advantages are
+    of order 1 for rewards of any size."""
     prediction_size: int = setting(0, (0, None))
-    """Units of the hidden layer that predicts the next step from the core's output and the action. The error,
-    times `prediction_cost`, is a loss that trains the memory; acting does not use it. 0 disables it."""
+    """Units of the hidden layer that predicts the next step from the core's output and the action. The error times
+    `prediction_cost` is a loss that trains the memory; acting does not use the prediction. 0 disables it."""
     predict: Literal["observation", "reward", "map"] = "observation"
-    """The target of the prediction: next observation (dynamics of the environment), reward
-    (information relevant for rewards), or a map around the agent of the cells
-    observed in this episode (storage of observations)."""
+    """Target of the prediction: the next observation (the memory learns the environment's dynamics), the reward (it
+    learns what determines rewards), or a map around the agent of the cells observed in this episode (it learns to
+    store observations)."""
     critic: Literal["history", "privileged"] = "history"
-    """Inputs of the value head: the core's output, or in addition privileged information of the environment, which the
+    """Inputs of the value head: the core's output alone, or also privileged information from the environment, which the
     policy does not receive and evaluation does not need."""
 
     def __post_init__(self) -> None:
@@ -89,9 +89,9 @@ class AgentState(NamedTuple):
     """Recurrent state of an agent between steps; leaves [B, ...]."""
 
     core: CoreState
-    previous_action: Tensor  # [B, ...] as actions are; `no_action` before the first one of an episode.
+    previous_action: Tensor  # [B, ...], shaped like actions; `no_action` at the start of an episode
     elapsed: Tensor  # int64 [B]: steps since the start of the episode
-    over: Tensor  # bool [B]: the last step ended its episode, so the next one starts from the initial state
+    over: Tensor  # bool [B]: the last step ended its episode, so the next step starts from the initial state
 
 
 class AgentUnroll(NamedTuple):
@@ -100,7 +100,7 @@ class AgentUnroll(NamedTuple):
     logits: Tensor  # [R, B, ...] as `AgentOutput.logits`
     value: Tensor  # [R, B]
     auxiliary: Tensor | None  # [R, B]: the core's own loss (MNM's meta loss), or None
-    prediction: Tensor | None  # [R - 1, B]: error of the prediction of the next step, or None
+    prediction: Tensor | None  # [R - 1, B]: error of the prediction, or None
     features: Tensor  # [R, B, H]: outputs of the core, inputs of the heads
 
 
@@ -122,7 +122,7 @@ class Agent(nn.Module):
         self._encoder = TorsoCache(self.torso)
         self._unrolling = False
         """Whether weights are constant between steps, so that features of observations are cached."""
-        self._prepared: _Prepared | None = None  # Parts of `step` prepared for these weights
+        self._prepared: _Prepared | None = None  # Parts of `step` prepared for the current weights
         extra = config.previous_action * action.num_outputs + config.previous_reward + (config.time_horizon > 0)
         self.rewards = Moments(1, memory=1e6) if config.previous_reward and not config.previous_reward_clip else None
         options = _core_options(config, getattr(self.torso, "image", None))
@@ -142,30 +142,30 @@ class Agent(nn.Module):
             inputs = self.core.output_size + action.num_outputs
             if config.predict == "observation":
                 self.prediction = Prediction(observation, inputs, config.prediction_size, config.torso.image_layout)
-            else:  # reward frequency differs between levels of a curriculum
+            else:  # a shorter memory, since the frequency of rewards differs between levels of a curriculum
                 self.prediction = Prediction(REWARD, inputs, config.prediction_size, memory=1e6)
         self.rounded = False
-        """Whether `respond` multiplies with bfloat16 factors on a supporting CPU, as the learner does."""
+        """Whether `step` and `respond` use bfloat16 factors, as the learner does, if the CPU supports them."""
         self.greedy = False  # Whether `step` takes the most likely action instead of sampling one
 
     @property
     def units(self) -> RescaledHead | None:
-        """The value head if values have running units, else None."""
+        """The value head if it predicts normalized returns, else None."""
         return self.value if isinstance(self.value, RescaledHead) else None
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """Names of the values from the environment in addition to the inputs of the torso."""
+        """Names of environment values used in addition to the torso's inputs."""
         names = (PRIVILEGED,) if self.critic is not None else ()
         return (*names, MAP) if isinstance(self.prediction, MapPrediction) else names
 
     @property
     def unobserved(self) -> bool:
-        """Whether running moments of the inputs have no data yet; waits for the device."""
+        """Whether any running moments of the inputs have no data yet; synchronizes with the device."""
         return any(part.floor is None and part.unused for part in self.modules() if isinstance(part, Moments))
 
     def initial_state(self, batch_size: int) -> AgentState:
-        """State before the first step of an episode."""
+        """Return the state before the first step of an episode."""
         device = self.policy.weight.device
         return AgentState(
             core=self.core.initial_state(batch_size),
@@ -175,8 +175,8 @@ class Agent(nn.Module):
         )
 
     def begin_unroll(self, steps: int) -> None:
-        """Cache the features of observations in the next `steps` calls of `step` until `end_unroll`; weights must not
-        change before. The cache begins empty, so that an unroll depends only on its weights and its start."""
+        """Cache features of observations during the next `steps` calls of `step`, until `end_unroll`; weights must not
+        change meanwhile. The cache starts empty, so an unroll depends only on its weights and its start."""
         if not compiled.enabled:
             return
         self._encoder.forget()
@@ -189,7 +189,7 @@ class Agent(nn.Module):
 
     @as_learned
     def features(self, observation: ObservationTensor) -> Tensor:
-        """Features [B, F] of observations [B, ...], computed in an unroll once for each distinct observation."""
+        """Encode observations [B, ...] as features [B, F]; in an unroll, each distinct observation only once."""
         return self._encoder(observation) if self._unrolling else self.torso(observation)
 
     @torch.inference_mode()
@@ -223,7 +223,7 @@ class Agent(nn.Module):
     def respond(
         self, env: EnvOutput, state: AgentState, features: Tensor | None = None, initial: AgentState | None = None
     ) -> tuple[Tensor, Tensor, AgentState]:
-        """Logits, values and the next state of one step; its action is still the previous one."""
+        """Return logits, values and the next state of one step, in which `previous_action` is not yet updated."""
         output, after = self._advance(env, state, features, initial)
         return *self._heads(output, env), after
 
@@ -236,7 +236,7 @@ class Agent(nn.Module):
         initial: AgentState | None,
         core_step: Step | None = None,
     ) -> tuple[Tensor, AgentState]:
-        """Output of the core, or of a prepared step of it, and the next state."""
+        """Return the output of the core, or of its prepared step, and the next state."""
         over, core = state.over, state.core
         if not readable(over) or bool(over.any()):
             initial = self.initial_state(over.shape[0]) if initial is None else initial
@@ -249,8 +249,8 @@ class Agent(nn.Module):
         return output, state._replace(core=core_state, elapsed=state.elapsed + 1, over=over)
 
     def unroll(self, env: EnvOutput, action: Tensor, state: AgentState, bptt_length: int | None = None) -> AgentUnroll:
-        """Run the learner's pass over R steps: env [R, B, ...], actions [R - 1, B, ...] taken before the last. `state`
-        is the actor's state at step 0; gradients are truncated every `bptt_length` steps."""
+        """Run the learner's forward pass over R steps: env [R, B, ...], actions [R - 1, B, ...] of steps 0 to R - 2.
+        `state` is the actor's state at step 0; gradients are truncated every `bptt_length` steps."""
         steps, batch = env.reward.shape
         over = env.terminated | env.truncated
         # Step t starts an episode if step t-1 ended one; `state` contains the flag of the step before step 0.
@@ -261,10 +261,10 @@ class Agent(nn.Module):
         inputs = self._inputs(features.unflatten(0, (steps, batch)), *self._history(env, action, state, reset))
         outputs, _, auxiliary = self.core.unroll(inputs, reset, state.core, bptt_length)
         logits, value = self._heads(outputs, env)
-        return AgentUnroll(logits, value, auxiliary, self._predicted(outputs, action, env), outputs)
+        return AgentUnroll(logits, value, auxiliary, self._prediction_error(outputs, action, env), outputs)
 
     def observe(self, env: EnvOutput) -> None:
-        """Add R steps of B environments to the running moments and shares of inputs, torso and prediction."""
+        """Add R steps of B environments to the running statistics of inputs, torso and prediction."""
         if self.rewards is not None:
             self.rewards.update(env.reward.reshape(-1, 1), float(env.reward.numel()))
         if isinstance(self.prediction, Prediction):
@@ -279,7 +279,7 @@ class Agent(nn.Module):
     def _history(
         self, env: EnvOutput, action: Tensor, state: AgentState, reset: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Previous action, reward and elapsed steps at every step [R, B], as in `step`."""
+        """Return previous action, reward and elapsed steps at every step [R, B], as in `step`."""
         none = no_action(self.action_spec, reset.shape[1], reset.device)
         none = none.expand(reset.shape[0], *none.shape)
         previous = torch.cat([state.previous_action.unsqueeze(0), action])
@@ -295,7 +295,7 @@ class Agent(nn.Module):
         return previous, env.reward, elapsed
 
     def _inputs(self, features: Tensor, previous_action: Tensor, reward: Tensor, elapsed: Tensor) -> Tensor:
-        """Inputs of the core: features [..., D] and the configured facts about the previous step."""
+        """Return the core's inputs: features [..., D] and the configured values of the previous step."""
         extra: list[Tensor] = []
         if self.config.previous_action:
             extra.append(as_input(self.action_spec, previous_action))
@@ -307,11 +307,11 @@ class Agent(nn.Module):
         return torch.cat([features, *extra], -1) if extra else features
 
     def _to_predict(self, env: EnvOutput) -> ObservationTensor:
-        """Targets of the prediction in R steps of B environments: observations [R, B, ...] or rewards [R, B, 1]."""
+        """Return the prediction's targets over R steps: observations [R, B, ...] or rewards [R, B, 1]."""
         return env.observation if self.config.predict == "observation" else env.reward.unsqueeze(-1)
 
-    def _predicted(self, outputs: Tensor, action: Tensor, env: EnvOutput) -> Tensor | None:
-        """Error [R - 1, B] of predicting each step from the previous one, or its own map; None without gradients."""
+    def _prediction_error(self, outputs: Tensor, action: Tensor, env: EnvOutput) -> Tensor | None:
+        """Return errors [R - 1, B] of predicting the next step, or the same step's map; None without gradients."""
         if self.prediction is None or not torch.is_grad_enabled():
             return None
         if isinstance(self.prediction, MapPrediction):
@@ -334,14 +334,14 @@ class _Prepared(NamedTuple):
 
 
 def _extra(env: EnvOutput, name: str) -> Tensor | None:
-    """Input of losses and critic only: an extra, or an entry of the observation; None if neither exists."""
+    """Return an input that only losses and critic read: an extra or an observation entry; None if neither exists."""
     if env.extras is not None and name in env.extras:
         return env.extras[name]
     return env.observation.get(name) if isinstance(env.observation, dict) else None
 
 
 def _core_options(config: AgentConfig, image: tuple[int, int, int] | None) -> dict[str, Any]:
-    """`core_args`, plus the size of the torso's output image for a core that reads images, unless it is set."""
+    """Return `core_args`, plus the size of the torso's output image for a core that reads images, unless it is set."""
     options = getattr(core_class(config.core), "image_options", None)  # another package may register a function
     if image is None or options is None:
         return config.core_args

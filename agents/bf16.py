@@ -4,7 +4,7 @@ The routine is oneDNN's `brgemm`, which torch exports for its own kernels. It is
 the compiled loops of the cores use it at every step. Factors are rounded to the nearest bfloat16 (8 bits of mantissa).
 Whether they are rounded depends only on the weights, not on the batch, so actor and learner compute the same function.
 
-The second factor is packed: [I, J] becomes [I / 2, J] words of 32 bits, each two values of one column, typed float32.
+The second factor is packed: [I, J] becomes 32-bit words [I / 2, J] of type float32, each two values of one column.
 """
 
 import ctypes
@@ -42,9 +42,9 @@ ROWS = 64
 CHUNK = 1024
 """Terms of a sum that a block adds at once, a multiple of PAD."""
 PAD = 32
-"""Counts of rows and of terms are rounded up to multiples of 8 and of this: every size is compiled once."""
+"""Row counts are rounded up to multiples of 8, term counts to multiples of this, since every size is compiled once."""
 PIECES_FROM = 2**26
-"""Number of multiplications from which threads share a matrix multiplication."""
+"""Number of scalar multiplications from which threads share a matrix multiplication."""
 TILE_CPU, WORD_CPU = "amx_bf16", "avx512_bf16"
 _BRGEMM = "_ZN2at6native7cpublas6brgemmEllllllbPKN3c108BFloat16ES5_Pfb"
 _RELEASE = "_ZN2at6native7cpublas14brgemm_releaseEb"
@@ -55,13 +55,13 @@ class _Local(threading.local):
 
 
 _local = _Local()
-_made: Any = WeakTensorKeyDictionary()
+_cache: Any = WeakTensorKeyDictionary()
 """Packed and stacked weights of acting networks, by first weight and function, with their versions."""
 
 
 @contextmanager
 def products(on: bool = True) -> Generator[None]:
-    """Set whether large multiplications of this thread, and their gradients, round factors to bfloat16."""
+    """Set whether this thread's large multiplications and their gradients round factors to bfloat16."""
     before, _local.on = _local.on, on
     try:
         yield
@@ -86,12 +86,12 @@ def as_learned(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def active() -> bool:
-    """Whether this thread is inside `products` and its CPU supports it."""
+    """Whether this thread is inside `products` and the CPU supports bfloat16."""
     return _local.on and routine() != 0
 
 
 def suits(x: Tensor, weight: Tensor) -> bool:
-    """Whether x [..., I] weight^T, weight [J, I], currently uses bfloat16 factors, for x of any length."""
+    """Whether x [..., I] weight^T, with weight [J, I], now uses bfloat16 factors, for any number of rows of x."""
     return (
         not torch.compiler.is_compiling()
         and _local.on
@@ -111,7 +111,7 @@ def large(weight: Tensor) -> bool:
 
 @functools.cache
 def instructions() -> str:
-    """Name of the CPU's bfloat16 instructions that oneDNN may use; "" if there are none."""
+    """Return the name of the CPU's bfloat16 instructions that oneDNN may use; "" if there are none."""
     try:
         flags = Path("/proc/cpuinfo").read_text().split("flags", 1)[1].split("\n", 1)[0].split()
     except (OSError, IndexError):
@@ -122,13 +122,13 @@ def instructions() -> str:
 
 @functools.cache
 def routine() -> int:
-    """Address of the routine; 0 if this CPU or this build of torch has none, which is reported once."""
+    """Return the routine's address; 0 if this CPU or this build of torch has none, which is logged once."""
     if not (enabled and instructions() and torch.backends.mkldnn.is_available()):
         return 0
     try:
         address = ctypes.cast(getattr(_library(), _BRGEMM), ctypes.c_void_p).value or 0
         x, weight = torch.arange(-8.0, 7).view(3, 5), torch.arange(-9.0, 11).view(4, 5)
-        if not torch.equal(_multiplied(address, x, packed(weight)), x @ weight.t()):
+        if not torch.equal(_multiply(address, x, packed(weight)), x @ weight.t()):
             raise ArithmeticError("a small multiplication differs from torch's")
     except Exception as problem:  # other builds of torch; float32 works everywhere
         logging.getLogger(__name__).warning("no bfloat16 multiplications: %s", problem)
@@ -142,14 +142,14 @@ def _library() -> ctypes.CDLL:
 
 
 def missing() -> str:
-    """Reason for the missing routine."""
+    """Return the reason why the routine is missing."""
     if instructions():
         return "this build of torch" if enabled else "without compiled code"
     return "no AVX512-BF16 or AMX"
 
 
 def release() -> None:
-    """Free the tile registers, if any, of this thread's CPU after its last multiplication."""
+    """Free the tile registers, if any, after this thread's last multiplication."""
     if instructions() == TILE_CPU:
         getattr(_library(), _RELEASE)(ctypes.c_bool(True))
 
@@ -161,7 +161,7 @@ def pays() -> bool:
         return False
     x, weight = torch.randn(512, 512), torch.randn(512, 512)
     times = [np.inf, np.inf]
-    for turn in range(40):  # in turns, so that other load on the machine slows both
+    for turn in range(40):  # alternately, so that other load on the machine slows both
         begin = time.perf_counter()
         product(x, weight) if turn % 2 else torch.mm(x, weight.t())
         times[turn % 2] = min(times[turn % 2], time.perf_counter() - begin)
@@ -170,61 +170,59 @@ def pays() -> bool:
 
 def packed(weight: Tensor) -> Tensor:
     """weight [J, I] -> words [I / 2, J] for x weight^T; I is padded with zeros to an even size.
-
-    For a transposed matrix, which may be a batch of any size, it is padded to a multiple of PAD.
-    """
+    For a transposed matrix, which may be a batch of any size, I is padded to a multiple of PAD."""
     weight = weight.detach()
     if weight.is_contiguous():
         rounded = weight.bfloat16()
         if rounded.shape[1] % 2:
             rounded = torch.nn.functional.pad(rounded, (0, 1))
         return rounded.view(torch.float32).t().contiguous()
-    terms = weight.t().contiguous()  # [I, J]; where it is a batch, I differs from call to call
+    terms = weight.t().contiguous()  # [I, J]; for a batch, I differs between calls
     words = terms.new_empty(-(-len(terms) // PAD) * PAD // 2, terms.shape[1])
-    _packed_pairs(terms.numpy(), words.numpy().view(np.uint32))
+    _pack_all(terms.numpy(), words.numpy().view(np.uint32))
     return words
 
 
 def once(make: Callable[..., Tensor], *weights: Tensor) -> Tensor:
-    """make(*weights), computed once per version of the weights while the network acts."""
+    """Return make(*weights), computed once per version of the weights while the network acts."""
     views = any(weight.is_inference() or weight._base is not None for weight in weights)  # pyright: ignore
     if views or not torch.is_inference_mode_enabled():
         return make(*weights)
     versions = [weight._version for weight in weights]  # pyright: ignore
-    made = _made.setdefault(weights[0], {})
-    if make not in made or made[make][0] != versions:
-        made[make] = versions, make(*weights)
-    return made[make][1]
+    results = _cache.setdefault(weights[0], {})
+    if make not in results or results[make][0] != versions:
+        results[make] = versions, make(*weights)
+    return results[make][1]
 
 
 def stacked(*weights: Tensor) -> Tensor:
-    """[N, ...] of N weights [...]."""
+    """Stack N weights [...] to [N, ...]."""
     return torch.stack(weights)
 
 
 def packed_stack(*weights: Tensor) -> Tensor:
-    """`packed` of weights of one shape, [N, I / 2, J], of one weight [I / 2, J]."""
-    each = [packed(weight) for weight in weights]
-    return each[0] if len(each) == 1 else torch.stack(each)
+    """Pack N weights of equal shape to [N, I / 2, J], or one weight to [I / 2, J]."""
+    words = [packed(weight) for weight in weights]
+    return words[0] if len(words) == 1 else torch.stack(words)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [R, I], weight [J, I], bias [J] -> x weight^T + bias [R, J]; no gradient."""
-    return _multiplied(routine(), x, once(packed, weight), bias)
+    return _multiply(routine(), x, once(packed, weight), bias)
 
 
-def _multiplied(address: int, x: Tensor, packed_weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _multiply(address: int, x: Tensor, packed_weight: Tensor, bias: Tensor | None = None) -> Tensor:
     with torch.inference_mode(False):  # other threads are not in inference mode and must not write to its tensors
         out = torch.empty(len(x), packed_weight.shape[1])
     offset = (packed_weight.new_empty(0) if bias is None else bias).detach().numpy()
-    turned = not x.is_contiguous() and x.t().is_contiguous()
-    rows, factor, sums = (x.t() if turned else x.contiguous()).detach().numpy(), packed_weight.numpy(), out.numpy()
+    transposed = not x.is_contiguous() and x.t().is_contiguous()
+    rows, factor, sums = (x.t() if transposed else x.contiguous()).detach().numpy(), packed_weight.numpy(), out.numpy()
     blocks = -(-len(x) // ROWS)
     pieces = min(4, blocks) if len(x) * packed_weight.numel() * 2 >= PIECES_FROM else 1
 
     def work(piece: int) -> None:
-        first, last = (min(ROWS * (blocks * number // pieces), len(x)) for number in (piece, piece + 1))
-        _blocks(address, first, last, rows, turned, factor, offset, sums)
+        first, last = (min(ROWS * (blocks * index // pieces), len(x)) for index in (piece, piece + 1))
+        _multiply_blocks(address, first, last, rows, transposed, factor, offset, sums)
         release()
 
     share(work, pieces)
@@ -232,34 +230,34 @@ def _multiplied(address: int, x: Tensor, packed_weight: Tensor, bias: Tensor | N
 
 
 @intrinsic
-def _rounded(context: Any, number: Any) -> Any:
-    """The upper half of a float32's bits, rounded to nearest, ties to even: uint16."""
+def _to_bfloat16(context: Any, x: Any) -> Any:
+    """Round a float to bfloat16 (nearest, ties to even): the upper half of a float32's bits, as uint16."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         (value,) = arguments
         if str(value.type) == "double":
             value = builder.fptrunc(value, ir.FloatType())
-        word = ir.IntType(32)
-        bits = builder.bitcast(value, word)
-        odd = builder.and_(builder.lshr(bits, word(16)), word(1))
-        sums = builder.add(bits, builder.add(odd, word(0x7FFF)))
-        return builder.trunc(builder.lshr(sums, word(16)), ir.IntType(16))
+        int32 = ir.IntType(32)
+        bits = builder.bitcast(value, int32)
+        odd = builder.and_(builder.lshr(bits, int32(16)), int32(1))
+        sums = builder.add(bits, builder.add(odd, int32(0x7FFF)))
+        return builder.trunc(builder.lshr(sums, int32(16)), ir.IntType(16))
 
-    return types.uint16(number), generate
+    return types.uint16(x), generate
 
 
 @intrinsic
 def _brgemm(context: Any, routine: Any, sizes: Any, adds: Any, a: Any, b: Any, c: Any) -> Any:
-    """C [M, N] = A [M, K] B, `sizes` being M, N, K and the widths of A, B and C; with `adds` it is added to C."""
+    """C [M, N] = A [M, K] B, or C += A B with `adds`; `sizes` are M, N, K and the leading dimensions of A, B and C."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         routine, sizes, adds, *matrices = arguments
         long, flag, pointer = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
-        numbers = cgutils.unpack_tuple(builder, sizes)
+        dimensions = cgutils.unpack_tuple(builder, sizes)
         a, b, c = (builder.inttoptr(matrix, pointer) for matrix in matrices)
         function = ir.FunctionType(ir.VoidType(), [long] * 6 + [flag, pointer, pointer, pointer, flag])
         call = builder.inttoptr(routine, function.as_pointer())
-        builder.call(call, [*numbers, builder.zext(adds, flag), a, b, c, flag(1)])
+        builder.call(call, [*dimensions, builder.zext(adds, flag), a, b, c, flag(1)])
         return context.get_dummy_value()
 
     intp = types.intp
@@ -270,12 +268,12 @@ def _brgemm(context: Any, routine: Any, sizes: Any, adds: Any, a: Any, b: Any, c
 def _round(x: Array, out: Array) -> None:
     """out [F] = x, rounded."""
     for c in range(len(x)):
-        out[c] = _rounded(x[c])  # pyright: ignore
+        out[c] = _to_bfloat16(x[c])  # pyright: ignore
 
 
 @compiled(inline=True)
 def multiply_rounded(routine: int, x: Array, words: Array, out: Array) -> None:
-    """out [R, J] = x [R, I] times packed words [I / 2, J], for few rows; all without gaps."""
+    """out [R, J] = x [R, I] times packed words [I / 2, J], for few rows; all contiguous."""
     rows, width, size = len(x), 2 * len(words), x.shape[1]
     rounded = np.empty((rows, width), np.uint16)
     for r in range(rows):
@@ -286,8 +284,8 @@ def multiply_rounded(routine: int, x: Array, words: Array, out: Array) -> None:
 
 
 @compiled(inline=True)
-def _pairs(terms: Array, start: int, first: int, last: int, words: Array, count: int) -> None:
-    """words[:count] = rounded pairs of rows start + 2 i and start + 2 i + 1 of terms[:, first:last], zeros below."""
+def _pack(terms: Array, start: int, first: int, last: int, words: Array, count: int) -> None:
+    """words[:count] = rounded pairs of rows start + 2 i, start + 2 i + 1 of terms[:, first:last]; 0 past the end."""
     half = np.uint32(16)
     for i in range(count):
         row, out = start + 2 * i, words[i, : last - first]
@@ -295,17 +293,18 @@ def _pairs(terms: Array, start: int, first: int, last: int, words: Array, count:
             out[:] = 0
             continue
         low, high = terms[row, first:last], terms[min(row + 1, len(terms) - 1), first:last]
-        used = np.uint32(0xFFFFFFFF) if row + 1 < len(terms) else np.uint32(0xFFFF)
+        mask = np.uint32(0xFFFFFFFF) if row + 1 < len(terms) else np.uint32(0xFFFF)
         for j in range(len(out)):
-            out[j] = (np.uint32(_rounded(high[j])) << half | np.uint32(_rounded(low[j]))) & used  # pyright: ignore
+            pair = np.uint32(_to_bfloat16(high[j])) << half | np.uint32(_to_bfloat16(low[j]))  # pyright: ignore
+            out[j] = pair & mask
 
 
 @compiled(inline=True)
-def _turned(terms: Array, start: int, first: int, last: int, out: Array, count: int, tile: Array) -> None:
-    """out [R, :count] = the transpose of `_pairs`, in tiles that stay in the cache."""
+def _pack_transposed(terms: Array, start: int, first: int, last: int, out: Array, count: int, tile: Array) -> None:
+    """out [R, :count] = the transpose of `_pack`, in tiles that stay in the cache."""
     for begin in range(0, count, len(tile)):
         size = min(len(tile), count - begin)
-        _pairs(terms, start + 2 * begin, first, last, tile, size)
+        _pack(terms, start + 2 * begin, first, last, tile, size)
         for r in range(last - first):
             into, column = out[r, begin : begin + size], tile[:, r]
             for i in range(size):
@@ -313,28 +312,28 @@ def _turned(terms: Array, start: int, first: int, last: int, out: Array, count: 
 
 
 @compiled()
-def _packed_pairs(terms: Array, words: Array) -> None:
-    _pairs(terms, 0, 0, words.shape[1], words, len(words))
+def _pack_all(terms: Array, words: Array) -> None:
+    _pack(terms, 0, 0, words.shape[1], words, len(words))
 
 
 @compiled()
-def _blocks(routine: int, begin: int, end: int, x: Array, turned: bool, words: Array, bias: Array, out: Array) -> None:
-    """Rows `begin` to `end` of out [R, J] = x [R, I] times packed words [I / 2, J], plus bias [J] or [0], in blocks.
-
-    With `turned` x is [I, R].
-    """
-    width, size, columns = 2 * len(words), x.shape[0] if turned else x.shape[1], out.shape[1]
+def _multiply_blocks(
+    routine: int, begin: int, end: int, x: Array, transposed: bool, words: Array, bias: Array, out: Array
+) -> None:
+    """out [R, J] = x [R, I] times packed words [I / 2, J], plus bias [J] or [0], for rows `begin` to `end`, in blocks.
+    With `transposed`, x is [I, R]."""
+    width, size, columns = 2 * len(words), x.shape[0] if transposed else x.shape[1], out.shape[1]
     pairs = np.empty((ROWS, min(CHUNK, width) // 2), np.uint32)
     rounded = pairs.view(np.uint16)
     tile = np.empty((PAD // 2, ROWS), np.uint32)
-    apart = np.empty((ROWS, columns), out.dtype)  # for row counts that are no multiple of 8
+    apart = np.empty((ROWS, columns), out.dtype)  # for row counts that are not multiples of 8
     for first in range(begin, end, ROWS):
         rows = min(ROWS, end - first)
         whole = -(-rows // 8) * 8
         for start in range(0, width, CHUNK):
             terms = min(CHUNK, width - start)
-            if turned:
-                _turned(x, start, first, first + rows, pairs, terms // 2, tile)
+            if transposed:
+                _pack_transposed(x, start, first, first + rows, pairs, terms // 2, tile)
             else:
                 for r in range(rows):
                     _round(x[first + r, start : start + terms], rounded[r])

@@ -14,13 +14,13 @@ HIDDEN = 64  # Units that combine the core's output with privileged information
 
 
 class PrivilegedCritic(nn.Module):
-    """Inputs of the value head: the core's output y and a hidden layer of it and the information p.
+    """Inputs of the value head: the core's output y, and a hidden layer over y and the privileged information p.
 
         [y, relu(W [y, (p - mean) / deviation] + b)]
 
     Args:
         inputs: D, the width of the core's output.
-        size: P, privileged values.
+        size: P, number of privileged values.
     """
 
     def __init__(self, inputs: int, size: int) -> None:

@@ -1,4 +1,4 @@
-"""Policy and value heads for acting, compiled, for a CPU."""
+"""Compiled policy and value heads for acting on a CPU."""
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ NO_MASK = np.empty((0, 0), np.bool_)
 
 
 def prepare_heads(spec: ActionSpec, policy: nn.Linear, value: nn.Linear) -> "Heads | None":
-    """The current weights of both heads, if compiled code is equivalent to the modules."""
+    """Prepare both heads with their current weights; None unless compiled code is equivalent to the modules."""
     single = isinstance(spec, ChoiceSpec) and len(spec.choices) == 1
     if not single or not suits(policy.weight) or altered(policy) or altered(value) or not gemm(policy.weight.dtype):
         return None
@@ -30,7 +30,7 @@ class Heads:
     """Logits, values and actions of a single choice from outputs of a core, in one call, without gradients.
 
     Args:
-        weight: [A + 1, H], of A logits and then the value.
+        weight: [A + 1, H], A rows for the logits, then one for the value.
         bias: [A + 1].
     """
 

@@ -9,15 +9,15 @@ from .normalization import Moments
 from .specs import image_size, scaled, with_channels_last
 
 
-class PictureTorso(nn.Module):
+class ImageTorso(nn.Module):
     """Convolutions over an image and one linear layer with a ReLU; subclasses define the convolutions.
 
     Args:
         shape: [rows, cols], [rows, cols, channels], or [frames, rows, cols, channels], whose frames become channels;
-            with `first`, channels come before rows.
+            with `first`, channels precede rows.
         scale: the network receives observation * scale.
         first: whether the channels are the first axis.
-        moments: running moments of the channels; None for none.
+        moments: running moments of the channels, or None.
     """
 
     width: int  # Units of the linear layer
@@ -36,16 +36,16 @@ class PictureTorso(nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:
         """[N, *shape] -> [N, width]."""
-        x = self._numbers(observation)
+        x = self._pixels(observation)
         x = (x if self.moments is None else self.moments(x)).permute(0, 3, 1, 2)
         return torch.relu(self.linear(self.layers(x).flatten(1)))
 
     def observe(self, observation: Tensor) -> None:
         if self.moments is not None:
-            self.moments.update(self._numbers(observation).flatten(0, 2), float(len(observation)))
+            self.moments.update(self._pixels(observation).flatten(0, 2), float(len(observation)))
 
-    def _numbers(self, observation: Tensor) -> Tensor:
-        """[N, rows, cols, frames * channels] as float32, scaled."""
+    def _pixels(self, observation: Tensor) -> Tensor:
+        """[N, *shape] -> [N, rows, cols, frames * channels], float32, scaled."""
         x = scaled(observation, self.scale)
         if x.ndim == 3:
             return x.unsqueeze(3)
@@ -55,7 +55,7 @@ class PictureTorso(nn.Module):
         return x.permute((0, 3, 4, 1, 2) if self.first else (0, 2, 3, 1, 4)).flatten(3)
 
 
-class NatureTorso(PictureTorso):
+class NatureTorso(ImageTorso):
     """Three strided convolutions: 32 kernels 8x8 stride 4, 64 4x4 stride 2, 64 3x3 stride 1; then 512 units.
 
     Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning", Methods, model architecture.
@@ -90,8 +90,8 @@ class _Residual(nn.Module):
         return x + self.second(torch.relu(self.first(torch.relu(x))))
 
 
-class ResNetTorso(PictureTorso):
-    """Sections of 16, 32 and 32 channels, each a 3x3 convolution, pooling by 2, two residual blocks; then 256 units.
+class ResNetTorso(ImageTorso):
+    """Sections of 16, 32 and 32 channels, each a 3x3 convolution, pooling and two residual blocks; then 256 units.
 
     Source: Espeholt et al. 2018, "IMPALA", figure 3 (right), without its LSTM, which is a core here.
     """
@@ -101,7 +101,7 @@ class ResNetTorso(PictureTorso):
     def _layers(self, channels: int, rows: int, cols: int) -> tuple[nn.Sequential, int]:
         layers: list[nn.Module] = []
         for kernels in (16, 32, 32):
-            # Pooling halves, rounding up: a padding of one is SAME for a window of three.
+            # Pooling halves the size, rounding up: a padding of 1 is SAME for a window of 3.
             layers += [nn.Conv2d(channels, kernels, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
             layers += [_Residual(kernels), _Residual(kernels)]
             channels, rows, cols = kernels, -(-rows // 2), -(-cols // 2)
@@ -134,9 +134,9 @@ class _Scales(nn.Module):
         return torch.cat([self.near(near).flatten(1), self.far(far).flatten(1)], 1)
 
 
-class FovealTorso(PictureTorso):
-    """For images centered on the agent: two convolutions of 16 kernels over the central 11 x 11 cells, one over the
-    means of blocks of 3 x 3 cells of the whole image, all 3 x 3; then 256 units.
+class FovealTorso(ImageTorso):
+    """For images centered on the agent: 3x3 convolutions of 16 kernels, two over the central 11 x 11 cells and one over
+    the means of 3 x 3 blocks of cells of the whole image; then 256 units.
     """
 
     width = 256
@@ -151,7 +151,7 @@ class FovealTorso(PictureTorso):
         return scales, scales.size
 
 
-IMAGE_TORSOS: dict[str, type[PictureTorso]] = {
+IMAGE_TORSOS: dict[str, type[ImageTorso]] = {
     "atari": NatureTorso,
     "atari-resnet": ResNetTorso,
     "foveal": FovealTorso,

@@ -1,8 +1,8 @@
 """Matrix multiplications by torch's fastest route on this machine, equal to torch's own up to rounding.
 
 On a CPU torch multiplies float32 matrices with MKL, which uses half of the vector width on CPUs other than Intel's,
-while oneDNN, torch's library for convolutions, uses all of it (on Intel CPUs, MKL is faster). Without an advantage
-(other devices, other types, small matrices) torch's operations are used.
+while oneDNN, torch's library for convolutions, uses all of it (on Intel CPUs, MKL is faster). Where oneDNN
+has no advantage (other devices, other types, small matrices), torch's own operations run.
 """
 
 from typing import Any
@@ -18,10 +18,10 @@ from .cores.core import under_torch_func
 from .threads import share, submit
 
 MIN_MULTIPLICATIONS = 2**20
-"""A oneDNN call costs about ten microseconds more than MKL's: it does not pay for smaller ones."""
+"""Smaller multiplications use MKL, since a oneDNN call costs about ten microseconds more."""
 
-PIECES_FROM = 2**26  # Number of multiplications from which threads share a matrix multiplication in pieces
-PIECE = 128  # Smallest number of rows of a piece; with fewer, reading the weights for each takes longer.
+PIECES_FROM = 2**26  # Number of scalar multiplications from which threads share a matrix multiplication
+PIECE = 128  # Smallest number of rows of a piece; smaller pieces spend more time on reading the weights.
 MOST_PIECES = 4
 
 _onednn = getattr(getattr(torch.ops, "mkldnn", None), "_linear_pointwise", None)
@@ -36,7 +36,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not rounded and not _is_large(x, weight):
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
-    # With gradients switched off `apply` records nothing, so the same call serves acting and learning.
+    # With gradients disabled, `apply` records nothing, so the same call serves acting and learning.
     y: Tensor = _Linear.apply(rounded, rows, weight, bias)  # pyright: ignore
     return y.view(*x.shape[:-1], weight.shape[0])
 
@@ -76,7 +76,7 @@ def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def _dense(matrix: Tensor) -> bool:
-    """Make rows (or columns) contiguous: on a slice of a wider matrix oneDNN is a hundred times slower."""
+    """Whether a matrix or its transpose is contiguous: on a slice of a wider one, oneDNN is a hundred times slower."""
     return matrix.is_contiguous() or matrix.t().is_contiguous()
 
 
@@ -93,7 +93,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         rows, weight = ctx.saved_tensors
         _, for_rows, for_weight, for_bias = ctx.needs_input_grad
-        # One multiplication on each core; `product` would share each among cores, one after the other.
+        # One multiplication per CPU core; `product` would split each among all cores, one after the other.
         multiply = _linear if torch.is_grad_enabled() else bf16.product if ctx.rounded else _product
         weight_grad = submit(multiply, grad.t(), rows.t(), None) if for_weight else None
         return (

@@ -1,8 +1,8 @@
 """Running means and standard deviations of observations and returns.
 
-With them, a network receives values of order 1 for any units of the environment, and one learning rate and one value
-cost suit rewards of any size. They are buffers that are sent with the weights, so actors and learner compute the same
-function, and every checkpoint contains them. Only the learner changes them, between updates.
+With them, a network receives values of order 1 whatever the environment's units, and one learning rate and one value
+cost suit rewards of any size. They are buffers, sent with the weights and saved in every checkpoint, so actors and
+learner compute the same function. Only the learner changes them, between updates.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,17 +13,17 @@ from torch import Tensor, nn
 
 LIMIT = 10.0  # Normalized observations are clipped to plus or minus this
 RELATIVE_FLOOR = 1e-5
-"""Smallest deviation of a feature in unknown units, relative to its mean: float32 resolves 6e-8 of it."""
-LEAST_UNIT = 1e-2  # Smallest unit of values, relative to the mean magnitude of nonzero rewards
+"""Smallest deviation of a feature in unknown units, relative to its mean: float32 resolves 6e-8 of a value."""
+LEAST_UNIT = 1e-2  # Smallest deviation of returns, relative to the mean magnitude of nonzero rewards
 
 
 def alone(*parts: Any) -> Sequence[Any]:
-    """Statistics that are summed over the learners of an agent."""
+    """Return statistics unchanged: their sum over the learners of an agent that has only one."""
     return parts
 
 
 def share_sums(agent: nn.Module, total: Callable[..., Sequence[Any]]) -> None:
-    """Make the statistics of an agent with several learners count the data of all; `total` sums over them."""
+    """Make an agent's statistics include the data of all its learners; `total` sums over the learners."""
     for part in agent.modules():
         if isinstance(part, Moments | Shares):
             part.total = total
@@ -32,8 +32,8 @@ def share_sums(agent: nn.Module, total: Callable[..., Sequence[Any]]) -> None:
 class Moments(nn.Module):
     """Mean and standard deviation of F features over the data of `update`.
 
-    A plain average until the total weight is `memory`, then an exponential one with a share of new weight n of
-    n / memory.
+    A plain average until the total weight reaches `memory`, then an exponential average in which new data of weight n
+    has the share n / memory.
 
     Args:
         size: number of features F.
@@ -55,20 +55,20 @@ class Moments(nn.Module):
 
     @torch.no_grad()
     def update(self, values: Tensor, weight: float | None, valid: Tensor | None = None) -> None:
-        """Add values [N, F] with this weight; nothing if one of them is not finite or there are none. Weights of
-        several learners are added; None is a weight of 1 for the values of all. Only values where `valid` (bool [N]) is
-        set are used. A feature with a non-finite new moment, since squares overflow above about 1e19, is unchanged.
-        Nothing is read from the device."""
+        """Add values [N, F] with this weight; do nothing if any of them is not finite or there are none. Weights of
+        several learners are added; with None, the values of all learners together have a weight of 1. Only values where
+        `valid` (bool [N]) is set count. A feature whose new moments are not finite (squares overflow above about 1e19)
+        is unchanged. Does not synchronize with the device."""
         count: Tensor | float = float(len(values))
         if valid is not None:
             values, count = torch.where(valid.unsqueeze(1), values, 0.0), valid.sum()
         bad = (~values.isfinite()).sum()
-        new, count, shown, bad = self.total(values.sum(0), count, weight or 0.0, bad)
-        shown = 1.0 if weight is None else shown
+        new, count, added, bad = self.total(values.sum(0), count, weight or 0.0, bad)
+        added = 1.0 if weight is None else added
         ok = (bad == 0) & (count > 0)
         # r = n / (w + n);  m' = m + r (m_new - m);  v' = (1 - r) (v + (m - m')^2) + r (v_new + (m_new - m')^2)
-        rate = shown / (self.weight.clamp(max=max(self.memory - shown, 0.0)) + shown)
-        new = new / count  # nan without values, and then not used
+        rate = added / (self.weight.clamp(max=max(self.memory - added, 0.0)) + added)
+        new = new / count  # NaN, and unused, without values
         spread = (values - new).square()
         if valid is not None:
             spread = torch.where(valid.unsqueeze(1), spread, 0.0)
@@ -80,11 +80,11 @@ class Moments(nn.Module):
         fits = ok & mean.isfinite() & variance.isfinite()
         self.mean.copy_(torch.where(fits, mean, self.mean))
         self.deviation.copy_(torch.where(fits, variance.sqrt().clamp(min=self.floor or 0.0), self.deviation))
-        self.weight.copy_(torch.where(fits.any(), (self.weight + shown).clamp(max=self.memory), self.weight))
+        self.weight.copy_(torch.where(fits.any(), (self.weight + added).clamp(max=self.memory), self.weight))
 
     @property
     def unused(self) -> bool:
-        """Whether there was no update yet; waits for the device."""
+        """Whether there has been no update yet; synchronizes with the device."""
         return self.weight.is_meta or not bool(self.weight)
 
     def normalized(self, values: Tensor) -> Tensor:
@@ -106,12 +106,12 @@ def symlog(values: Tensor) -> Tensor:
 
 
 class Shares(nn.Module):
-    """Share of the cells of each of K kinds over the data of `update`, averaged as in `Moments`.
+    """Shares of K kinds of cells over the data of `update`, averaged as in `Moments`.
 
     Args:
         kinds: number of kinds K.
         memory: largest weight of earlier data, above 0.
-        floor: kinds rarer than this share are treated as equally rare.
+        floor: smallest share; rarer kinds are scaled alike.
     """
 
     def __init__(self, kinds: int, memory: float, floor: float) -> None:
@@ -127,17 +127,17 @@ class Shares(nn.Module):
     def update(self, kinds: Tensor, cells: int, weight: float) -> None:
         """Add cells of these `kinds` (long [N]) with this weight."""
         count = kinds.new_zeros(self.share.shape).index_add_(0, kinds, torch.ones_like(kinds))
-        count, shown, weight = self.total(count, float(cells), weight)
-        if not shown:
+        count, num_cells, weight = self.total(count, float(cells), weight)
+        if not num_cells:
             return
         rate = weight / (self.weight.clamp(max=max(self.memory - weight, 0.0)) + weight)
-        # s' = s + r (n / cells - s) with r as in `Moments`; integers n, since floats stop counting at 2^24
-        new = count.to(self.share.dtype) / shown
+        # s' = s + r (n / cells - s) with r as in `Moments`; n are integers, since float32 stops counting at 2^24
+        new = count.to(self.share.dtype) / num_cells
         self.share.add_(rate * (new - self.share))
         self.weight.copy_((self.weight + weight).clamp(max=self.memory))
 
     def factors(self, groups: int) -> Tensor:
-        """float [K]: 1 / sqrt(share) in units in which their mean square over cells is 1 in each of the groups."""
+        """Return float [K]: 1 / sqrt(share), normalized in each group to a mean square of 1 over the cells."""
         squares = self.share.clamp(min=self.floor).reciprocal()
         mean = (self.share * squares).view(groups, -1).sum(1, keepdim=True)
         factors = (squares.view(groups, -1) / mean.clamp(min=self.floor)).sqrt().flatten()
@@ -148,15 +148,14 @@ _BATCHES = 20.0  # Number of batches over which moments of returns and magnitude
 
 
 class RescaledHead(nn.Linear):
-    """A linear layer from D features to one value in running units, V = deviation * (w x + b) + mean.
+    """A linear layer from D features to one value, rescaled by running statistics: V = deviation * (w x + b) + mean.
 
-    The learner sets mean and deviation to those of the returns, and changes w and b accordingly so that V stays
-    unchanged (van Hasselt et al. 2016, "Learning values across many orders of magnitude", equations 5 to 7: PopArt).
+    The learner sets mean and deviation to those of the returns, and changes w and b so that V stays unchanged
+    (van Hasselt et al. 2016, "Learning values across many orders of magnitude", equations 5 to 7: PopArt).
 
-    The deviation is at least 1e-2 of the mean magnitude of nonzero rewards, `reward`, so that the error of values
-    that are almost equal is not scaled up. Before such a reward, values have no unit: the first one sets
-    it, and earlier outputs of the head are in this unit, too. Learning therefore does not depend on the unit of
-    rewards.
+    The deviation is at least 1e-2 times the mean magnitude of nonzero rewards, `reward`, so that errors of almost equal
+    values are not amplified. Values have no unit before the first nonzero reward: it sets the unit, and earlier
+    outputs of the head are rescaled to this unit. Learning therefore does not depend on the scale of rewards.
     """
 
     def __init__(self, in_features: int, out_features: int) -> None:
@@ -176,12 +175,12 @@ class RescaledHead(nn.Linear):
 
     @property
     def unused(self) -> bool:
-        """Whether no return was added yet; waits for the device."""
+        """Whether no return has been added yet; synchronizes with the device."""
         return self.moments.unused
 
     @torch.no_grad()
     def measure(self, rewards: Tensor, valid: Tensor) -> None:
-        """Add magnitudes of rewards [N] that are valid (bool [N]) and neither 0 nor too large to be squared."""
+        """Add magnitudes of rewards [N] where `valid` (bool [N]) is set, except 0 and those too large to be squared."""
         sizes = rewards.abs()
         counts = valid & (sizes > 0) & sizes.square().isfinite()
         size, count = self.moments.total(torch.where(counts, sizes, 0.0).sum(), counts.sum())
@@ -195,7 +194,7 @@ class RescaledHead(nn.Linear):
 
     @torch.no_grad()
     def renormalize(self, returns: Tensor, valid: Tensor) -> None:
-        """Add returns [N] that are valid (bool [N]); all values stay unchanged.
+        """Add returns [N] where `valid` (bool [N]) is set; the values predicted by the head stay unchanged.
 
         s' (w' x + b') + m' = s (w x + b) + m    with    w' = w s / s',  b' = (s b + m - m') / s'
         """
@@ -205,12 +204,12 @@ class RescaledHead(nn.Linear):
         self.moments.deviation.copy_(torch.maximum(self.moments.deviation, least))
         self.weight.mul_(deviation / self.moments.deviation)
         bias = (self.bias * deviation + (mean - self.moments.mean)) / self.moments.deviation
-        counted = (mean != self.moments.mean) | (deviation != self.moments.deviation)
-        self.bias.copy_(torch.where(counted, bias, self.bias))
+        changed = (mean != self.moments.mean) | (deviation != self.moments.deviation)
+        self.bias.copy_(torch.where(changed, bias, self.bias))
 
     @staticmethod
     def upgrade(weights: dict[str, Tensor], prefix: str) -> None:
-        """Complete the weights of a head from a version with an absolute floor, which equals that of size 1."""
+        """Complete the weights of a head saved by a version with an absolute floor, which equals a `reward` of 1."""
         if prefix + "moments.weight" in weights:
             weights.setdefault(prefix + "reward", torch.ones_like(weights[prefix + "moments.mean"]))
 

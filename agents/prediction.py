@@ -1,14 +1,14 @@
 """Auxiliary loss for the memory: prediction of the next observation or reward from the core's output and the action.
 
-Without it, the content of a memory is learned only from rewards, which have no information about it before the policy
-depends on it. The next observation is a target at every step. A predicted reward evaluates a single action,
-while an advantage also includes later rewards. Sources: Oh et al. 2015, "Action-conditional video prediction using
+Without it, what to store is learned only from rewards, which contain no information about the memory before the policy
+uses it. The next observation is a target at every step. A predicted reward evaluates a single action, while an
+advantage also includes later rewards. Sources: Oh et al. 2015, "Action-conditional video prediction using
 deep networks in Atari games" (prediction from a recurrent state and the action); Wayne et al. 2018, "Unsupervised
 predictive memory in a goal-directed agent" (predictions that train a memory); Jaderberg et al. 2017,
 "Reinforcement learning with unsupervised auxiliary tasks" (a loss in addition to the policy's; predicted rewards).
 
-A map of the cells observed so far in the episode is another target. It contains no privileged information,
-and is a target at every step for the contents of a memory (Zhang et al. 2017, "Neural SLAM").
+A map of the cells observed so far in the episode is another target. It contains no privileged information
+and specifies at every step what the memory should contain (Zhang et al. 2017, "Neural SLAM").
 """
 
 import torch
@@ -19,23 +19,23 @@ from .normalization import Moments
 from .specs import ArraySpec, MapSpec, ObservationSpec, channels_first, with_channels_last
 from .values import ObservationTensor
 
-MOST_NUMBERS = 4096  # Largest array that is predicted in full; larger ones are predicted as averages over parts.
-REWARD = ArraySpec((1,))  # Description of the reward as a prediction target
-PARTS = 20  # Rows and columns of the averages of an image
+MOST_VALUES = 4096  # Size of the largest array predicted in full; larger arrays are predicted as averages over parts.
+REWARD = ArraySpec((1,))  # Spec of the reward as a prediction target
+PARTS = 20  # Rows and columns of averages of an image
 CELL = 16  # Features of each cell of the map, from which one layer shared by all cells predicts its classes
 
 
 class Prediction(nn.Module):
     """Prediction of the next observation or reward with one hidden layer.
 
-    For an image of more than 4,096 values, 20 x 20 averages of each channel are predicted; for other arrays of more
-    values, 4,096 averages of neighbors.
+    For an image of more than 4,096 values, 20 x 20 averages of each channel are predicted; for other arrays of that
+    size, 4,096 averages of neighbors.
 
     Args:
         spec: the observation, or REWARD, with S predicted values.
         inputs: D, width of the core's output and the action together.
         hidden: H, units of the hidden layer.
-        layout: axis of an image that holds its channels, as `TorsoConfig.image_layout`.
+        layout: channel axis of an image, as in `TorsoConfig.image_layout`.
         memory: largest number of steps in the running moments.
     """
 
@@ -44,8 +44,8 @@ class Prediction(nn.Module):
     ) -> None:
         super().__init__()
         self.spec, self.layout = spec, layout
-        with torch.device("cpu"):  # also on the meta device
-            size = _numbers(spec, layout, _zeros(spec)).shape[-1]
+        with torch.device("cpu"):  # even for the meta device
+            size = _targets(spec, layout, _zeros(spec)).shape[-1]
         self.layers = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, size))
         self.moments = Moments(size, memory)
 
@@ -54,16 +54,16 @@ class Prediction(nn.Module):
 
         p = W_2 relu(W_1 inputs + b_1) + b_2,    loss = 1/2 mean_S (p - (x - mean) / deviation)^2
 
-        with x the S unscaled values, and their running mean and deviation. p = 0 has a loss of at most about 1/2:
-        constant values add nothing. The loss is 0 before the first observation, since x has no units yet.
+        where x are the S unscaled values, with their running mean and deviation. p = 0 has a loss of at most about 1/2:
+        constant values add nothing. The loss is 0 before the first `observe`, since the moments have no data yet.
         """
-        values = self.moments(_numbers(self.spec, self.layout, following))
+        values = self.moments(_targets(self.spec, self.layout, following))
         loss = 0.5 * (self.layers(inputs) - values).square().mean(-1)
         return torch.where(self.moments.weight > 0, loss, 0.0)
 
     def observe(self, following: ObservationTensor) -> None:
         """Add targets [R, B, ...] to the running moments."""
-        values = _numbers(self.spec, self.layout, following).flatten(0, 1)
+        values = _targets(self.spec, self.layout, following).flatten(0, 1)
         self.moments.update(values, float(len(values)))
 
 
@@ -85,9 +85,9 @@ class MapPrediction(nn.Module):
         self.classes = nn.Linear(CELL, sum(spec.classes))
 
     def forward(self, outputs: Tensor, maps: Tensor) -> Tensor:
-        """Outputs of the core [T, B, D] and maps [T, B, rows, columns, layers] of the same steps -> the loss [T, B].
-        loss = mean over layers of the mean over seen cells i of - log softmax(W_3 f_i + b_3)[seen_i - 1], with f =
-        relu(W_2 relu(W_1 y + b_1) + b_2), CELL features per cell. A layer without seen cells adds 0."""
+        """Outputs of the core [T, B, D] and maps [T, B, rows, columns, layers] of the same steps -> loss [T, B].
+        loss = mean over layers of the mean over observed cells i of - log softmax(W_3 f_i + b_3)[map_i - 1], with f =
+        relu(W_2 relu(W_1 y + b_1) + b_2), CELL features per cell. A layer without observed cells adds 0."""
         cells = self.layers(outputs).unflatten(-1, (self.spec.rows * self.spec.columns, CELL))
         losses: list[Tensor] = []
         for layer, scores in enumerate(self.classes(cells).split(self.spec.classes, -1)):
@@ -99,30 +99,30 @@ class MapPrediction(nn.Module):
 
 
 def _zeros(spec: ObservationSpec) -> ObservationTensor:
-    """An observation [1, 1, ...] of zeros."""
+    """Create an observation [1, 1, ...] of zeros."""
     if isinstance(spec, dict):
         return {key: _zeros(part) for key, part in spec.items()}
     return torch.zeros(1, 1, *spec.shape)
 
 
-def _numbers(spec: ObservationSpec, layout: str, observation: ObservationTensor) -> Tensor:
-    """Values [T, B, S] of observations [T, B, ...]; parts of a dict in the order of sorted keys."""
+def _targets(spec: ObservationSpec, layout: str, observation: ObservationTensor) -> Tensor:
+    """Return target values [T, B, S] of observations [T, B, ...]; parts of a dict in the order of sorted keys."""
     if isinstance(spec, dict):
-        return torch.cat([_numbers(spec[key], layout, observation[key]) for key in sorted(spec)], -1)
+        return torch.cat([_targets(spec[key], layout, observation[key]) for key in sorted(spec)], -1)
     x = observation.float()
     flat = x.reshape(*x.shape[:2], -1)
-    return flat if flat.shape[-1] <= MOST_NUMBERS else _averages(spec, layout, x).flatten(2)
+    return flat if flat.shape[-1] <= MOST_VALUES else _averages(spec, layout, x).flatten(2)
 
 
 def _averages(spec: ArraySpec, layout: str, x: Tensor) -> Tensor:
-    """Images [T, B, ...] -> [T, B, channels, 20, 20], or fewer rows or columns if they have fewer. Arrays of other
-    shapes, and images with an ambiguous channel axis, -> [T, B, 4096]."""
+    """Images [T, B, ...] -> [T, B, channels, 20, 20], with fewer rows or columns if the images have fewer. Arrays of
+    other shapes, and images with an ambiguous channel axis, -> [T, B, 4096]."""
     try:
         first = channels_first(spec.shape, layout) if len(spec.shape) == 3 else None
     except ValueError:
         first = None
     if first is None:
-        return functional.adaptive_avg_pool1d(x.flatten(2), MOST_NUMBERS)
+        return functional.adaptive_avg_pool1d(x.flatten(2), MOST_VALUES)
     last = with_channels_last(x.flatten(0, 1), first)
     parts = min(last.shape[1], PARTS), min(last.shape[2], PARTS)
     return functional.adaptive_avg_pool2d(last.permute(0, 3, 1, 2), parts).unflatten(0, x.shape[:2])

@@ -12,7 +12,7 @@ from .threads import num_threads, use_threads
 
 
 def prepare_process(threads: int) -> None:
-    """Use `threads` CPU threads per operation, keep freed memory, in large pages. For command lines only.
+    """Use `threads` CPU threads per operation and keep freed memory in large pages. For commands only.
 
     A GPU computes exact float32, so acting does not depend on the settings of a learner's thread.
     """
@@ -26,9 +26,9 @@ def prepare_process(threads: int) -> None:
 
 @contextmanager
 def settings_of_a_command() -> Generator[None]:
-    """Use a command's threads and precision and preserve torch's random state until the end of the `with` statement.
+    """Use a command's threads and precision inside the `with` statement, then restore them and torch's random state.
 
-    Irreversible settings of the C library's memory are not changed.
+    The C library's memory settings, which are irreversible, are not changed.
     """
     threads, learner_threads = torch.get_num_threads(), num_threads()
     with one_thread_per_product(), torch.random.fork_rng(range(torch.cuda.device_count())):
@@ -44,23 +44,23 @@ def settings_of_a_command() -> Generator[None]:
 
 
 def round_factors(rounded: bool) -> Callable[[], None]:
-    """Round the factors of a GPU's matrix multiplications and convolutions to 10 bits (TF32), or do not.
+    """Set whether GPUs round the factors of matrix multiplications and convolutions to 10 bits (TF32).
 
-    By default cuDNN rounds the factors of float32 convolutions. The flags belong to the process; returns a function
+    By default, cuDNN rounds the factors of float32 convolutions. The flags apply to the process; returns a function
     that restores them.
     """
     backends: Any = torch.backends
     if hasattr(backends.cudnn, "conv"):  # since torch 2.9, where `allow_tf32` raises after this flag has been set
-        places, name = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn), "fp32_precision"
+        owners, name = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn), "fp32_precision"
         value: Any = "tf32" if rounded else "ieee"
     else:
-        places, name, value = (backends.cuda.matmul, backends.cudnn), "allow_tf32", rounded
-    before = [getattr(place, name) for place in places]
+        owners, name, value = (backends.cuda.matmul, backends.cudnn), "allow_tf32", rounded
+    before = [getattr(owner, name) for owner in owners]
 
     def restore() -> None:
-        for place, old in zip(places, before, strict=True):
-            setattr(place, name, old)
+        for owner, old in zip(owners, before, strict=True):
+            setattr(owner, name, old)
 
-    for place in places:
-        setattr(place, name, value)
+    for owner in owners:
+        setattr(owner, name, value)
     return restore

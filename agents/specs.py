@@ -1,4 +1,4 @@
-"""Descriptions of an environment's spaces for an agent, without Gymnasium, and functions of their values."""
+"""Specs of an environment's observations and actions, without Gymnasium, and functions of their values."""
 
 import math
 from itertools import accumulate
@@ -17,11 +17,12 @@ class ArraySpec(NamedTuple):
 
 ObservationSpec: TypeAlias = ArraySpec | dict[str, "ObservationSpec"]
 
-LEAST_PICTURE = 16  # Smallest rows and columns of an image, not a grid, if the first axis of the array is the shortest
+MIN_IMAGE_SIDE = 16
+"""From this many rows and columns, a non-square array whose first axis is the shortest is a channels-first image."""
 
 
 class MapSpec(NamedTuple):
-    """Map [rows, columns, layers] of observed cells: 0 not observed, else 1 + a class of the layer."""
+    """Map [rows, columns, layers] of observed cells: 0 if not observed, else 1 + the cell's class in the layer."""
 
     rows: int
     columns: int
@@ -29,7 +30,7 @@ class MapSpec(NamedTuple):
 
 
 class ChoiceSpec(NamedTuple):
-    """K simultaneous choices of `choices[k]` options each; an ordinary discrete action is K = 1 and has no K axis."""
+    """K simultaneous choices, choice k among `choices[k]` options; a plain discrete action has K = 1 and no K axis."""
 
     choices: tuple[int, ...]
 
@@ -45,15 +46,15 @@ class ChoiceSpec(NamedTuple):
 
 
 class BoxSpec(NamedTuple):
-    """K real values, each sampled from a separate Gaussian. The environment's bounds are -1..1 for the agent, or none.
-    logits are [..., 2 K]: K means, then K logarithms of standard deviations, which are parameters of the agent and do
+    """K real values, each sampled from a separate Gaussian. The environment's bounds, if any, are -1..1 here.
+    Logits [..., 2 K] are K means, then K logarithms of standard deviations, which are parameters of the agent and do
     not depend on observations (Schulman et al. 2015, "Trust Region Policy Optimization", appendix D)."""
 
     size: int
 
     @property
     def num_outputs(self) -> int:
-        """Width of the policy head, the means, and of `as_input`."""
+        """Width of the policy head (the means) and of `as_input`."""
         return self.size
 
     @property
@@ -66,21 +67,21 @@ ActionSpec: TypeAlias = ChoiceSpec | BoxSpec
 
 
 def scaled(observation: Tensor, scale: float) -> Tensor:
-    """The observation as float32, times `scale`."""
+    """Convert an observation to float32 and multiply it by `scale`."""
     x = observation.float()
     return x if scale == 1.0 else x * scale
 
 
 def channels_first(shape: tuple[int, ...], layout: str) -> bool:
-    """Whether an image of this shape is [channels, rows, columns], not [rows, columns, channels]. A square image
-    determines it; otherwise there are fewer channels than rows and columns. Raises ValueError where that is ambiguous,
-    since a grid of few rows with many features has the same shape as an image of few channels."""
+    """Whether an image of this shape is [channels, rows, columns], not [rows, columns, channels]. Two equal
+    axes are rows and columns; otherwise channels are the fewest. Raises ValueError if the shape is ambiguous, since a
+    grid of few rows with many features has the same shape as an image of few channels."""
     if layout != "auto":
         return layout == "channels-first"
     first, second, third = shape
     if first == second or (second != third and third < min(first, second)):
         return False
-    if first < min(second, third) and (second == third or min(second, third) >= LEAST_PICTURE):
+    if first < min(second, third) and (second == third or min(second, third) >= MIN_IMAGE_SIDE):
         return True
     raise ValueError(
         f"an observation of shape {list(shape)} may be [rows, columns, channels] or [channels, rows, columns]: "
@@ -89,8 +90,8 @@ def channels_first(shape: tuple[int, ...], layout: str) -> bool:
 
 
 def image_size(shape: tuple[int, ...], first: bool) -> tuple[int, int, int]:
-    """(channels, rows, columns) of an image [rows, columns], [rows, columns, channels] or [frames, ...] of these.
-    Frames of a stack become channels. With `first`, channels come before rows."""
+    """Return (channels, rows, columns) of an image [rows, columns], [rows, columns, channels] or [frames, ...] of one.
+    Stacked frames become channels. With `first`, channels precede rows."""
     if len(shape) == 2:
         return 1, *shape
     channels, rows, cols = shape[-3:] if first else (shape[-1], *shape[-3:-1])
@@ -98,12 +99,12 @@ def image_size(shape: tuple[int, ...], first: bool) -> tuple[int, int, int]:
 
 
 def with_channels_last(x: Tensor, first: bool) -> Tensor:
-    """[N, rows, cols, channels] of an image in either layout."""
+    """Permute images of either layout to [N, rows, cols, channels]."""
     return x.permute(0, 2, 3, 1) if first else x
 
 
 def no_action(spec: ActionSpec, batch_size: int, device: torch.device) -> Tensor:
-    """Placeholder for the previous action at the start of an episode, [batch_size, *spec.shape]: -1, or 0 for a Box."""
+    """Return the placeholder [batch_size, *spec.shape] for the action before an episode's first: -1, or 0 for a Box."""
     if isinstance(spec, BoxSpec):
         return torch.zeros((batch_size, *spec.shape), device=device)
     return torch.full((batch_size, *spec.shape), -1, device=device)
@@ -115,7 +116,7 @@ def sample(spec: ActionSpec, logits: Tensor, generator: torch.Generator | None =
 
 
 def noise_like(spec: ActionSpec, logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Random values for one sample from logits [..., num_outputs]."""
+    """Generate the random values for one sample from logits [..., num_outputs]."""
     if isinstance(spec, BoxSpec):
         return torch.empty_like(logits.chunk(2, -1)[0]).normal_(generator=generator)
     # Above 0: a masked option's score is -inf - log(noise), which must not be -inf + inf.
@@ -123,7 +124,7 @@ def noise_like(spec: ActionSpec, logits: Tensor, generator: torch.Generator | No
 
 
 def sample_with_noise(spec: ActionSpec, logits: Tensor, noise: Tensor) -> Tensor:
-    """Action [..., *spec.shape] sampled with these random values."""
+    """Sample actions [..., *spec.shape] with these random values."""
     if isinstance(spec, BoxSpec):
         mean, log_deviation = logits.chunk(2, -1)
         return mean + log_deviation.exp() * noise
@@ -131,7 +132,7 @@ def sample_with_noise(spec: ActionSpec, logits: Tensor, noise: Tensor) -> Tensor
 
 
 def best(spec: ActionSpec, scores: Tensor) -> Tensor:
-    """Action [..., *spec.shape] with the highest scores; for a Box the mean."""
+    """Return the actions [..., *spec.shape] with the highest scores; for a Box, the means."""
     if isinstance(spec, BoxSpec):
         return scores.chunk(2, -1)[0]
     if len(spec.choices) == 1:
@@ -140,8 +141,8 @@ def best(spec: ActionSpec, scores: Tensor) -> Tensor:
 
 
 def log_policy(spec: ActionSpec, logits: Tensor) -> Tensor:
-    """Log-probabilities [..., num_outputs] of every option of every choice; simultaneous choices are independent. For a
-    Box: the logits, which define its Gaussians."""
+    """Return log-probabilities [..., num_outputs] of every option of every choice; choices are independent. For a Box,
+    return the logits, which define its Gaussians."""
     if isinstance(spec, BoxSpec):
         return logits
     if len(spec.choices) == 1:
@@ -150,10 +151,8 @@ def log_policy(spec: ActionSpec, logits: Tensor) -> Tensor:
 
 
 def log_probability(spec: ActionSpec, log_policies: Tensor, action: Tensor) -> Tensor:
-    """log pi(action) [...] in nats, of actions [..., *spec.shape] under `log_policy`'s values.
-
-    For a Box, the density: - sum_k (a_k - m_k)^2 / (2 s_k^2) + log s_k + log(2 pi) / 2
-    """
+    """Return log pi(action) [...] in nats for actions [..., *spec.shape], from the values of `log_policy`.
+    For a Box, the log-density: - sum_k [(a_k - m_k)^2 / (2 s_k^2) + log s_k + log(2 pi) / 2]."""
     if isinstance(spec, BoxSpec):
         mean, log_deviation = log_policies.chunk(2, -1)
         scaled = (action - mean) * (-log_deviation).exp()
@@ -166,12 +165,12 @@ def log_probability(spec: ActionSpec, log_policies: Tensor, action: Tensor) -> T
 
 
 def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Logits [..., num_outputs] with -inf where `mask` (bool, same shape) is False; None does not mask."""
+    """Set logits [..., num_outputs] to -inf where `mask` (bool, same shape) is False; None leaves them unchanged."""
     return logits if mask is None else logits.masked_fill(~mask, -torch.inf)
 
 
 def entropy(spec: ActionSpec, log_policies: Tensor) -> Tensor:
-    """H = - sum_a pi(a) log pi(a) [...] in nats; for a Box the differential entropy, sum_k log s_k + log(2 pi e) / 2.
+    """H = - sum_a pi(a) log pi(a) [...] in nats; for a Box, differential entropy: sum_k [log s_k + log(2 pi e) / 2].
     Masked options (log-probability -inf) contribute 0, also to the gradient."""
     if isinstance(spec, BoxSpec):
         return (log_policies.chunk(2, -1)[1] + 0.5 + _HALF_LOG_2PI).sum(-1)
@@ -179,12 +178,12 @@ def entropy(spec: ActionSpec, log_policies: Tensor) -> Tensor:
 
 
 def kl_divergence(spec: ActionSpec, log_behaviors: Tensor, log_policies: Tensor) -> Tensor:
-    """KL(mu || pi) = sum_a mu(a) (log mu(a) - log pi(a)) [...] in nats, of `log_policy`'s values twice. For a Box:
-    sum_k log(s_k / d_k) + (d_k^2 + (n_k - m_k)^2) / (2 s_k^2) - 1/2, for N(n, d) against N(m, s)."""
+    """KL(mu || pi) = sum_a mu(a) (log mu(a) - log pi(a)) [...] in nats, from values of `log_policy`. For a Box,
+    sum_k [log(s_k / d_k) + (d_k^2 + (n_k - m_k)^2) / (2 s_k^2) - 1/2] with mu = N(n, d) and pi = N(m, s)."""
     if isinstance(spec, BoxSpec):
-        (theirs, their_log), (mean, log_deviation) = log_behaviors.chunk(2, -1), log_policies.chunk(2, -1)
-        squares = (2 * their_log).exp() + (theirs - mean).square()
-        return (log_deviation - their_log + 0.5 * squares * (-2 * log_deviation).exp() - 0.5).sum(-1)
+        (n, log_d), (m, log_s) = log_behaviors.chunk(2, -1), log_policies.chunk(2, -1)
+        squares = (2 * log_d).exp() + (n - m).square()
+        return (log_s - log_d + 0.5 * squares * (-2 * log_s).exp() - 0.5).sum(-1)
     return (log_behaviors.exp() * (_finite(log_behaviors) - _finite(log_policies))).sum(-1)
 
 
@@ -194,7 +193,7 @@ def _finite(log_policies: Tensor) -> Tensor:
 
 
 def as_input(spec: ActionSpec, action: Tensor) -> Tensor:
-    """float32 [..., num_outputs]: one-hot of each choice, or all zeros for `no_action`; a Box's values in -1..1."""
+    """Encode actions as float32 [..., num_outputs]: one-hot choices, zeros for `no_action`; a Box clipped to -1..1."""
     if isinstance(spec, BoxSpec):
         return action.clamp(-1, 1)
     actions = (action,) if len(spec.choices) == 1 else action.unbind(-1)

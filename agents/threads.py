@@ -1,9 +1,9 @@
 """Additional threads for large pieces of a learner's work, shared (`share`) or concurrent (`submit`).
 
-A learner's backward pass is a chain: the gradient of step t waits for that of step t + 1. The environments of a batch
-are separate chains, and the gradients of the weights are in none. Torch and compiled functions release the
-interpreter's lock while they compute, so other cores can work concurrently. Results are independent of their number:
-the pieces are the same, and their results are added in the same order.
+A learner's backward pass is a chain: the gradient of step t needs that of step t + 1. Each environment of a batch is a
+separate chain, and the gradients of the weights are outside of all chains. Torch and compiled functions release the
+interpreter's lock while they compute, so other CPU cores can work concurrently. The number of threads does not change
+results: the pieces are the same, and their results are added in the same order.
 """
 
 import os
@@ -38,14 +38,14 @@ _count = 0  # Threads in addition to the caller's
 
 
 class _Local(threading.local):
-    helper = False  # Whether this is one of the additional threads, which run requested work themselves
+    helper = False  # Whether this is one of the additional threads, which run all their work themselves
 
 
 _local = _Local()
 
 
 def use_threads(count: int) -> None:
-    """Set the total number of threads of `submit` and `share`, at most the cores of this process."""
+    """Set the total number of threads of `submit` and `share`, at most the number of CPU cores of this process."""
     global _others, _count
     count = min(count, num_cores())
     if count - 1 == _count:
@@ -57,12 +57,12 @@ def use_threads(count: int) -> None:
 
 
 def num_threads() -> int:
-    """Total number of threads of `submit` and `share`."""
+    """Return the total number of threads of `submit` and `share`."""
     return _count + 1
 
 
 def _forget_threads() -> None:
-    """Reset a forked child, which has the variables but not the threads, so its work would never be done."""
+    """Reset a forked child, which inherits the variables but not the threads that would run its work."""
     global _others, _count
     _others, _count = None, 0
     _local.helper = False
@@ -74,7 +74,7 @@ if hasattr(os, "register_at_fork"):
 
 def submit(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Later[R]:
     """Start `work` concurrently with the caller. The caller must not change the arguments before the result is
-    available. Work that needs a graph of autograd runs immediately, since other threads record no gradients. So does
+    available. Work that records an autograd graph runs immediately, since other threads record no gradients; so does
     work that torch.compile traces."""
     if torch.compiler.is_compiling() or _others is None or _local.helper or torch.is_grad_enabled():
         return Done(work(*args, **kwargs))
@@ -82,7 +82,7 @@ def submit(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Later[R]:
 
 
 def share(work: Callable[[int], R], count: int) -> list[R]:
-    """[work(0), ..., work(count - 1)]; each piece runs on the first free thread. The work must release the
+    """Return [work(0), ..., work(count - 1)]; each piece runs on the first free thread. The work must release the
     interpreter's lock and need no gradients."""
     results: dict[int, R] = {}
     turns = iter(range(count))
@@ -105,7 +105,7 @@ def share(work: Callable[[int], R], count: int) -> list[R]:
 
 
 def become_helper() -> None:
-    """Make the calling thread run its work alone, without recording gradients."""
+    """Make the calling thread a helper, which runs its work alone and records no gradients."""
     _local.helper = True
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)

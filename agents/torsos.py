@@ -1,6 +1,6 @@
 """Torsos: encoders from an observation to one vector per environment.
 
-A torso maps [N, *shape] to [N, output_size]. Having no memory, it works on all T * B observations at once.
+A torso maps [N, *shape] to [N, output_size]. It has no memory, so it encodes all T * B observations at once.
 """
 
 import math
@@ -23,9 +23,9 @@ from .unique_observations import once_each
 from .values import ObservationTensor
 
 MOST_CELLS = 20
-"""Rows or columns above which an image of bytes contains pixels, not symbols."""
-PICTURE_AXES = (2, 3, 4)
-"""Axes of [rows, columns], [rows, columns, channels] and [frames, rows, columns, channels]."""
+"""An image of bytes with more rows or columns contains pixels, not symbols."""
+IMAGE_AXES = (2, 3, 4)
+"""Numbers of axes of [rows, columns], [rows, columns, channels] and [frames, rows, columns, channels]."""
 RAREST = 0.01
 """Share of cells below which the scale of a symbol is constant."""
 
@@ -35,45 +35,45 @@ class TorsoConfig(Settings):
     """Configuration of the torso."""
 
     torso: str = "grid"
-    """Network over an image: grid (2x2 convolutions, for environments of cells), atari (strided convolutions of Mnih et
-    al. 2015, 512 units) or atari-resnet (residual blocks of Espeholt et al. 2018, 256 units), for images of pixels,
-    also without channels and in stacks of frames; foveal (center in full, all of it coarsely, 256 units), for images
-    centered on the agent; or a custom network for the complete observation, module:Class."""
+    """Network for images: grid (2x2 convolutions) for images of cells; atari (strided convolutions of Mnih et al. 2015,
+    512 units) or atari-resnet (residual blocks of Espeholt et al. 2018, 256 units) for images of pixels, including
+    images without channels and stacked frames; foveal (the center in full, the whole image coarsely, 256 units) for
+    images centered on the agent; or module:Class, a custom network for the complete observation."""
     torso_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Options of a custom torso; omitted ones have their defaults."""
+    """Options of a custom torso; omitted options keep their defaults."""
     image_layout: Literal["auto", "channels-last", "channels-first"] = "auto"
-    """Channel axis of an image; auto infers it from the shape, or raises an error."""
+    """Channel axis of an image; auto infers it from the shape, or raises an error if the shape is ambiguous."""
     conv_channels: tuple[int, ...] = (12, 24)
-    """Kernels of each convolution of torso grid (RMC paper A.3: 12 and 24); none: the image is a plain vector."""
+    """Output channels of each convolution of torso grid (RMC paper A.3: 12 and 24); none: the image is flattened."""
     conv_kernel: int = setting(2, (1, None))
     """Rows and columns of the kernels of torso grid."""
     conv_strides: tuple[int, ...] = ()
-    """Stride of each convolution of torso grid; none: 1 for all. 1 2 with kernels of 3 and 16 16 channels is the
-    encoder of the public reimplementations of imagination-augmented agents (Weber et al. 2017) for whole mazes."""
+    """Stride of each convolution of torso grid; none: 1 for all. Strides 1 2, kernel 3 and channels 16 16 are
+    the encoder of public reimplementations of imagination-augmented agents (Weber et al. 2017) for whole mazes."""
     position_planes: bool = True
-    """Torso grid appends two planes with the row and the column position in -1..1 (RMC paper A.3)."""
+    """Whether torso grid appends two planes with each cell's row and column in -1..1 (RMC paper A.3)."""
     embedding_size: int = setting(0, (0, None))
     """Width of a ReLU layer after the torso; 0 omits it."""
     embedding_scale: float = setting(1.0, above(0))
-    """Factor on the initial weights of that layer."""
+    """Factor on the initial weights of the embedding layer."""
     embedding_bias: float = 0.0
-    """Added to its initial biases. With large weights and biases below 0, a unit responds to few observations, so a
-    memory that sums its inputs can distinguish brief observations from frequent ones."""
+    """Added to the embedding layer's initial biases. With large weights and negative biases, each unit responds to few
+    observations, so a memory that sums its inputs can distinguish brief observations from frequent ones."""
     symbol_size: int = setting(0, (0, None))
     """Torso grid, images of bytes of at most 20 x 20 cells: each byte is also a symbol with this many learned
-    features (the sum over an image's channels: Hui et al. 2020, "BabyAI 1.1"); 0: bytes are quantities only."""
+    features, summed over a cell's channels (Hui et al. 2020, "BabyAI 1.1"); 0: bytes are quantities only."""
     balance_symbols: bool = False
-    """With a symbol size: symbols are scaled by 1 / sqrt(their running share of an image's cells), at least 1%, so that
-    the few that matter stand out from walls and floors."""
+    """With a symbol size: symbols are scaled by 1 / sqrt(share), share being the running share of cells that show the
+    symbol, at least 1%, so that rare symbols that matter stand out from walls and floors."""
     normalize_observations: bool = False
-    """Values, and the channels of images, are shifted and scaled by their running mean and deviation. A custom torso
-    gets unchanged observations, and may do this itself (agents/normalization.py)."""
+    """Whether values and image channels are normalized by their running mean and standard deviation. A custom torso
+    receives raw observations and may normalize them itself (agents/normalization.py)."""
     normalize_features: bool = False
-    """The torso's features are shifted and scaled by their running mean and deviation: a memory that sums its
+    """Whether the torso's features are normalized by their running mean and standard deviation: a memory that sums its
     inputs then stores differences, not constant parts."""
     fixed_features: bool = False
-    """The torso keeps its initial weights. A memory whose readout is learned, but not through time, such as the
-    pools of Concrete, need not be relearned whenever its stored features change."""
+    """Whether the torso keeps its initial weights. Stored features then never change, so a readout learned without
+    backpropagation through time, such as that of Concrete's pools, need not be relearned."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,9 +81,9 @@ class TorsoConfig(Settings):
         if self.torso in TORSOS and self.torso_args:
             raise ValueError(f"torso_args is {self.torso_args}; allowed: with a custom torso, not {self.torso!r}")
         if any(channels < 1 for channels in self.conv_channels):
-            raise ValueError(f"conv_channels is {self.conv_channels}; allowed: numbers of at least 1")
+            raise ValueError(f"conv_channels is {self.conv_channels}; allowed: values of at least 1")
         if any(stride < 1 for stride in self.conv_strides):
-            raise ValueError(f"conv_strides is {self.conv_strides}; allowed: numbers of at least 1")
+            raise ValueError(f"conv_strides is {self.conv_strides}; allowed: values of at least 1")
         if self.conv_strides and len(self.conv_strides) != len(self.conv_channels):
             raise ValueError(
                 f"conv_strides has {len(self.conv_strides)} values; allowed: {len(self.conv_channels)}, one for each "
@@ -92,10 +92,10 @@ class TorsoConfig(Settings):
 
 
 class Symbols(nn.Module):
-    """Learned features of every byte of every channel: one table per channel, with the sum over a cell's channels.
+    """Learned features of bytes: one table per channel, summed over a cell's channels.
 
-    With `balanced` rows are scaled by 1 / sqrt(share of the cells that show the symbol), in units in which the mean
-    square over the cells is 1: every symbol contributes equally to the variance, a key as much as the walls.
+    With `balanced`, rows are scaled by 1 / sqrt(share of the cells that show the symbol), normalized to a mean square
+    of 1 over the cells: every symbol contributes equally to the variance, a key as much as the walls.
 
     Args:
         channels: number of channels C.
@@ -123,14 +123,14 @@ class Symbols(nn.Module):
             self.shares.update(self._rows(cells).flatten(), cells[..., 0].numel(), float(len(cells)))
 
     def _rows(self, cells: Tensor) -> Tensor:
-        """Row in `tables` of every byte."""
+        """Return the row in `tables` of every byte."""
         return cells.long() + self.get_buffer("first")
 
 
 class ConvTorso(nn.Module):
-    """Convolutions, SAME padding, ReLU each, then position planes, flattened row-major.
+    """Convolutions, each with SAME padding and ReLU, then position planes; the output is flattened row-major.
 
-    Takes [N, rows, cols, features], as environments write it, or [N, features, rows, cols]. Source: RMC paper, A.3
+    Reads [N, rows, cols, features], as environments write it, or [N, features, rows, cols]. Source: RMC paper, A.3
     (kernels of 2 x 2, stride 1).
     """
 
@@ -153,10 +153,10 @@ class ConvTorso(nn.Module):
             self.convs.append(nn.Conv2d(a, b, kernel, stride, (above, left) if equal else 0))
             self.paddings.append(None if equal else padding)
             rows, cols = -(-rows // stride), -(-cols // stride)
-        # On the CPU even for the meta device, since torch would import its compiler otherwise.
+        # On the CPU even for the meta device, for which torch would import its compiler.
         with torch.device("cpu"):
-            places = torch.meshgrid(torch.linspace(-1, 1, rows), torch.linspace(-1, 1, cols), indexing="ij")
-            planes = torch.stack(places)
+            positions = torch.meshgrid(torch.linspace(-1, 1, rows), torch.linspace(-1, 1, cols), indexing="ij")
+            planes = torch.stack(positions)
         self.register_buffer("planes", planes if config.position_planes else planes[:0], persistent=False)
         self.image = (channels[-1] + self.get_buffer("planes").shape[0], rows, cols)
         """Channels, rows and columns of the output."""
@@ -184,7 +184,7 @@ class ConvTorso(nn.Module):
 
 
 def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Zeros before and after an axis, for ceil(size / stride) output places (TensorFlow's SAME)."""
+    """Return the zeros before and after an axis for an output of size ceil(size / stride) (TensorFlow's SAME)."""
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 
@@ -210,7 +210,7 @@ class FlatTorso(nn.Module):
 
 
 class DictTorso(nn.Module):
-    """A torso per entry of a dict, concatenated in the order of sorted keys."""
+    """One torso per entry of a dict; features are concatenated in the order of sorted keys."""
 
     def __init__(self, specs: dict[str, ObservationSpec], config: TorsoConfig) -> None:
         super().__init__()
@@ -249,9 +249,9 @@ class EmbeddingTorso(nn.Module):
 
 
 class NormalizedTorso(nn.Module):
-    """A torso whose features are shifted and scaled by their running mean and deviation.
+    """A torso whose features are normalized by their running mean and standard deviation.
 
-    They change as the torso learns, so at most the last 2 million observations are used.
+    Features change as the torso learns, so the moments average over about the last 2 million observations.
     """
 
     def __init__(self, torso: nn.Module) -> None:
@@ -269,7 +269,7 @@ class NormalizedTorso(nn.Module):
     def observe(self, observation: ObservationTensor) -> None:
         """Add observations to the running moments, including those of the features.
 
-        These are features of the torso after the update, not those in the loss, so they are computed again.
+        The torso's weights have changed since the loss, so the features are computed again.
         """
         self.torso.observe(observation)  # pyright: ignore
         features = once_each(self.torso, observation)
@@ -277,10 +277,10 @@ class NormalizedTorso(nn.Module):
 
 
 def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
-    """Create the torso of an observation: convolutions for images, which have three axes, the plain vector for others.
+    """Create the torso of an observation: convolutions for images, which have three axes; other arrays are flattened.
 
-    Torsos for images also read [rows, columns] and stacked frames [frames, rows, columns, channels]. Raises
-    ValueError if such a torso is configured and no entry of the observation is an image, or a custom torso is wrong.
+    Torsos other than grid also read images [rows, columns] and stacks [frames, rows, columns, channels]. Raises
+    ValueError if such a torso is configured and no entry of the observation is an image, or a custom torso is invalid.
     """
     custom = config.torso not in TORSOS
     if not custom and config.torso != "grid" and not _has_image(spec):
@@ -297,7 +297,7 @@ def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
 def _torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
     if isinstance(spec, dict):
         return DictTorso(spec, config)
-    if config.torso != "grid" and len(spec.shape) in PICTURE_AXES:
+    if config.torso != "grid" and len(spec.shape) in IMAGE_AXES:
         first = len(spec.shape) > 2 and channels_first(spec.shape[-3:], config.image_layout)
         moments = _moments(image_size(spec.shape, first)[0], config)
         return IMAGE_TORSOS[config.torso](spec.shape, spec.scale, first, moments)
@@ -308,9 +308,9 @@ def _has_image(spec: ObservationSpec) -> bool:
     """Whether an entry of an observation has the axes of an image."""
     if isinstance(spec, dict):
         return any(_has_image(part) for part in spec.values())
-    return len(spec.shape) in PICTURE_AXES
+    return len(spec.shape) in IMAGE_AXES
 
 
 def _moments(size: int, config: TorsoConfig) -> Moments | None:
-    """Create running moments of `size` features if `wanted`, over at most the last 10 million observations."""
+    """Create running moments of `size` features over about the last 10 million observations, if configured."""
     return Moments(size, memory=1e7) if config.normalize_observations else None

@@ -1,9 +1,9 @@
 """Encode each distinct observation only once.
 
-A torso has no memory, so equal observations have equal features. In grid environments nine of ten observations of an
-unroll are repeats. Compiled code finds them byte by byte, at a hundredth of the torso's cost. Results differ from those
-of the full batch by the rounding of matrix multiplications. The torso processes all observations if few are repeats,
-if they are on another device, without compiled code, and if it has hooks.
+A torso has no memory, so equal observations have equal features. In grid environments, nine out of ten observations
+of an unroll are repeats. Compiled code finds them byte by byte, at a hundredth of the torso's cost. Results differ from
+those of the full batch by the rounding of matrix multiplications. The torso encodes all observations if few are
+repeats, if they are not on the CPU, without compiled code, or if it has hooks.
 """
 
 from typing import TypeAlias
@@ -20,15 +20,15 @@ from .cores.fast.routes import suits
 from .values import ObservationTensor, map_leaves
 
 Bytes: TypeAlias = NDArray[np.uint8]
-Places: TypeAlias = NDArray[np.int64]
+Indices: TypeAlias = NDArray[np.int64]
 
 FEW = 64  # Number of observations below which a batch is not searched
 MOST_DISTINCT = 0.6  # Share of distinct observations up to which a search is worthwhile
-MOST_KEPT, MOST_BYTES = 2**14, 2**26  # Limits of the cache while acting: number of observations, and bytes
+MOST_CACHED, MOST_BYTES = 2**14, 2**26  # Limits of the cache while acting: observations and bytes
 
 
 def once_each(torso: nn.Module, observation: ObservationTensor) -> Tensor:
-    """torso(observation) [N, F], computed once for each distinct observation of the batch."""
+    """Compute torso(observation) [N, F], once for each distinct observation of the batch."""
     if not (_allowed(torso) and _readable(observation)):
         return torso(observation)
     rows = _rows(observation)
@@ -86,7 +86,7 @@ class _Cache:
     """Observations as bytes, a hash table of their indices, and their features."""
 
     def __init__(self, size: int) -> None:
-        room = min(MOST_BYTES // max(size, 1), MOST_KEPT)
+        room = min(MOST_BYTES // max(size, 1), MOST_CACHED)
         self.rows, self.table, self.factors = np.empty((room, size), np.uint8), _table(room), _factors(size)
         self.features = torch.empty(0)
 
@@ -98,7 +98,7 @@ class _Cache:
 
 
 def _allowed(torso: nn.Module) -> bool:
-    """Whether a torso may be called on distinct observations only, and has weights, so that this saves time."""
+    """Whether a torso may be called on distinct observations only, and has weights, so that calls are expensive."""
     weight = next(torso.parameters(), None)
     return weight is not None and suits(weight) and not altered(torso)
 
@@ -114,24 +114,24 @@ def _leaves(observation: ObservationTensor) -> list[Tensor]:
 
 
 def _rows(observation: ObservationTensor) -> Bytes:
-    """Bytes [N, K] of N observations."""
+    """Return the bytes [N, K] of N observations."""
     parts = [leaf.reshape(len(leaf), -1).contiguous().numpy().view(np.uint8) for leaf in _leaves(observation)]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
 
 
-def _table(room: int) -> Places:
-    """Create an empty table of places, at least twice as long as its contents; its length is a power of 2."""
+def _table(room: int) -> Indices:
+    """Create an empty hash table of indices; its length is a power of 2, at least twice `room`."""
     return np.full(1 << (2 * max(room, 1)).bit_length(), -1, np.int64)
 
 
 def _factors(size: int) -> NDArray[np.uint32]:
-    """Fixed odd numbers, one for each byte of an observation."""
+    """Return fixed odd numbers, one for each byte of an observation."""
     return np.random.default_rng(size).integers(0, 2**31, size, np.uint32) * np.uint32(2) + np.uint32(1)
 
 
 @compiled(inline=True)
 def _hash(row: Bytes, factors: NDArray[np.uint32]) -> int:
-    """sum_k byte_k factor_k modulo 2^32, its high bits mixed into the low ones, which select the place."""
+    """sum_k byte_k factor_k modulo 2^32, with the high bits mixed into the low bits, which select the table entry."""
     total = np.uint32(0)
     for k in range(len(row)):
         total += np.uint32(row[k]) * factors[k]
@@ -149,19 +149,19 @@ def _same(a: Bytes, b: Bytes) -> bool:
 
 @compiled()
 def look_up(
-    rows: Bytes, factors: NDArray[np.uint32], table: Places, stored: Bytes, count: int, index: Places, fresh: Places
+    rows: Bytes, factors: NDArray[np.uint32], table: Indices, stored: Bytes, count: int, index: Indices, fresh: Indices
 ) -> int:
-    """Fill `index` [N] with each row's place in the store; store new rows and write their numbers to `fresh`."""
+    """Write each row's index in `stored` to `index` [N]; append new rows, and write their row indices to `fresh`."""
     size, mask = count, len(table) - 1
     for i in range(len(rows)):
-        place = _hash(rows[i], factors) & mask
-        while table[place] >= 0 and not _same(stored[table[place]], rows[i]):
-            place = (place + 1) & mask
-        if table[place] < 0:
-            table[place] = size
+        entry = _hash(rows[i], factors) & mask
+        while table[entry] >= 0 and not _same(stored[table[entry]], rows[i]):
+            entry = (entry + 1) & mask
+        if table[entry] < 0:
+            table[entry] = size
             fresh[size - count] = i
             for k in range(rows.shape[1]):
                 stored[size, k] = rows[i, k]
             size += 1
-        index[i] = table[place]
+        index[i] = table[entry]
     return size

@@ -1,4 +1,4 @@
-"""Values passed between environment and agent at every step, and an agent's weights from learner to actors.
+"""Values passed between environment and agent at every step, and weights sent from learner to actors.
 
 T steps, B environments. Leaves of outputs have the leading axes [B, ...] for one step or [T, B, ...] for an unroll.
 """
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 ObservationTensor: TypeAlias = Any
-"""A tensor [..., B, *shape], or a (nested) dict of them for environments with Dict observations."""
+"""A tensor [..., B, *shape], or a (nested) dict of tensors for environments with Dict observations."""
 
 
 class EnvOutput(NamedTuple):
@@ -25,7 +25,7 @@ class EnvOutput(NamedTuple):
     action_mask: Tensor | None = None
     """[..., B, sum of choices] bool: the valid options of every choice; None in an environment where all are valid."""
     extras: dict[str, Tensor] | None = None
-    """Arrays [..., B, ...] by name that losses read and the policy does not (actors/extras.py); None without any."""
+    """Arrays [..., B, ...] by name that losses read and the policy does not (actors/extras.py), or None."""
 
 
 class AgentOutput(NamedTuple):
@@ -39,31 +39,31 @@ class AgentOutput(NamedTuple):
 
 
 def map_leaves(function: Any, *values: Any) -> Any:
-    """Apply `function` leaf by leaf to values of one structure: observations, outputs, complete unrolls. A leaf is any
-    value except a tuple or a dict; None stays None."""
+    """Apply `function` leaf by leaf to values of equal structure: observations, outputs, complete unrolls. Leaves are
+    all values except tuples and dicts; None stays None."""
     first = values[0]
     if first is None:
         return None
     if isinstance(first, tuple):
         return type(first)(*map(partial(map_leaves, function), *values))
     if isinstance(first, dict):
-        return {key: map_leaves(function, *(each[key] for each in values)) for key in first}
+        return {key: map_leaves(function, *(value[key] for value in values)) for key in first}
     return function(*values)
 
 
 class Weights(NamedTuple):
-    """One version of one population member's weights, as one flat vector. One contiguous float32 buffer is passed
-    through an object store without pickling or copy; parameters and persistent buffers are laid out in the order of
+    """One version of one population member's weights, as one flat vector. A contiguous float32 buffer passes
+    through an object store without pickling or copying; parameters and persistent buffers are in the order of
     `state_dict`."""
 
     version: int  # Number of updates that produced these weights
-    member: int  # Member of the population that they belong to (0 without a population)
+    member: int  # Member of the population (0 without a population)
     values: NDArray[np.float32] | Tensor
     """float32 [P], every parameter and persistent buffer of the agent; a tensor for actors on the learner's device."""
     beginnings: int = 0
-    """Number of restarts of all environments: at every copy of another member's weights and every new stage."""
+    """Number of restarts of all environments, one per copy of another member's weights and per new stage."""
     stage: int | tuple[float, ...] = 0
-    """Stage of the member's curriculum, 0 is the first, or the share of each; it changes only with `beginnings`."""
+    """Stage of the member's curriculum (0 is the first), or the share of each stage; changes only with `beginnings`."""
     ready: Any = None  # Event after which another stream may read `values`; None if they are ready.
 
 

@@ -1,7 +1,7 @@
 """Certificate of a memory core: checks that it satisfies the contract of core.py exactly.
 
-Every check runs the core on small random sequences with resets and compares values and gradients with the expected
-ones, in float64 if the core supports it, so that differences are errors and not rounding.
+Every check runs the core on small random sequences with resets and compares actual and expected values and gradients,
+in float64 if the core supports it, so that any difference is an error, not rounding.
 
 Shapes: T steps, B environments, D input features.
 """
@@ -56,15 +56,15 @@ def certify(
     recall_updates: int = 300,
     more: tuple[Check, ...] = (),
 ) -> Iterator[Line]:
-    """Check the cores that `make` creates for inputs [B, input_size], line by line.
+    """Check cores created by `make` for inputs [B, input_size]; yield the certificate line by line.
 
     Args:
-        make: creates a core with its own weights; called more than once.
+        make: creates a core with new weights; called more than once.
         input_size: D, at least 3 (cue, signal and distraction).
         seed: seed of weights and inputs.
-        long_run: steps of the endurance run.
+        long_run: steps of the long run.
         recall_updates: largest number of updates of the short training.
-        more: additional checks of other packages, run afterwards.
+        more: additional checks from other packages, run last.
     """
     if input_size < 3:
         raise ValueError(f"input_size is {input_size}; allowed: at least 3 (cue, signal and distraction)")
@@ -82,11 +82,11 @@ def certify(
 
 
 def _problem_text(problem: Exception) -> str:
-    """Text of a failed line; an exception in the core fails the line, not the program."""
+    """Return the text of a failed line; an exception in the core fails the line, not the program."""
     return str(problem) if isinstance(problem, Failure) else f"raised {type(problem).__name__}: {problem}"
 
 
 def core_size(core: Core) -> tuple[int, int]:
-    """Number of parameters, and bytes of one environment's state."""
+    """Return the number of parameters and the bytes of one environment's state."""
     leaves = state_leaves(core.initial_state(1))
     return sum(p.numel() for p in core.parameters()), sum(leaf.nbytes for leaf in leaves)

@@ -1,6 +1,6 @@
 """Checks of the certificate on memory: allowed influences, forward and backward.
 
-Each takes a Probe, returns a detail for its line or raises Failure.
+Each takes a Probe, and returns a detail for its line or raises Failure.
 """
 
 from collections.abc import Iterable
@@ -31,20 +31,20 @@ from .probe import (
 
 
 def step_equals_unroll(probe: Probe) -> str:
-    """The unroll is the loop over steps: outputs, states, losses and every gradient."""
+    """Check that the unroll equals the loop over steps: outputs, states, losses and every gradient."""
     require_same(probe, by_unroll, by_steps)
     return f"{STEPS} steps with resets, values and gradients"
 
 
 def chunks_do_not_matter(probe: Probe) -> str:
-    """Several unrolls that pass on the state equal one unroll."""
+    """Check that several unrolls that pass on the state equal one unroll."""
     for length in (1, 7, STEPS // 2):
         require_same(probe, by_unroll, in_pieces(length))
     return f"{STEPS} steps in pieces of 1, 7 and {STEPS // 2}"
 
 
 def reset_starts_afresh(probe: Probe) -> str:
-    """One long sequence with resets equals several short sequences from the initial state."""
+    """Check that one long sequence with resets equals several short sequences from the initial state."""
     count = 0
     for run in (by_unroll, by_steps):
         whole = run(probe.core, probe.inputs, probe.reset, probe.state).each()
@@ -56,14 +56,14 @@ def reset_starts_afresh(probe: Probe) -> str:
                     state = cast(probe.core.initial_state(1), probe.inputs.dtype)
                 inputs = probe.inputs[start:end, env : env + 1]
                 alone = run(probe.core, inputs, torch.zeros(end - start, 1, dtype=torch.bool), state).each()
-                what = f"outputs of steps {start} to {end - 1}, in the long sequence and alone,"
-                require_equal(whole[start:end, env : env + 1], alone, what, probe.tolerance)
+                label = f"outputs of steps {start} to {end - 1}, in the long sequence and alone,"
+                require_equal(whole[start:end, env : env + 1], alone, label, probe.tolerance)
                 count += 1
     return f"{count // 2} sequences, joined and alone"
 
 
 def nothing_passes_a_reset(probe: Probe) -> str:
-    """Inputs before a reset affect nothing after it, and get no gradient from there."""
+    """Check that inputs before a reset do not affect outputs after it, nor receive gradients from them."""
     when = torch.tensor([STEPS // 4 + env * STEPS // 8 for env in range(ENVS)])
     time = torch.arange(STEPS).unsqueeze(1)
     before, reset = time < when, time == when
@@ -79,7 +79,7 @@ def nothing_passes_a_reset(probe: Probe) -> str:
 
 
 def environments_are_independent(probe: Probe) -> str:
-    """An environment's outputs do not depend on the others, nor on their number."""
+    """Check that an environment's outputs depend neither on other environments nor on their number."""
     for run in (by_unroll, by_steps):
         inputs, state = tracked(probe)
         outputs = run(probe.core, inputs, probe.reset, state).each()
@@ -97,10 +97,10 @@ def environments_are_independent(probe: Probe) -> str:
 
 
 def given_state_counts(probe: Probe) -> str:
-    """Steps continue from the state in their arguments."""
+    """Check that steps continue from the state in their arguments."""
     core, no_reset = probe.core, torch.zeros_like(probe.reset)
     if not floats(probe.state):
-        return "it has no state"
+        return "the core has no state"
     first = cast(core.initial_state(ENVS), probe.inputs.dtype)
     for run in (by_unroll, by_steps):
         continued = run(core, probe.inputs, no_reset, probe.state).outputs
@@ -114,7 +114,7 @@ def given_state_counts(probe: Probe) -> str:
 
 
 def nan_stays(probe: Probe) -> str:
-    """nan in one environment affects no other, and the next reset removes it."""
+    """Check that nan in one environment affects no other environment, and that the next reset removes it."""
     when = STEPS // 2
     reset = torch.zeros_like(probe.reset)
     reset[when, 0] = True
@@ -130,17 +130,17 @@ def nan_stays(probe: Probe) -> str:
     for run in (by_unroll, by_steps):
         clean = run(probe.core, probe.inputs, reset, probe.state).each()
         outputs = run(probe.core, inputs, reset, state).each()
-        require_equal(outputs[:, 1:], clean[:, 1:], "outputs next to an environment of nan", probe.tolerance)
+        require_equal(outputs[:, 1:], clean[:, 1:], "outputs alongside an environment with nan", probe.tolerance)
         require_equal(
-            outputs[when:, 0], clean[when:, 0], "outputs after the reset of an environment of nan", probe.tolerance
+            outputs[when:, 0], clean[when:, 0], "outputs after the reset of an environment with nan", probe.tolerance
         )
     return "neither in other environments nor after its reset"
 
 
 def gradient_reaches_back(probe: Probe) -> str:
-    """Without a reset, later outputs send gradients to earlier inputs."""
+    """Check that later outputs send gradients to earlier inputs if there is no reset."""
     if not floats(probe.state):
-        return "it has no state"
+        return "the core has no state"
     no_reset = torch.zeros_like(probe.reset[: STEPS // 2])
     for run in (by_unroll, by_steps):
         inputs, state = tracked(probe)
@@ -153,7 +153,7 @@ def gradient_reaches_back(probe: Probe) -> str:
 
 
 def gradient_is_cut(probe: Probe) -> str:
-    """With a bptt_length, gradients are those of separate pieces: truncated there, and nowhere else."""
+    """Check that gradients with a bptt_length are those of separate pieces: cut between pieces and nowhere else."""
     lengths = (1, 3, STEPS // 2, STEPS)
     for length in lengths:
         require_cut(probe, length)
@@ -164,9 +164,9 @@ def require_cut(probe: Probe, length: int) -> None:
     """Raise Failure unless unroll and loop over steps cut the gradient every `length` steps and nowhere else."""
     for run in (by_unroll, by_steps):
         try:
-            require_same(probe, lambda *args, way=run: way(*args, bptt_length=length), in_pieces(length, detach=True))
-        except Failure as seen:
-            raise Failure(f"bptt_length {length}: {seen}") from seen
+            require_same(probe, lambda *args, form=run: form(*args, bptt_length=length), in_pieces(length, detach=True))
+        except Failure as failure:
+            raise Failure(f"bptt_length {length}: {failure}") from failure
         inputs, state = tracked(probe)
         one = run(probe.core, inputs, probe.reset, state, bptt_length=length)
         if length < len(inputs):

@@ -1,4 +1,4 @@
-"""Subject of the certificate's checks, and functions for comparisons."""
+"""Probe for the certificate's checks, and functions for comparisons."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ class Failure(Exception):
 
 
 def fail_if(wrong: object, result: str) -> None:
-    """Raise Failure with the result if it is wrong."""
+    """Raise Failure with `result` if `wrong`."""
     if wrong:
         raise Failure(result)
 
@@ -30,7 +30,7 @@ class Probe(NamedTuple):
     core: Core  # Copy of the core in float64, or `single` if it does not support float64
     inputs: Tensor  # [T, B, D], in the precision of `core`
     reset: Tensor
-    """bool [T, B]: none in environment 0, at t = 0 in 1, at two successive steps in 2, at the last step in 3."""
+    """bool [T, B]: none in environment 0; random in others, plus t = 0 in 1, two steps in a row in 2, T - 1 in 3."""
     state: CoreState  # State of the core after some steps on other inputs
     tolerance: float  # Largest difference attributed to rounding, relative to the largest compared value
     long_run: int
@@ -68,7 +68,7 @@ class Pass(NamedTuple):
     loss: Tensor | None
 
     def each(self) -> Tensor:
-        """Outputs and, as one more feature, the loss: what every step of every environment computes."""
+        """Return what every step of every environment computes: the outputs and, as one more feature, the loss."""
         return self.outputs if self.loss is None else torch.cat([self.outputs, self.loss.unsqueeze(2)], 2)
 
 
@@ -87,7 +87,7 @@ def by_steps(core: Core, inputs: Tensor, reset: Tensor, state: CoreState, bptt_l
 
 
 def in_pieces(length: int, detach: bool = False) -> Run:
-    """Unrolls of `length` steps, each from the last state of the previous one (or a detached copy of it)."""
+    """Return a form with `length` steps per unroll, from the previous unroll's last state, detached if `detach`."""
 
     def run(core: Core, inputs: Tensor, reset: Tensor, state: CoreState) -> Pass:
         passes: list[Pass] = []
@@ -102,7 +102,7 @@ def in_pieces(length: int, detach: bool = False) -> Run:
 
 
 def form(state: CoreState) -> str:
-    """Text with the structure of a state, e.g. LSTMState(h [256], c [256]); shapes without the batch."""
+    """Describe the structure of a state, e.g. LSTMState(h [256], c [256]); shapes without the batch."""
     if isinstance(state, Tensor):
         fail_if(
             state.dim() == 0 or state.shape[0] != ENVS,
@@ -133,39 +133,39 @@ def some_of(state: CoreState, part: slice) -> CoreState:
 
 
 def tracked(probe: Probe) -> tuple[Tensor, CoreState]:
-    """Inputs and state that record gradients."""
+    """Return inputs and state that record gradients."""
     state = map_state(lambda leaf: leaf.clone().requires_grad_(leaf.is_floating_point()), probe.state)
     return probe.inputs.clone().requires_grad_(), state
 
 
 def floats(state: CoreState) -> list[Tensor]:
-    """Floating-point leaves of a state."""
+    """Return the floating-point leaves of a state."""
     return [leaf for leaf in state_leaves(state) if leaf.is_floating_point()]
 
 
 def gradients(of: Tensor, sources: Sequence[Tensor], retain: bool = False) -> list[Tensor]:
-    """Gradients of a scalar; zeros if it does not depend on a tensor. With `retain` the graph can be used again."""
+    """Return gradients of a scalar, zero for unused sources. With `retain`, the graph can be used again."""
     if not of.requires_grad:
         return [torch.zeros_like(tensor) for tensor in sources]
     return list(torch.autograd.grad(of, sources, None, retain, allow_unused=True, materialize_grads=True))
 
 
 def summed(one: Pass) -> Tensor:
-    """Scalar that depends on every result of a pass, with a different weight for each value."""
+    """Return a scalar that depends on every result of a pass, with a different weight for each value."""
     parts = [one.outputs, *floats(one.state), *([] if one.loss is None else [one.loss])]
     weights = torch.Generator().manual_seed(1)
     random = (torch.randn(part.shape, generator=weights, dtype=part.dtype) for part in parts)
     return torch.stack([(part * weight).sum() for part, weight in zip(parts, random, strict=True)]).sum()
 
 
-def require_equal(actual: Tensor, expected: Tensor, what: str, tolerance: float) -> None:
-    """Raise Failure unless `actual` is `expected` up to rounding; nan equals nothing."""
-    fail_if(actual.shape != expected.shape, f"{what}: shape {list(actual.shape)} instead of {list(expected.shape)}")
+def require_equal(actual: Tensor, expected: Tensor, label: str, tolerance: float) -> None:
+    """Raise Failure unless `actual` equals `expected` up to rounding; nan equals nothing."""
+    fail_if(actual.shape != expected.shape, f"{label}: shape {list(actual.shape)} instead of {list(expected.shape)}")
     if actual.numel() == 0:
         return
     error = (actual - expected).abs().max().item()
     largest = expected.abs().max().item()
-    fail_if(not error <= tolerance * max(largest, 1e-3), f"{what} differ by {error:.1e} (largest value {largest:.1e})")
+    fail_if(not error <= tolerance * max(largest, 1e-3), f"{label} differ by {error:.1e} (largest value {largest:.1e})")
 
 
 def require_same(probe: Probe, first: Run, second: Run) -> None:
@@ -180,8 +180,8 @@ def require_same(probe: Probe, first: Run, second: Run) -> None:
         values = [("outputs", one.outputs), *((f"states (leaf {i})", leaf) for i, leaf in enumerate(floats(one.state)))]
         if one.loss is not None:
             values.append(("auxiliary losses", one.loss))
-        what = ["the inputs", *(f"the first state (leaf {i})" for i in range(len(leaves))), *names]
-        sides.append([*values, *((f"gradients of {name}", grad) for name, grad in zip(what, grads, strict=True))])
+        sources = ["the inputs", *(f"the first state (leaf {i})" for i in range(len(leaves))), *names]
+        sides.append([*values, *((f"gradients of {name}", grad) for name, grad in zip(sources, grads, strict=True))])
     fail_if(len(sides[0]) != len(sides[1]), "an auxiliary loss in one form and none in the other")
-    for (what, actual), (_, expected) in zip(*sides, strict=True):
-        require_equal(actual, expected, what, probe.tolerance)
+    for (label, actual), (_, expected) in zip(*sides, strict=True):
+        require_equal(actual, expected, label, probe.tolerance)

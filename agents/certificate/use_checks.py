@@ -1,6 +1,6 @@
-"""Checks of the certificate about use: types, weights, actors and learners, precision, long runs, learning.
+"""Checks of the certificate on use: types, weights, actors and learners, precision, long runs, learning.
 
-Each takes a Probe, returns a detail for its line or raises Failure.
+Each takes a Probe, and returns a detail for its line or raises Failure.
 """
 
 import pickle
@@ -15,13 +15,13 @@ from .probe import ENVS, STEPS, Failure, Probe, by_steps, by_unroll, cast, fail_
 
 DELAY = 10  # Steps between the cue and the query
 BATCH = 64  # Sequences per update of the cue task
-NOISE = 0.3  # Standard deviation of its distraction
+NOISE = 0.3  # Standard deviation of the distraction in the cue task
 SOLVED = 0.95  # Fraction of correct answers required for recall; guessing gives 0.5
-LEARNING_RATES = (3e-3, 1e-2)  # Learning rates to try in order: the first suits wide cores, the second narrow ones
+LEARNING_RATES = (3e-3, 1e-2)  # Learning rates to try in order: the first suits wide cores, the second narrow cores
 
 
 def shapes_and_types(probe: Probe) -> str:
-    """A state is a NamedTuple of tensors [B, ...], float32 where not integer, of constant form."""
+    """Check that states are NamedTuples of tensors [B, ...], float32 or integer, of constant form."""
     core, inputs = probe.single, probe.inputs.float()
     state = core.initial_state(ENVS)
     expected = form(state)
@@ -38,16 +38,16 @@ def shapes_and_types(probe: Probe) -> str:
         ("the output of unroll", one.outputs, [STEPS, ENVS, size]),
         ("the auxiliary loss", one.loss, [STEPS, ENVS]),
     )
-    for what, tensor, shape in shapes:
+    for name, tensor, shape in shapes:
         if tensor is not None:
-            fail_if(list(tensor.shape) != shape, f"{what} has shape {list(tensor.shape)}, not {shape}")
-    for what, other in (("a step", after), ("an unroll", one.state)):
-        fail_if(form(other) != expected, f"the state after {what} is {form(other)}, at first {expected}")
+            fail_if(list(tensor.shape) != shape, f"{name} has shape {list(tensor.shape)}, not {shape}")
+    for name, other in (("a step", after), ("an unroll", one.state)):
+        fail_if(form(other) != expected, f"the state after {name} is {form(other)}, the initial state {expected}")
     return expected
 
 
 def every_parameter_learns(probe: Probe) -> str:
-    """Each parameter gets gradient, and no two names share one by accident."""
+    """Check that each parameter receives a gradient, and that no two names share a parameter by accident."""
     names: dict[int, list[str]] = defaultdict(list)
     for name, parameter in probe.core.named_parameters(remove_duplicate=False):
         names[parameter.data_ptr()].append(name)
@@ -62,7 +62,7 @@ def every_parameter_learns(probe: Probe) -> str:
 
 
 def weights_are_the_core(probe: Probe) -> str:
-    """Another core with the same state_dict computes the same: the weights are complete."""
+    """Check that weights are complete: another core with the same state_dict computes the same outputs."""
     other = probe.make()
     other.load_state_dict(probe.single.state_dict())
     inputs = probe.inputs.float()
@@ -73,7 +73,7 @@ def weights_are_the_core(probe: Probe) -> str:
 
 
 def state_survives_pickling(probe: Probe) -> str:
-    """A state restored by pickle has the same type and values."""
+    """Check that a state restored by pickle has the same type and values."""
     state = cast(probe.state, torch.float32)
     back = pickle.loads(pickle.dumps(state))
     fail_if(form(back) != form(state), f"{form(state)} came back as {form(back)}")
@@ -85,7 +85,7 @@ def state_survives_pickling(probe: Probe) -> str:
 
 
 def actor_and_learner_agree(probe: Probe) -> str:
-    """The actor's steps and the learner's unroll agree in float32, with the first weights and with others."""
+    """Check that the actor's steps and the learner's unroll agree in float32, before and after a change of weights."""
     core, inputs = probe.make(), probe.inputs.float()
     first = cast(probe.state, torch.float32)
 
@@ -110,7 +110,7 @@ def actor_and_learner_agree(probe: Probe) -> str:
 
 
 def float32_under_autocast(probe: Probe) -> str:
-    """Mixed precision does not affect the memory."""
+    """Check that mixed precision does not affect the memory."""
     core, inputs = probe.single, probe.inputs.float()
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
         for run in (by_unroll, by_steps):
@@ -121,7 +121,7 @@ def float32_under_autocast(probe: Probe) -> str:
 
 
 def long_run_stays_finite(probe: Probe) -> str:
-    """A long episode with large inputs has finite outputs."""
+    """Check that outputs and states stay finite in a long episode with large inputs."""
     core, piece = probe.single, 100
     state = core.initial_state(1)
     no_reset = torch.zeros(piece, 1, dtype=torch.bool)
@@ -137,7 +137,7 @@ def long_run_stays_finite(probe: Probe) -> str:
 
 
 def recalls_a_cue(probe: Probe) -> str:
-    """After a short training the core recalls which of two cues was shown some steps ago."""
+    """Check that after a short training the core recalls which of two cues it received some steps ago."""
     fail_if(not state_leaves(probe.state), "no memory")
     progress = ""
     for learning_rate in LEARNING_RATES:
@@ -151,9 +151,9 @@ def recalls_a_cue(probe: Probe) -> str:
 
 
 def cue_recall(batch_size: int, delay: int, input_size: int) -> tuple[Tensor, Tensor]:
-    """Sequences of a minimal memory task, [delay + 2, batch_size, input_size], and their first cues, float32
-    [batch_size] of 0 and 1. Feature 0 is the cue (-1 or 1) at the first step, feature 1 is 1 at the last step, the
-    query; the rest is noise at every step."""
+    """Generate sequences of a minimal memory task, [delay + 2, batch_size, input_size], and their cues, float32
+    [batch_size] of 0 and 1. Feature 0 is the cue (-1 or 1) at the first step; feature 1 is the query, 1 at the last
+    step; the other features are noise at every step."""
     cue = torch.randint(2, (batch_size,)).float()
     inputs = NOISE * torch.randn(delay + 2, batch_size, input_size)
     inputs[:, :, :2] = 0
@@ -164,7 +164,7 @@ def cue_recall(batch_size: int, delay: int, input_size: int) -> tuple[Tensor, Te
 
 def recall_accuracy(core: Core, input_size: int, delay: int, updates: int, learning_rate: float) -> tuple[float, int]:
     """Train `core` (its weights change) to recall a cue over `delay` steps; return accuracy and number of updates.
-    Training stops when the accuracy on a new batch is high enough. Guessing gives 0.5."""
+    Training stops when the accuracy on new batches is high enough. Guessing gives 0.5."""
     head = nn.Linear(core.output_size, 1)
     optimizer = torch.optim.Adam([*core.parameters(), *head.parameters()], learning_rate)
     accuracy = 0.0
@@ -185,7 +185,7 @@ def recall_accuracy(core: Core, input_size: int, delay: int, updates: int, learn
 
 
 def _answers(core: Core, head: nn.Linear, delay: int, input_size: int) -> tuple[Tensor, Tensor]:
-    """Logits and cues [BATCH] of a new batch."""
+    """Return logits and cues [BATCH] of a new batch."""
     inputs, cue = cue_recall(BATCH, delay, input_size)
     reset = torch.zeros(inputs.shape[:2], dtype=torch.bool)
     outputs = core.unroll(inputs, reset, core.initial_state(BATCH))[0]

@@ -1,4 +1,4 @@
-"""Memory cores: recurrent modules behind one contract (core.py), made by name (registry.py)."""
+"""Memory cores: recurrent modules behind one contract (core.py), created by name (registry.py)."""
 
 from .core import Core, reset_state, unroll
 from .registry import core_names, make_core

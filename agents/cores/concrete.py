@@ -1,6 +1,6 @@
 """Concrete memory: a chain of low-pass filters (Stepleton et al. 2018, "Low-pass recurrent neural networks").
 
-No code of the network was released; choices where the text is silent are listed in `Concrete`.
+No code of the network was released; `Concrete` lists the choices that the paper leaves open.
 """
 
 from collections.abc import Generator
@@ -27,28 +27,28 @@ class ConcreteState(NamedTuple):
 
 
 class Concrete(Core):
-    """Concrete: a chain of k pools, each of which smooths the previous one, with one readout layer per pool.
+    """Concrete: a chain of k pools, each of which smooths the previous pool, with one readout layer per pool.
 
     a_n = base^-n, P = pool_size, k = num_pools.
 
-        u_t   = W x_t                                   W [P, input_size], at first base^-1 times a padded identity
+        u_t   = W x_t                                   W [P, input_size], initially base^-1 times a padded identity
         p^1_t = u_t + (1 - a_1) p^1_{t-1}               W holds a_1: u_t = a_1 p^0_t      (section 2; figures 11, 12)
         p^n_t = a_n p^{n-1}_t + (1 - a_n) p^n_{t-1}     n >= 2, no gradient               (section 2)
-        v^n_t = relu(V_n p^n_t / s_n + b_n)             a "viewport" of viewport_size for every pool; s_n = 1
+        v^n_t = relu(V_n p^n_t / s_n + b_n)             a "viewport" of viewport_size per pool; s_n = 1
         y_t   = relu(W_s [v^1_t ; ..; v^k_t] + b_s)     the "summarizer": output [B, summarizer_size]
 
-    An input reaches all pools in its own step; pool n then contains inputs from sum_{i<=n} (base^i - 1) steps ago on
-    average (1, 4, 11, 26, 57, .. for base 2). All pools start at zero. Gradient passes only through the first pool,
-    its recurrence included, as in the paper's experiments; every viewport still learns to read its pool.
+    An input reaches all pools in one step; the inputs in pool n are sum_{i<=n} (base^i - 1) steps old on average
+    (1, 4, 11, 26, 57, .. for base 2). All pools start at zero. Gradients pass only through the first pool, including
+    its recurrence, as in the paper's experiments; every viewport still learns to read its pool.
 
     Choices where the paper is silent or contradictory: the newest input has weight 1/b (section 2), not 1 - 1/b (App.
-    G; the two agree for b = 2); p^0 itself is not read (the figures have viewports on the pools only, the formula of
-    section 2 lists p^0 too); both kinds of reading layers have a bias and a ReLU, with the usual initialization (normal
+    G; the two agree for b = 2); p^0 itself is not read (in the figures, only pools have viewports, but the formula of
+    section 2 also lists p^0); viewports and summarizer have biases, ReLUs and the usual initialization (normal
     weights of variance 2 / fan in, zero biases: He et al. 2015), so that the content of slow pools is not lost.
 
-    With `unit_views`, our addition, s_n is the deviation of p^n for independent inputs of variance 1. A single
-    event is small in a slow pool: with the option a viewport learns from all pools in the same units. It needs inputs
-    with zero mean (`normalize_features`): a mean is as large in slow pools as in fast ones.
+    With `unit_views`, our addition, s_n is the standard deviation of p^n for independent inputs of variance 1. A single
+    event is small in a slow pool; this option scales all pools alike for the viewports. It needs inputs with zero mean
+    (`normalize_features`), since a mean is as large in slow pools as in fast ones.
     """
 
     loops_over_time = False
@@ -100,11 +100,11 @@ class Concrete(Core):
         return ConcreteState(self.embedding.weight.new_zeros(batch_size, self.num_pools, self.pool_size))
 
     def half_lives(self) -> list[float]:
-        """Number of steps for each pool after which half of an input's total effect has passed."""
+        """Return for each pool the number of steps after which half of an input's total effect has passed."""
         return half_lives(LinearFilter(self._feedback, self._gain.squeeze(1)))
 
     def _viewports(self) -> Tensor:
-        """V_n / s_n for pools in their units: [num_pools, pool_size, viewport_size]."""
+        """Return V_n / s_n [num_pools, pool_size, viewport_size]."""
         if not self.unit_views:
             return self.viewport_weight
         return self.viewport_weight * self._factors.to(self.viewport_weight)
@@ -140,8 +140,8 @@ class Concrete(Core):
                 self.in_a_row,
                 pools.numpy(),
             )
-            seen = torch.bmm(pools.transpose(0, 1), views).transpose(0, 1).flatten(1).add_(bias).relu_()
-            return torch.from_numpy(summarize(seen.numpy())).relu_(), ConcreteState(pools)
+            read = torch.bmm(pools.transpose(0, 1), views).transpose(0, 1).flatten(1).add_(bias).relu_()
+            return torch.from_numpy(summarize(read.numpy())).relu_(), ConcreteState(pools)
 
         return step
 
@@ -153,8 +153,8 @@ class Concrete(Core):
         check("Concrete", inputs, pools=(state.pools, pools), reset=(reset, inputs.shape[:2]))
         size, channels = inputs.shape[-1], self.viewport_bias.numel()
         weight = self.embedding.weight
-        cheaper = size * channels > self.pool_size * (size + channels)  # as two matrix multiplications than as one
-        if cheaper or bf16.suits(inputs, weight):  # which a step rounds, too
+        cheaper = size * channels > self.pool_size * (size + channels)  # two matrix multiplications instead of one
+        if cheaper or bf16.suits(inputs, weight):  # since a step rounds the embedding, too
             inputs, weight = self.embedding(inputs), None
         power = torch.linalg.matrix_power(self._feedback, len(inputs)).to(inputs)
         gains, decays = self._stages.to(inputs)
@@ -169,20 +169,20 @@ class Concrete(Core):
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None
     ) -> tuple[Tensor, ConcreteState, None]:
-        """`unroll` for other devices: every pool at all steps by one scan, the same operations for every batch."""
+        """`unroll` for other devices: one scan over all steps per pool, with the same operations for every batch."""
         embedded = self.embedding(inputs)
         pools = list(self._pools(embedded, reset, state.pools.to(embedded), bptt_length))
         views = [pool @ viewport for pool, viewport in zip(pools, self._viewports(), strict=True)]
         return self._summary(torch.cat(views, -1)), ConcreteState(torch.stack([pool[-1] for pool in pools], 1)), None
 
     def _pools(self, embedded: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None) -> Generator[Tensor]:
-        """p^n [T, B, P] for n = 1..k; gradient passes only through the first."""
+        """Yield p^n [T, B, P] for n = 1..k; gradients pass only through the first."""
         gains, decays = self._stages.unbind()
         pool = below = embedded
-        for number, (gain, decay) in enumerate(zip(gains, decays, strict=True)):
-            with torch.set_grad_enabled(torch.is_grad_enabled() and number == 0):
-                every, cut = decay.to(embedded).expand(1, 1, self.pool_size), bptt_length if number == 0 else None
-                pool = scan(every, gain.to(embedded) * below, reset, start[:, number], cut)
+        for n, (gain, decay) in enumerate(zip(gains, decays, strict=True)):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and n == 0):
+                factors, cut = decay.to(embedded).expand(1, 1, self.pool_size), bptt_length if n == 0 else None
+                pool = scan(factors, gain.to(embedded) * below, reset, start[:, n], cut)
             yield pool
             below = pool if self.in_a_row else embedded
 
@@ -196,8 +196,8 @@ class Parallel(Concrete):
 
         p^1_t = u_t + (1 - a_1) p^1_{t-1},   p^n_t = a_n u_t / a_1 + (1 - a_n) p^n_{t-1}   n >= 2, no gradient
 
-    Everything else is as in `Concrete`: pool n contains inputs from base^n - 1 steps ago on average, the newest one
-    most.
+    Everything else is as in `Concrete`. The inputs in pool n are base^n - 1 steps old on average; the newest input has
+    the largest weight.
     """
 
     in_a_row = False

@@ -19,27 +19,27 @@ FORGET_BIAS = 1.0  # Added to the forget gate, as in the released Conv2DLSTM
 
 
 class ConvLSTMState(NamedTuple):
-    """h, c [B, height * width, hidden_channels]: output and cells, one vector per place."""
+    """h, c [B, height * width, hidden_channels]: output and cells, one vector per position."""
 
     h: Tensor
     c: Tensor
 
 
 class ConvLSTM(Core):
-    """Convolutional LSTM: an LSTM at every place of a grid, connected to its neighbors by a convolution.
+    """Convolutional LSTM: an LSTM at every position of a grid, connected to its neighbors by a convolution.
 
     i, f, g, o = K_x * x + b_x + K_h * h + b_h       four blocks of hidden_channels, in this order
     c' = sigmoid(f + 1) c + sigmoid(i) tanh(g)
     h' = sigmoid(o) tanh(c')                         the output, flattened: height * width * hidden_channels
 
-    `*` is a convolution of kernel_size, stride 1, zero padding to the same size (for an even kernel the extra row
-    is below, the extra column to the right). The input is an image [channels, height, width], flattened in this
+    `*` is a convolution with kernel_size, stride 1 and zero padding to the same size (for an even kernel, the extra row
+    is below, the extra column on the right). The input is an image [channels, height, width], flattened in this
     order; features beyond channels * height * width (such as a previous action) become constant planes. An agent whose
     torso has convolutions supplies the three sizes. `channels` may be omitted; without any size, the image is
     the largest square whose area divides input_size (650 = 26 planes of 5 x 5).
 
-    Kernels are sampled from a normal of standard deviation 1/sqrt(fan in) truncated at two deviations; biases start
-    at zero, as does the state.
+    Kernels are sampled from a normal distribution of standard deviation 1/sqrt(fan in), truncated at two deviations;
+    biases and state start at zero.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class ConvLSTM(Core):
         return unroll_step_by_step(self, self._all_from_input(inputs), reset, state, bptt_length, self._step)
 
     def _all_from_input(self, inputs: Tensor) -> Tensor:
-        """`_from_input` of inputs [T, B, input_size]."""
+        """Apply `_from_input` to inputs [T, B, input_size]."""
         return self._from_input(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
 
     def _from_input(self, inputs: Tensor) -> Tensor:
-        """K_x * x + b_x with the forget gate's bias, of inputs [R, input_size]: [R, places, 4 channels]."""
+        """Inputs [R, input_size] -> K_x * x + b_x, plus the forget gate's bias: [R, positions, 4 channels]."""
         image, extra = inputs.split(self.parts, dim=-1)
         planes = image.unflatten(1, (self.channels, self.height, self.width))
         if self.parts[1]:
@@ -120,28 +120,28 @@ class ConvLSTM(Core):
         return gates + bias
 
     def _step(self, from_input: Tensor, state: ConvLSTMState) -> tuple[Tensor, ConvLSTMState]:
-        """from_input [B, places, 4 channels], state -> output [B, places * channels], next state."""
+        """from_input [B, positions, 4 channels], state -> output [B, positions * channels], next state."""
         image = state.h.transpose(1, 2).unflatten(2, (self.height, self.width))
         gates = from_input + self.state_conv(self._padded(image)).flatten(2).transpose(1, 2)
         h, c = lstm_step(gates, state.c)
         return h.flatten(1), ConvLSTMState(h, c)
 
     def _padded(self, image: Tensor) -> Tensor:
-        """Pad with zeros, so that the convolution preserves the size."""
+        """Pad with zeros so that the convolution preserves the size."""
         before, after = same_padding(self.kernel_size)
         padded = functional.pad(image, (before, after, before, after))
         return padded if under_torch_func() else padded.contiguous(memory_format=torch.channels_last)
 
 
 def same_padding(kernel_size: int) -> tuple[int, int]:
-    """Rows (columns) of zeros before and after, so that a convolution preserves the size."""
+    """Return the rows (or columns) of zeros before and after with which a convolution preserves the size."""
     return (kernel_size - 1) // 2, kernel_size // 2
 
 
 def neighborhoods(height: int, width: int, kernel_size: int) -> Array:
-    """int64 [height * width, kernel_size^2]: input place of each place of the kernel; -1 is the zero padding."""
+    """int64 [height * width, kernel_size^2]: position under each kernel element; -1 is zero padding."""
     before, after = same_padding(kernel_size)
-    places = np.arange(height * width).reshape(height, width)
-    padded = np.pad(places, (before, after), constant_values=-1)
+    positions = np.arange(height * width).reshape(height, width)
+    padded = np.pad(positions, (before, after), constant_values=-1)
     windows = np.lib.stride_tricks.sliding_window_view(padded, (kernel_size, kernel_size))
     return np.ascontiguousarray(windows.reshape(height * width, kernel_size**2))

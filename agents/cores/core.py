@@ -1,7 +1,7 @@
 """Contract of memory cores, and the only loop over time.
 
 A core maps one input and its state to one output and the next state, for a batch of independent environments. It
-is independent of episode ends, environments and T: this module implements resets and truncated gradients for all cores.
+does not depend on episode ends, environments or T: this module implements resets and truncated gradients for all cores.
 
 Shapes: B environments, T steps, D input features. A state is a NamedTuple (nested NamedTuples allowed) whose leaves are
 tensors [B, ...].
@@ -24,7 +24,7 @@ Step: TypeAlias = Callable[[Tensor, Tensor, CoreState], tuple[Tensor, CoreState]
 
 
 class Axis(NamedTuple):
-    """Layout of `parts` parts in a leaf [B, ...]: `width` places each, along dimension `dim`."""
+    """Layout of `parts` parts in a leaf [B, ...]: `width` elements each, along dimension `dim`."""
 
     leaf: str
     dim: int
@@ -35,17 +35,17 @@ class Axis(NamedTuple):
 class Core(nn.Module):
     """Base class of memory cores.
 
-    A core sets `output_size` (and `input_size`) and implements `initial_state` and `forward`. It may name a faster form
-    of the same mathematics in `fast_route`, add its own loss to the learner's in `auxiliary_loss`, and describe more
-    of its state than its raw values in `describe`.
+    A core sets `output_size` (and `input_size`) and implements `initial_state` and `forward`. It may return a faster
+    form of the same equations from `fast_route`, add its own loss to the learner's with `auxiliary_loss`, and describe
+    more of its state than the raw values with `describe`.
     """
 
     input_size: int
     output_size: int
     loops_over_time = True  # Whether `unroll` computes steps sequentially
     constant_leaves: tuple[str, ...] = ()
-    """Leaves of the state whose initial values are not learned: no step reads them, or they are functions of others."""
-    constant_start = ""  # Why the initial state cannot be learned; empty where it can.
+    """Leaves of the state whose initial values are not learned: no step reads them, or other leaves determine them."""
+    constant_start = ""  # Reason why the initial state cannot be learned; empty if it can.
     kind: type["Core"]  # Class that defines the equations: the object's own, or the one whose initial state is learned
     supervised_lr = 1e-3  # Adam's learning rate on supervised tasks (`rl-probe`)
     full_precision = True
@@ -58,16 +58,16 @@ class Core(nn.Module):
 
     @classmethod
     def image_options(cls, channels: int, rows: int, cols: int) -> dict[str, Any]:
-        """Options for inputs that begin with an image [channels, rows, cols], flattened; none for most cores."""
+        """Return options for inputs that begin with a flattened image [channels, rows, cols]; none for most cores."""
         return {}
 
     def initial_state(self, batch_size: int) -> CoreState:
-        """State before an episode's first observation: NamedTuple of float32 leaves [batch_size, ...]."""
+        """Return the state before an episode's first observation: a NamedTuple of float32 leaves [batch_size, ...]."""
         raise NotImplementedError
 
     def set_constants(self) -> None:
-        """Create exact tensors that are not weights, on the device of the weights. Called by the core's own
-        constructor, and again after `.to`, `.bfloat16`, `.to_empty` and similar calls, which would round tensors."""
+        """Create full-precision tensors that are not weights, on the weights' device. The core's own constructor calls
+        this, and so do `.to`, `.bfloat16`, `.to_empty` and similar methods, which would otherwise round the tensors."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
@@ -75,12 +75,12 @@ class Core(nn.Module):
         return self
 
     def initial_state_form(self) -> CoreState:
-        """Initial state for inspection; preserves the state of random number generators."""
+        """Return the initial state for inspection, preserving the state of random number generators."""
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             return self.initial_state(1)
 
     def __call__(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
-        """Like `forward`, with hooks and outside autocast."""
+        """Run `forward` with hooks and outside autocast."""
         step = super().__call__
         return in_full_precision(self, step, inputs, state) if self.full_precision else step(inputs, state)
 
@@ -89,24 +89,24 @@ class Core(nn.Module):
         raise NotImplementedError
 
     def at_cut(self, state: CoreState) -> CoreState:
-        """State at step 0 of an unroll and after each cut of the gradient, before resets. A core may attach its own
-        gradient, as real-time recurrent learning does; values do not change."""
+        """Return the state to use at step 0 of an unroll and after each cut of the gradient, before resets. A core may
+        attach its own gradient, as real-time recurrent learning does; values do not change."""
         return state
 
     def auxiliary_loss(self, state: CoreState) -> Tensor | None:
-        """Loss [B] of the core itself for the step that resulted in `state`, or None."""
+        """Return the core's own loss [B] for the step that resulted in `state`, or None."""
         return None
 
     def describe(self, state: CoreState) -> dict[str, Tensor]:
-        """State as arrays [B, K] by name, for figures and decoders; by default every leaf, flattened."""
+        """Return the state as arrays [B, K] by name, for figures and decoders; by default every leaf, flattened."""
         return named_leaves(state)
 
     def parts_of_state(self) -> dict[str, list[Axis]]:
-        """Parts of the state by name, for interventions; leaves can be named in every core."""
+        """Return the parts of the state by name, for interventions; complete leaves are available in every core."""
         return {}
 
     def compiles(self, inputs: Tensor) -> bool:
-        """Whether `unroll_compiled` is equivalent to this core's own parts for these inputs."""
+        """Whether `unroll_compiled` is equivalent to this core's own modules for these inputs."""
         return False
 
     def fast_route(self, inputs: Tensor) -> Route | None:
@@ -119,8 +119,8 @@ class Core(nn.Module):
         return None
 
     def acting(self, state: CoreState, batch_size: int) -> Step:
-        """Prepare steps from `state` of `batch_size` environments with the current weights, in inference mode. A step
-        may overwrite a state that an earlier one of these steps returned."""
+        """Prepare a step function for `batch_size` environments with the current weights, to start from `state` in
+        inference mode. Each call may overwrite a state that an earlier call returned."""
         initial = self.initial_state(batch_size)
         pairs = zip(state_leaves(state), state_leaves(initial), strict=True)
         usual = all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs) and not altered(self)
@@ -150,7 +150,7 @@ class Core(nn.Module):
     def over_time(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """Run `unroll` in the fastest form that is equivalent to this core's own parts."""
+        """Run `unroll` in the fastest form that is equivalent to this core's own modules."""
         route = None if overridden(self) else self.fast_route(inputs)
         return (route or self.loop)(inputs, reset, state, bptt_length)
 
@@ -177,8 +177,8 @@ def unroll_step_by_step(
     bptt_length: int | None = None,
     step: Callable[[Tensor, CoreState], tuple[Tensor, CoreState]] | None = None,
 ) -> tuple[Tensor, CoreState, Tensor | None]:
-    """Plain loop over time that defines `Core.unroll`. `step` may replace `core.forward`, for a core that has computed
-    part of its work for all T inputs before."""
+    """Plain loop over time that defines `Core.unroll`. `step` may replace `core.forward`, for a core that has
+    already computed part of its work for all T inputs."""
     step = step or core
     initial = core.initial_state(inputs.shape[1])
     any_reset = reset.any(dim=1).tolist() if readable(reset) else [True] * len(reset)
@@ -199,8 +199,8 @@ def unroll_step_by_step(
 
 
 def reset_state(state: CoreState, initial: CoreState, reset: Tensor) -> CoreState:
-    """Return `initial` where reset (bool [B]) is set, `state` elsewhere. By selection, not by multiplication: an
-    initial state need not be zero, and 0 * nan is nan."""
+    """Return `initial` where reset (bool [B]) is set, `state` elsewhere. Values are selected, not multiplied:
+    an initial state need not be zero, and 0 * nan is nan."""
 
     def select(old: Tensor, new: Tensor) -> Tensor:
         return torch.where(reset.reshape(-1, *([1] * (old.dim() - 1))), new, old)
@@ -209,7 +209,7 @@ def reset_state(state: CoreState, initial: CoreState, reset: Tensor) -> CoreStat
 
 
 def map_state(function: Callable[..., Tensor], *states: CoreState) -> CoreState:
-    """Apply `function` leaf by leaf to states of one structure."""
+    """Apply `function` leaf by leaf to states of equal structure."""
     first = states[0]
     if isinstance(first, Tensor):
         return function(*states)
@@ -217,7 +217,7 @@ def map_state(function: Callable[..., Tensor], *states: CoreState) -> CoreState:
 
 
 def state_leaves(state: CoreState) -> list[Tensor]:
-    """Leaves of a state, in order."""
+    """Return the leaves of a state, in order."""
     return [state] if isinstance(state, Tensor) else [leaf for part in state for leaf in state_leaves(part)]
 
 
@@ -228,11 +228,11 @@ def map_named(
     if isinstance(state, Tensor):
         return function(name, state)
     names = (f"{name}{joint}{field}" if name else field for field in state._fields)
-    return type(state)(*(map_named(function, part, joint, own) for own, part in zip(names, state, strict=True)))
+    return type(state)(*(map_named(function, part, joint, path) for path, part in zip(names, state, strict=True)))
 
 
 def named_leaves(state: CoreState) -> dict[str, Tensor]:
-    """Leaves of a state, flattened to [B, K], by name."""
+    """Return the leaves of a state, flattened to [B, K], by name."""
     leaves: dict[str, Tensor] = {}
 
     def add(name: str, leaf: Tensor) -> Tensor:
@@ -248,8 +248,8 @@ def named_leaves(state: CoreState) -> dict[str, Tensor]:
 
 def readable(tensor: Tensor) -> bool:
     """Whether code may read the values of a tensor: on the CPU, outside torch.func, torch.compile and torch.export.
-    Elsewhere, reading waits for the device, and operations must not depend on the values: the same operations on the
-    same shapes for every batch, which can be recorded once and replayed (CUDA graphs, exports)."""
+    Elsewhere, reading synchronizes with the device, and operations and shapes must not depend on values, so that they
+    can be recorded once and replayed for every batch (CUDA graphs, exports)."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not under_torch_func()
 
 
@@ -273,14 +273,14 @@ def in_full_precision(core: nn.Module, call: Callable[..., Any], inputs: Tensor,
 
 
 def overridden(core: nn.Module) -> bool:
-    """Whether a core differs from the class that defines its faster form. This holds under gradients of torch.func
-    (those of faster forms need autograd's own engine), for a subclass or an object with another `forward` or
-    `initial_state`, and if parts have hooks or parametrizations."""
+    """Whether a core may differ from the class that defines its faster form: under gradients of torch.func (faster
+    forms need autograd's own engine), if a subclass or an object overrides `forward` or `initial_state`, or if
+    submodules have hooks or parametrizations."""
     return _under_gradient() or _has_another_step(type(core)) or touched(core)
 
 
 def touched(core: nn.Module) -> bool:
-    """Whether hooks or parametrizations of the core's parts, or another method of this object, change it."""
+    """Whether hooks or parametrizations of submodules, or methods assigned to this object, change the core."""
     return not _METHODS.isdisjoint(vars(core)) or any(map(altered, vars(core)["_modules"].values()))
 
 
@@ -289,22 +289,22 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def altered(module: nn.Module | None) -> bool:
-    """Whether a module or a part of it has hooks, parametrizations or another method."""
+    """Whether a module or a submodule has hooks, parametrizations or an assigned `forward`."""
     if module is None:
         return False
-    own = vars(module)
-    if any(own[hooks] for hooks in _HOOKS) or "forward" in own or "parametrizations" in own["_modules"]:
+    attributes, modules = vars(module), vars(module)["_modules"]
+    if any(attributes[name] for name in _HOOKS) or "forward" in attributes or "parametrizations" in modules:
         return True
-    return any(map(altered, own["_modules"].values()))
+    return any(map(altered, modules.values()))
 
 
 @functools.cache
 def _has_another_step(kind: type) -> bool:
     """Whether a class below the one that defines the faster form overrides the step or the initial state."""
     classes = kind.__mro__
-    owner = next(n for n, each in enumerate(classes) if {"fast_route", "unroll_at_once"} & vars(each).keys())
-    below = [vars(each) for each in classes[:owner] if "gives_no_resets" not in vars(each)]
-    return any("forward" in own or "initial_state" in own for own in below)
+    owner = next(n for n, cls in enumerate(classes) if {"fast_route", "unroll_at_once"} & vars(cls).keys())
+    below = [vars(cls) for cls in classes[:owner] if "gives_no_resets" not in vars(cls)]
+    return any("forward" in members or "initial_state" in members for members in below)
 
 
 def _under_gradient() -> bool:

@@ -32,5 +32,5 @@ class Feedforward(Core):
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: FeedforwardState, bptt_length: int | None = None
     ) -> tuple[Tensor, FeedforwardState, None]:
-        """All T steps at once: without a state there is nothing to reset or truncate."""
+        """Compute all T steps at once: without a state, there is nothing to reset or truncate."""
         return self.hidden(inputs).relu(), state, None

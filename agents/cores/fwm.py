@@ -13,7 +13,7 @@ from .lstm import LSTM, LSTMState
 from .parts import fast_weights
 from .parts.fast_weights import Block, Read, Write
 
-BLOCK = 32  # Largest number of steps processed at once in an unroll
+BLOCK = 32  # Largest number of steps that an unroll processes at once
 
 
 class FWMState(NamedTuple):
@@ -32,13 +32,13 @@ class FWM(Core):
         [k1, k2, v] = tanh(W_write h + b),  beta = sigmoid(w_beta h + b + beta_bias)        (equations 1, 2)
         v_old = F_{t-1} (k1 (x) k2)
         F'_t = F_{t-1} + write_scale beta k1 (x) k2 (x) (v - v_old)                         (equation 3)
-        F_t = F'_t / max(1, |F'_t|_2), norm over the whole tensor, gradient through it      (equation 4)
+        F_t = F'_t / max(1, |F'_t|_2), norm over the whole tensor, with gradient            (equation 4)
         n^0 = tanh(W_n h + b),  e^i = tanh(W_e^i h + b), i = 1..R                           (equations 5, 6)
         n^i = LN(F_t (n^{i-1} (x) e^i)), LN without scale and offset                        (equation 7)
         output = h + W_o n^R + b                                                            (equation 8, section 3.1)
 
-    Differences between the paper and its three released programs (RL, catbAbI, language model); defaults are the
-    paper's. All programs have biases in their linear layers, unlike the paper; engram has them too.
+    The paper and its three released programs (RL, catbAbI, language model) differ as follows; defaults are the
+    paper's. Linear layers have biases in all programs and in engram, unlike in the paper.
 
     | option      | paper and default | RL   | catbAbI   | language model |
     | write_scale | 1                 | 1/16 | 1/32      | 1              |   (1/d where it is not 1)
@@ -46,8 +46,8 @@ class FWM(Core):
     | read_tanh   | yes               | no   | on e only | yes            |
     | residual    | yes               | yes  | no        | yes            |
 
-    `read_tanh="keys"` is catbAbI's. W_write and the weights of n^0 and e^i are sampled from
-    U(+-sqrt(6 / (hidden_size + d))) as in the programs, others as in torch (`memory_span`: see LSTM). The first
+    `read_tanh="keys"` is catbAbI's variant. W_write and the weights of n^0 and e^i are sampled from
+    U(+-sqrt(6 / (hidden_size + d))) as in the programs, others as in torch (`memory_span`: see LSTM). The initial
     state is zero.
     """
 
@@ -115,7 +115,7 @@ class FWM(Core):
     def unroll_pieces(
         self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None = None
     ) -> tuple[Tensor, FWMState, None]:
-        """Run `unroll` in blocks that are the same for every batch and may contain resets."""
+        """Run `unroll` in blocks of steps that are the same for every batch and may contain resets."""
         hidden, controller, _ = self.controller.unroll(inputs, reset, state.controller, bptt_length)
         memory, reads = state.memory, list[Tensor]()
         for piece in range(0, len(reset), bptt_length or len(reset)):
@@ -131,13 +131,13 @@ class FWM(Core):
         return self._output(hidden, torch.cat(reads)), FWMState(controller, memory), None
 
     def compute_write(self, hidden: Tensor) -> Write:
-        """Return the write of a step from the controller's output h [..., hidden_size]."""
+        """Return a step's write from the controller's output h [..., hidden_size]."""
         keys, rate = self.write(hidden).split([3 * self.memory_size, 1], dim=-1)
         key1, key2, value = keys.tanh().chunk(3, dim=-1)
         return Write(key1, key2, value, self.write_scale * torch.sigmoid(rate + self.beta_bias))
 
     def compute_read(self, hidden: Tensor) -> Read:
-        """Return the read of a step from the controller's output h [..., hidden_size]."""
+        """Return a step's read from the controller's output h [..., hidden_size]."""
         query, hops = self.read(hidden).split([self.memory_size, self.num_reads * self.memory_size], dim=-1)
         if self.read_tanh:
             hops = hops.tanh()

@@ -28,8 +28,8 @@ class GRU(Core):
     r = sigmoid(x_r + h_r),  z = sigmoid(x_z + h_z),  n = tanh(x_n + r * h_n)
     h' = n + z * (h - n)                                            the output
 
-    Parameters, their order and their initialization are those of `torch.nn.GRUCell`. The first state is zero.
-    With a `memory_span` above 0 the units initially forget at rates spread over that many steps (b_z = `gate_biases`).
+    Parameters, their order and their initialization are those of `torch.nn.GRUCell`. The initial state is zero.
+    With a `memory_span` above 0, units initially forget at rates spread over that many steps (b_z = `gate_biases`).
     """
 
     def __init__(self, input_size: int, hidden_size: int = 256, memory_span: int = 0) -> None:
@@ -45,17 +45,17 @@ class GRU(Core):
         return {"unit": [Axis("h", 1, self.output_size)]}
 
     def forward(self, inputs: Tensor, state: GRUState) -> tuple[Tensor, GRUState]:
-        if under_torch_func() or bf16.active():  # GRUCell has no vmap rule and no rounded factors
+        if under_torch_func() or bf16.active():  # GRUCell supports neither vmap nor rounded factors
             return self._step(linear(inputs, self.cell.weight_ih, self.cell.bias_ih), state)
         h = self.cell(inputs, state.h)
         return h, GRUState(h)
 
     def _step(self, x: Tensor, before: GRUState) -> tuple[Tensor, GRUState]:
-        """The equations, from x = W_x x + b_x [B, 3 hidden_size]."""
+        """Apply the equations to W_x x + b_x [B, 3 hidden_size]."""
         size = self.output_size
-        own = linear(before.h, self.cell.weight_hh, self.cell.bias_hh)
-        r, z = torch.sigmoid(x[:, : 2 * size] + own[:, : 2 * size]).chunk(2, 1)
-        n = torch.tanh(x[:, 2 * size :] + r * own[:, 2 * size :])
+        from_h = linear(before.h, self.cell.weight_hh, self.cell.bias_hh)
+        r, z = torch.sigmoid(x[:, : 2 * size] + from_h[:, : 2 * size]).chunk(2, 1)
+        n = torch.tanh(x[:, 2 * size :] + r * from_h[:, 2 * size :])
         h = torch.lerp(n, before.h, z)
         return h, GRUState(h)
 

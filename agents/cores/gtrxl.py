@@ -8,28 +8,28 @@ from torch import Tensor, nn
 
 from .core import Axis, Core, map_state, readable, unroll_step_by_step
 
-PIECE = 64  # Steps that one pass attends for at once, at most: the table of attention is this by window + this
+PIECE = 64  # Largest number of steps per pass: its attention matrix is PIECE x (memory_length + PIECE)
 
 
 class GTrXLState(NamedTuple):
-    """The last memory_length inputs of every layer, newest last, zero where there were none yet."""
+    """The last memory_length inputs of every layer, newest last, zero where there are none yet."""
 
     past: Tensor  # [B, num_layers, memory_length, hidden_size]
     length: Tensor  # int64 [B]: number of valid inputs
 
 
 class GTrXL(Core):
-    """Gated transformer-XL: layers with gates for sums that attend to their last inputs.
+    """Gated Transformer-XL: layers that attend to their last inputs, with gates in place of residual sums.
 
-    M = memory_length inputs and the present one:
+    Every layer attends to its last M = memory_length inputs and the current input:
 
         e^0_t = W_e x_t + b_e
-        E     = LayerNorm(e^{l-1}_{t-M} .. e^{l-1}_t)                                       as many as there are
+        E     = LayerNorm(e^{l-1}_{t-M} .. e^{l-1}_t)                                       as many as exist
         a_ts  = ((W_q E_t + u) . (W_k E_s) + (W_q E_t + v) . (W_r phi(t - s))) / sqrt(d)    per head of head_size d
         y_t   = gate_1(e^{l-1}_t, relu(W_o [sum_s softmax_s(a_ts) W_v E_s]))                (equation 9)
         e^l_t = gate_2(y_t, relu(W_2 relu(W_1 LayerNorm(y_t) + b_1) + b_2))                 (equation 10)
 
-    with the gate of section 3.2 (GRU type), which begins near the identity on x for b_g = 2:
+    with the gate of section 3.2 (GRU type), which is initially close to the identity on x for b_g = 2:
 
         r = sigmoid(W_r y + U_r x),  z = sigmoid(W_z y + U_z x - b_g),  h = tanh(W_g y + U_g (r * x))
         gate(x, y) = (1 - z) * x + z * h
@@ -37,10 +37,10 @@ class GTrXL(Core):
     phi(k) is the sinusoid of relative position k (Dai et al. 2019, section 3.3). The window is the state: keys and
     values of the past are recomputed with the current weights at every step, as in Transformer-XL.
 
-    Choices left open by the paper, or different from it: the released agents stop the gradient at the window's
-    beginning of a training segment, here it passes inside an unroll and is cut where every core's is; u and v belong
-    to a layer and start at zero; W_q, W_k, W_v, W_r, W_o have no biases; the first map W_e has one; MLPs are
-    `mlp_size` wide.
+    Choices that the paper leaves open, or that differ from it: gradients pass through the window within an unroll and
+    are cut where every core's are, while the released agents stop them where a training segment begins; every layer
+    has its own u and v, which start at zero; W_q, W_k, W_v, W_r, W_o have no biases, but W_e has; MLPs are `mlp_size`
+    wide.
     """
 
     supervised_lr = 3e-4
@@ -81,21 +81,21 @@ class GTrXL(Core):
         return GTrXLState(past, torch.zeros(batch_size, dtype=torch.int64, device=weight.device))
 
     def attention(self, before: GTrXLState, after: GTrXLState) -> list[Tensor]:
-        """Weights by which a step from one state to the next has attended, of every layer [B, heads, M + 1]. The last
-        place is the present, the one before it the step before, and so on."""
+        """Return every layer's attention weights [B, heads, M + 1] in the step from one state to the next. The last
+        index is the current step, the index before it the previous step, and so on."""
         lag = torch.arange(self.memory_length, -1, -1, device=before.past.device)
         visible = (lag <= before.length.unsqueeze(1)).unsqueeze(1)  # [B, 1, M + 1]
         weights_by_layer: list[Tensor] = []
-        for number, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
-            x = after.past[:, number, -1:]
-            keys = torch.cat([before.past[:, number], x], 1)
+            x = after.past[:, index, -1:]
+            keys = torch.cat([before.past[:, index], x], 1)
             weights, _ = layer.attention(x, keys, visible, lag.unsqueeze(0), self._sinusoids.to(x))
             weights_by_layer.append(weights.squeeze(2))
         return weights_by_layer
 
     def parts_of_state(self) -> dict[str, list[Axis]]:
-        """A place is a step of the window, the last one the newest."""
+        """A place is a step of the window; the last place is the newest step."""
         return {"layer": [Axis("past", 1, len(self.layers))], "place": [Axis("past", 2, self.memory_length)]}
 
     def forward(self, inputs: Tensor, state: GTrXLState) -> tuple[Tensor, GTrXLState]:
@@ -117,24 +117,24 @@ class GTrXL(Core):
         whole = torch.cat(outputs)
         if not readable(whole) or (bool(whole.isfinite().all()) and bool(state.past.isfinite().all())):
             return whole, state, None
-        # 0 * nan is nan: step by step, unseen values get no weight at all.
+        # 0 * nan is nan; a single step reads no values that it cannot attend to.
         return unroll_step_by_step(self, inputs, reset, first, bptt_length)
 
     def _attend(self, inputs: Tensor, reset: Tensor, state: GTrXLState) -> tuple[Tensor, GTrXLState]:
-        """All steps of a piece: inputs [T, B, D], reset bool [T, B] -> outputs [T, B, H] and the last state."""
+        """Compute all steps of a piece: inputs [T, B, D], reset bool [T, B] -> outputs [T, B, H] and the last state."""
         window, steps = self.memory_length, len(inputs)
         time = torch.arange(steps, device=inputs.device)
-        place = torch.arange(-window, steps, device=inputs.device)  # of a key; the state's are before 0
-        lag = time.unsqueeze(1) - place
+        key_time = torch.arange(-window, steps, device=inputs.device)  # negative for keys from the state
+        lag = time.unsqueeze(1) - key_time
         began = torch.where(reset, time.unsqueeze(1), -1)
         began = (began.cummax(0).values if steps > 1 else began).t()  # [B, T]: the last reset, or -1
         oldest = torch.where(began >= 0, began, -state.length.unsqueeze(1))
-        visible = (lag >= 0) & (lag <= window) & (place >= oldest.unsqueeze(2))  # [B, T, window + T]
+        visible = (lag >= 0) & (lag <= window) & (key_time >= oldest.unsqueeze(2))  # [B, T, window + T]
         x, pasts = self.encoder(inputs).transpose(0, 1), list[Tensor]()
-        held = (place[steps:] >= oldest[:, -1:]).unsqueeze(2)
-        for number, layer in enumerate(self.layers):
-            keys = torch.cat([state.past[:, number], x], 1)
-            pasts.append(torch.where(held, keys[:, steps:], 0))
+        retained = (key_time[steps:] >= oldest[:, -1:]).unsqueeze(2)
+        for index, layer in enumerate(self.layers):
+            keys = torch.cat([state.past[:, index], x], 1)
+            pasts.append(torch.where(retained, keys[:, steps:], 0))
             assert isinstance(layer, Layer)
             x = layer(x, keys, visible, lag.clamp(0, window), self._sinusoids.to(x))
         length = (steps - oldest[:, -1]).clamp(max=window)
@@ -158,7 +158,7 @@ class Layer(nn.Module):
         self.gate_1, self.gate_2 = Gate(hidden_size, gate_bias), Gate(hidden_size, gate_bias)
 
     def forward(self, x: Tensor, keys: Tensor, visible: Tensor, lag: Tensor, sinusoids: Tensor) -> Tensor:
-        """x [B, T, H], keys [B, K, H], seen bool [B, T, K], lag int64 [T, K], sinusoids [M + 1, H] -> [B, T, H]."""
+        """x [B, T, H], keys [B, K, H], visible bool [B, T, K], lag int64 [T, K], sinusoids [M + 1, H] -> [B, T, H]."""
         weights, v = self.attention(x, keys, visible, lag, sinusoids)
         attended = (weights @ v).transpose(1, 2).flatten(2)
         y = self.gate_1(x, self.out(attended).relu())
@@ -167,7 +167,7 @@ class Layer(nn.Module):
     def attention(
         self, x: Tensor, keys: Tensor, visible: Tensor, lag: Tensor, sinusoids: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Like `forward` -> softmax_s(a_ts) [B, heads, T, K] and the values W_v E_s [B, heads, K, d]."""
+        """Arguments of `forward` -> softmax_s(a_ts) [B, heads, T, K] and the values W_v E_s [B, heads, K, d]."""
         heads = (self.num_heads, -1)
         k, v = self.key_value(self.norm_1(keys)).chunk(2, -1)
         q = self.query(self.norm_1(x)).unflatten(-1, heads).transpose(1, 2)  # [B, heads, T, d]
@@ -175,8 +175,8 @@ class Layer(nn.Module):
         r = self.position(sinusoids).unflatten(-1, heads).permute(1, 2, 0)  # [heads, d, M + 1]
         by_content = (q + self.u.unsqueeze(1)) @ k.transpose(2, 3)
         by_lag = (q + self.v.unsqueeze(1)) @ r
-        by_place = by_lag.gather(3, lag.expand(*by_lag.shape[:2], -1, -1))
-        scores = (by_content + by_place) * self.scale
+        by_position = by_lag.gather(3, lag.expand(*by_lag.shape[:2], -1, -1))
+        scores = (by_content + by_position) * self.scale
         return scores.masked_fill(~visible.unsqueeze(1), -torch.inf).softmax(-1), v
 
 

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from .core import Core, CoreState, map_named, map_state, readable, reset_state
 
-JOINT = "__"  # Joins the names of nested leaves in names of parameters
+JOINT = "__"  # Joins the names of nested leaves in parameter names
 LARGEST = 1e6  # Values beyond this bound are sentinels, such as the logarithm of an empty sum, and stay constant
 
 
 def learn_initial_state(core: Core, name: str) -> Core:
     """Make the initial state of `core` a parameter, with its current values; return `core`. Integer leaves, such as
-    counts of steps, stay constant. Raises ValueError for a core without a state, and for one whose initial state is
+    counts of steps, stay constant. Raises ValueError for a core without a state and for a core whose initial state is
     empty."""
     leaves: dict[str, Tensor] = {}
     map_named(leaves.setdefault, core.initial_state_form(), JOINT)
@@ -26,20 +26,20 @@ def learn_initial_state(core: Core, name: str) -> Core:
             "allowed: cores with a real-valued state"
         )
     core.learned_state = nn.ParameterDict({_key(path): nn.Parameter(leaves[path][0].clone()) for path in names})
-    core.__class__ = _learned(type(core))
+    core.__class__ = _learned_class(type(core))
     return core
 
 
 class LearnedStart:
-    """Mixin of cores with a learned initial state, which precedes the core's own class. An unroll is split where any
-    environment resets. Pieces have no resets, so the core's faster routes remain exact: they never use the constant
-    state of a reset."""
+    """Mixin for cores with a learned initial state, placed before the core's own class. An unroll is split where any
+    environment resets. Pieces contain no resets, so the core's faster routes, which reset to a constant state, remain
+    exact."""
 
-    gives_no_resets = True  # Whether the `unroll` of the classes above is called only without resets
+    gives_no_resets = True  # Whether the `unroll` of the base classes is called only without resets
     learned_state: nn.ParameterDict
 
     def initial_state(self, batch_size: int) -> CoreState:
-        """Learned state for every environment, leaves [batch_size, ...], with gradient."""
+        """Return the learned state for every environment, leaves [batch_size, ...], with gradient."""
         constant: CoreState = super().initial_state(batch_size)  # pyright: ignore
 
         def start(path: str, leaf: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ class LearnedStart:
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """Like `Core.unroll`, in pieces between resets."""
+        """Run `Core.unroll` in pieces between resets."""
         core = cast(Core, self)
         if not readable(reset):
             return core.loop(inputs, reset, state, bptt_length)
@@ -75,16 +75,16 @@ class LearnedStart:
 
 
 @functools.cache
-def _learned(kind: type[Core]) -> type[Core]:
+def _learned_class(kind: type[Core]) -> type[Core]:
     """Derive a class from `kind` with a learned initial state."""
     return type(f"{kind.__name__}WithLearnedStart", (LearnedStart, kind), {"kind": kind})
 
 
 def _real(leaf: Tensor) -> bool:
-    """Whether the values of a leaf [1, ...] can be learned: real numbers, and no sentinels."""
+    """Whether the values of a leaf [1, ...] can be learned: floating-point values that are not sentinels."""
     return leaf.is_floating_point() and (leaf.is_meta or bool((leaf.abs() < LARGEST).all()))
 
 
 def _key(path: str) -> str:
-    """Name of a leaf's parameter; ParameterDict refuses names of its own methods, such as `values`."""
+    """Return the name of a leaf's parameter; ParameterDict rejects names of its own methods, such as `values`."""
     return f"{path}_" if hasattr(nn.ParameterDict, path) else path

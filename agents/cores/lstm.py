@@ -22,10 +22,10 @@ class LSTMState(NamedTuple):
 
 
 class Cell(nn.LSTMCell):
-    """torch's cell with explicit equations, since torch's own operation has no rule for `torch.func.vmap`."""
+    """torch's LSTM cell with explicit equations, since torch's operation has no rule for `torch.func.vmap`."""
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> LSTMState:
-        """x [B, input_size] and (h, c), else zeros -> the next (h, c), each [B, hidden_size]."""
+        """x [B, input_size] and (h, c), zeros if None -> the next (h, c), each [B, hidden_size]."""
         if hx is None:
             zeros = input.new_zeros(input.shape[0], self.hidden_size)
             hx = (zeros, zeros)
@@ -40,8 +40,8 @@ class LSTM(Core):
     c' = sigmoid(f) * c + sigmoid(i) * tanh(g)
     h' = sigmoid(o) * tanh(c')                    the output
 
-    Parameters, their order and their initialization are those of `torch.nn.LSTMCell`. The first state is zero.
-    With a `memory_span` above 0 the cells initially forget at rates spread over that many steps (b_f = `gate_biases`).
+    Parameters, their order and their initialization are those of `torch.nn.LSTMCell`. The initial state is zero.
+    With a `memory_span` above 0, cells initially forget at rates spread over that many steps (b_f = `gate_biases`).
     """
 
     def __init__(self, input_size: int, hidden_size: int = 256, memory_span: int = 0) -> None:
@@ -99,7 +99,7 @@ class LSTM(Core):
 
 
 def lstm_step(gates: Tensor, c: Tensor) -> LSTMState:
-    """The next state from i, f, g, o [..., 4 H] before their squashing and the cells [..., H]."""
+    """Return the next state from i, f, g, o [..., 4 H] before their nonlinearities and from the cells [..., H]."""
     i, f, g, o = gates.chunk(4, -1)
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
     return LSTMState(torch.sigmoid(o) * torch.tanh(c), c)

@@ -24,7 +24,7 @@ class MemoryWeights(NamedTuple):
 
 
 class MNMState(NamedTuple):
-    """The LSTM's state, what was read last [B, d], the memory network, and the last step's meta error [B]."""
+    """The LSTM's state, the last read [B, d], the memory network, and the last step's meta error [B]."""
 
     controller: LSTMState
     read: Tensor
@@ -33,7 +33,7 @@ class MNMState(NamedTuple):
 
 
 class MomentumState(NamedTuple):
-    """The state of MNM-g with momentum: as MNMState, and the last change of the memory network."""
+    """State of MNM-g with momentum: MNMState and the last change of the memory network."""
 
     controller: LSTMState
     read: Tensor
@@ -58,26 +58,26 @@ class MNM(Core):
         meta error = mean over heads and d of (f(k^w) - v^w)^2, with the new M              (equation 5)
 
     MNMp and MNMg differ in D^l. The meta error is the core's `auxiliary_loss`; its gradient and the task's
-    pass through every write of the episode, into k^w and v^w as well.
+    pass through every write of the unroll, including its k^w and v^w.
 
-    Paper and released program (of which only ports survive) disagree, with these choices:
-    - Squared errors are means over d in the program and in App. C, sums in equations 2 and 5; the program's update has
-      the factor s = 2 / (H d) for both kinds of write, equation 4 none. Here s = 2 / (H d) and means: with keys from
-      tanh, sums make a step with beta near 1 overshoot by a factor of d. `paper_scale=True` takes the equations
-      literally (s = 2 / H for MNMg, 1 for MNMp, sums over d in the meta error).
-    - Output layer of f: the program has no tanh there; section 3.2 gives it for hidden layers. None here.
+    The paper and the released program (of which only ports survive) disagree; the choices here are:
+    - Squared errors are means over d in the program and in App. C, sums in equations 2 and 5; the update has the factor
+      s = 2 / (H d) for both kinds of write in the program, none in equation 4. Here, s = 2 / (H d), and errors are
+      means: with keys from tanh, sums make a step with beta near 1 overshoot by a factor of d. `paper_scale=True` takes
+      the equations literally (s = 2 / H for MNMg, 1 for MNMp, sums over d in the meta error).
+    - The output layer of f has no tanh, as in the program; section 3.2 specifies tanh for hidden layers.
     - One rate for all layers, as in the program; equation 4 allows one per layer.
-    - `layer_norm=True`: a layer normalization over all (3 H + 1) d values in place of equation 1's tanh, an option of
-      the program. With tanh, keys and values begin so small that a write changes almost nothing; normalized, one write
-      with beta near 1/2 stores its value at once, and binding is learned many times faster.
+    - `layer_norm=True`: layer normalization over all (3 H + 1) d values in place of equation 1's tanh, an option of
+      the program. With tanh, keys and values are initially so small that a write changes almost nothing; normalized,
+      one write with beta near 1/2 stores its value at once, and binding is learned many times faster.
     - M starts at fixed random matrices, U(+-1/sqrt(d)), that are not trained (section 3.5). They are buffers and
-      are part of the saved weights. No biases in f.
+      are part of the saved weights. f has no biases.
 
-    `memory_span` is the LSTM's.
+    `memory_span` is an option of the LSTM.
     """
 
     constant_leaves = ("meta_error",)
-    local = False  # Whether updates are learned and local, as MNMp's
+    local = False  # Whether updates are learned and local, as in MNMp
 
     def __init__(
         self,
@@ -115,8 +115,8 @@ class MNM(Core):
         return self.out(joined), state
 
     def compiles(self, inputs: Tensor) -> bool:
-        """Whether compiled functions are equivalent to this core's parts. With the paper's literal scale a memory may
-        grow without bound; undoing its writes would then lose digits."""
+        """Whether compiled functions are equivalent to this core's parts. With the paper's literal scale, a memory may
+        grow without bound; undoing its writes would then lose precision."""
         norm = self.norm
         usual = norm is None or (norm.eps == EPS and set(dict(norm.named_parameters())) == {"weight", "bias"})
         usual = usual and type(self) in (MNMp, MNMg) and not self.paper_scale
@@ -135,7 +135,7 @@ class MNM(Core):
         return self.out(run.joined), state, run.errors
 
     def _tensors(self, gates: Tensor, state: AnyState) -> fast.Leaves:
-        """Inputs of the compiled route from the inputs' share of the controller's gates."""
+        """Collect the inputs of the compiled route; `gates` is the inputs' contribution to the controller's gates."""
         cell, none, targets = self.controller.cell, gates.new_empty(0), self.targets
         return fast.Leaves(
             gates=gates,
@@ -183,7 +183,7 @@ class MNM(Core):
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None = None
     ) -> tuple[Tensor, MNMState, Tensor | None]:
-        """Run `unroll` step by step, except the output layer."""
+        """Run `unroll` step by step, except for the output layer."""
         joined, state, errors = unroll_step_by_step(self, inputs, reset, state, bptt_length, self._step)
         return self.out(joined), state, errors
 
@@ -192,7 +192,7 @@ class MNM(Core):
         _, controller = self.controller(torch.cat([inputs, state.read], 1), state.controller)
         rate, write_key, value, read_key = self.heads(controller.h)
         written = self._write(state.memory, rate, write_key, value)
-        memory, momentum = self._carried(controller.h, state, written)
+        memory, momentum = self._carry_over(controller.h, state, written)
         # One pass over the new memory computes the read and the meta error.
         recalled, values = recall(memory, torch.cat([write_key, read_key], 1))[-1].chunk(2, 1)
         error = (recalled - value).square().sum((1, 2)) * self.scales()[1]
@@ -200,10 +200,10 @@ class MNM(Core):
         after = MNMState(controller, read, memory, error)
         return torch.cat([controller.h, read], 1), after if momentum is None else MomentumState(*after, momentum)
 
-    def _carried(
+    def _carry_over(
         self, hidden: Tensor, state: AnyState, written: MemoryWeights
     ) -> tuple[MemoryWeights, MemoryWeights | None]:
-        """The memory after a step whose write alone gives `written`, and its momentum; h is [B, hidden_size]."""
+        """Return memory and momentum after a step; the write alone results in `written`; h is [B, hidden_size]."""
         del hidden, state
         return written, None
 
@@ -224,7 +224,7 @@ class MNM(Core):
         return MemoryWeights(*(torch.baddbmm(m, (step * d).mT, z, alpha=-1) for m, d, z in updates))
 
     def scales(self) -> tuple[float, float]:
-        """s, and the meta error's factor: 1 / H, for means over d 1 / (H d)."""
+        """Return s and the meta error's factor: 1 / (H d) for means over d, 1 / H for sums."""
         factor = 1 / (self.num_heads * (1 if self.paper_scale else self.memory_size))
         return 2 * factor, factor
 
@@ -236,7 +236,7 @@ class MNM(Core):
 class MNMp(MNM):
     """Metalearned neural memory with learned local updates.
 
-    D^l = z^l - q^l(v^w), q one linear layer for all three (equation 4).
+    D^l = z^l - q^l(v^w), with one linear layer q for all three (equation 4).
 
     All layers are written at once, from activations and targets alone, without a derivative.
     """
@@ -244,7 +244,7 @@ class MNMp(MNM):
     local = True
 
     def scales(self) -> tuple[float, float]:
-        """As of `MNM`; with `paper_scale` s is 1."""
+        """As in `MNM`, but with `paper_scale` s is 1."""
         step, error = super().scales()
         return (1.0 if self.paper_scale else step), error
 
@@ -257,20 +257,20 @@ class MNMp(MNM):
 class MNMg(MNM):
     """Metalearned neural memory with one gradient step on the squared error of f(k^w) (equations 2 and 3).
 
-    D^l is the error propagated back to layer l: the partial derivative with respect to the memory alone, k^w and v^w
-    held fixed. It is explicit, so acting needs no autograd, and learning differentiates it like any operation.
+    D^l is the error propagated back to layer l: the partial derivative with respect to the memory alone, with k^w and
+    v^w fixed. It is explicit, so acting needs no autograd, and learning differentiates it like any operation.
 
         D^3 = z^3 - v^w,   D^{l-1} = (1 - (z^{l-1})^2) * (M^l)^T D^l
 
     `momentum` and `decay` are those of Behrouz, Zhong and Mirrokni 2025, "Titans: Learning to Memorize at Test Time",
-    section 3.1, where the gradient step above, W_t, has a past and the memory forgets:
+    section 3.1, where the gradient step above, W_t, has momentum and the memory decays:
 
         S^l_t = eta S^l_{t-1} + W^l_t,   M^l_t = (1 - alpha) M^l_{t-1} + S^l_t
-        [eta ; alpha] = sigmoid(W_c h_t + b_c), those of the two that are used; else eta = 0, alpha = 0
+        [eta ; alpha] = sigmoid(W_c h_t + b_c), for the options in use; otherwise eta = 0, alpha = 0
 
     In the paper both depend on the input, but their layer is not specified; here they depend on the controller's h_t.
-    alpha's bias begins at -4 (alpha = .018), since the initial matrices decay too. S_0 = 0. The compiled route has
-    neither option.
+    alpha's bias starts at -4 (alpha = .018), since the initial matrices decay, too. S_0 = 0. The compiled route
+    supports neither option.
     """
 
     def __init__(
@@ -297,9 +297,9 @@ class MNMg(MNM):
         zeros = MemoryWeights(*map(torch.zeros_like, state.memory))
         return MomentumState(*state[:4], zeros) if self.momentum else state
 
-    unroll_at_once = MNM.unroll_at_once  # which this class's initial state would otherwise exclude
+    unroll_at_once = MNM.unroll_at_once  # otherwise excluded, since this class overrides `initial_state`
 
-    def _carried(
+    def _carry_over(
         self, hidden: Tensor, state: AnyState, written: MemoryWeights
     ) -> tuple[MemoryWeights, MemoryWeights | None]:
         if self.carry is None:
@@ -322,7 +322,7 @@ class MNMg(MNM):
 
 
 def recall(memory: MemoryWeights, keys: Tensor) -> list[Tensor]:
-    """z^0 = keys [B, K, d], z^1, z^2 (tanh) and z^3 (linear) of the memory network."""
+    """Return z^0 = keys [B, K, d], z^1, z^2 (tanh) and z^3 (linear) of the memory network."""
     z1 = torch.tanh(torch.bmm(keys, memory.m1.mT))
     z2 = torch.tanh(torch.bmm(z1, memory.m2.mT))
     return [keys, z1, z2, torch.bmm(z2, memory.m3.mT)]

@@ -48,7 +48,7 @@ CORES = {
 
 
 OUTSIDE = (Path(__file__).parents[1], Path(torch.__file__).parent, Path(np.__file__).parent)
-"""Folders whose frames do not belong to the user."""
+"""Folders whose stack frames are not the user's code."""
 LEARNED = "learn_initial_state"  # Option of every core: the initial state is a parameter
 
 
@@ -57,9 +57,9 @@ core_names, core_class = _REGISTRY.names, _REGISTRY.find
 
 
 def core_parameters(name: str) -> dict[str, inspect.Parameter]:
-    """Options of a core, by name (everything but input_size)."""
-    own = {k: p for k, p in inspect.signature(core_class(name)).parameters.items() if k != "input_size"}
-    return {LEARNED: inspect.Parameter(LEARNED, inspect.Parameter.KEYWORD_ONLY, default=False)} | own
+    """Return the options of a core by name (all parameters but input_size)."""
+    options = {k: p for k, p in inspect.signature(core_class(name)).parameters.items() if k != "input_size"}
+    return {LEARNED: inspect.Parameter(LEARNED, inspect.Parameter.KEYWORD_ONLY, default=False)} | options
 
 
 def make_core(name: str, input_size: int, **options: Any) -> Core:
@@ -83,8 +83,8 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
         core = make(input_size, **options)
     else:
         arguments = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
-        what = f"cannot make core {name!r} with {arguments}: __init__"
-        core = calling(what, lambda: make(input_size, **options), OUTSIDE, (ValueError,))
+        label = f"cannot make core {name!r} with {arguments}: __init__"
+        core = calling(label, lambda: make(input_size, **options), OUTSIDE, (ValueError,))
         check_core(core, name, input_size)
     if not hasattr(core, "input_size"):
         core.input_size = input_size
@@ -92,7 +92,7 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
 
 
 def check_core(core: Core, name: str, input_size: int) -> None:
-    """Call `initial_state` and `forward` once; ValueError names the method, its result and the expected result.
+    """Call `initial_state` and `forward` once. Raises ValueError with the method, its result and the expected result.
 
     The state of random number generators is preserved. A core on the meta device is not checked.
     """
@@ -101,7 +101,7 @@ def check_core(core: Core, name: str, input_size: int) -> None:
             raise ValueError(f"{name} has no {method}; every core defines one (docs/reference/cores.md)")
     size = getattr(core, "output_size", "not set")
     if not isinstance(size, int):
-        raise ValueError(f"{name}.output_size is {size}; expected a whole number, the width of what forward returns")
+        raise ValueError(f"{name}.output_size is {size}; expected a whole number, the width of forward's output")
     weight = next(core.parameters(), torch.zeros(()))
     if weight.is_meta:
         return
@@ -110,11 +110,11 @@ def check_core(core: Core, name: str, input_size: int) -> None:
         expected = _form(f"{name}.initial_state({ENVS})", state)
         inputs = torch.zeros(ENVS, input_size, dtype=weight.dtype, device=weight.device)
         step: Any = core
-        done = calling(f"{name}.forward", lambda: step(inputs, state), OUTSIDE)
-    output, after = done if isinstance(done, tuple) and len(done) == 2 else (None, state)
+        result = calling(f"{name}.forward", lambda: step(inputs, state), OUTSIDE)
+    output, after = result if isinstance(result, tuple) and len(result) == 2 else (None, state)
     if not isinstance(output, Tensor) or output.shape != (ENVS, size):
-        shown = f"the output {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(done).__name__}"
-        raise ValueError(f"{name}.forward returned {shown}; expected (output [{ENVS}, {size}], state)")
+        actual = f"the output {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(result).__name__}"
+        raise ValueError(f"{name}.forward returned {actual}; expected (output [{ENVS}, {size}], state)")
     actual = _form(f"{name}.forward", after)
     if actual != expected:
         raise ValueError(f"{name}.forward returned the state {actual}; initial_state has {expected}")

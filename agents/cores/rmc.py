@@ -24,7 +24,7 @@ class RMCState(NamedTuple):
 
 
 def truncated_linear(in_features: int, out_features: int) -> Linear:
-    """A linear layer with zero bias and weights N(0, 1/in_features) cut at two standard deviations."""
+    """Create a linear layer with zero bias and weights N(0, 1/in_features) truncated at two standard deviations."""
     layer = Linear(in_features, out_features)
     std = in_features**-0.5
     nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
@@ -45,8 +45,8 @@ class RelationalBlock(nn.Module):
         self.mlp_norm = nn.LayerNorm(width)
 
     def forward(self, slots: Tensor, places: Tensor, queries: int, mlp: nn.ModuleList) -> Tensor:
-        """slots [B, N+1, F] -> the first `queries` of them [B, queries, F], after attending over all. places [B, P, H
-        (K + V)] are keys and values of P additional rows."""
+        """slots [B, N+1, F] -> the first `queries` of them [B, queries, F], after attention over all. places [B, P, H
+        (K + V)] are keys and values of P more inputs of the attention."""
         projected = self.qkv_norm(self.qkv(slots)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
         q, k, v = projected.split(self.sizes, 3)  # [B, H, N+1, K], [B, H, N+1, K], [B, H, N+1, V]
         if places.shape[1]:
@@ -76,18 +76,18 @@ class RMC(Core):
         M_t = sigmoid(G_i) tanh(M~) + sigmoid(G_f + 1) M_{t-1}   (paper equations 5-7)
         output = flatten(M_t)                                    [B, N F]
 
-    `gate="unit"` has one gate per value, "memory" one per slot, None keeps M_t = M~. The MLP (ReLU between its
-    layers, none after the last) is one for all blocks. Differences from the paper's text, as in the released code:
-    gates read x' and tanh(M) instead of x and h, there is no output gate (equation 8), and the memory starts as
-    the identity matrix (cut or padded with zeros to [N, F]), constant and not trained.
+    `gate="unit"` has one gate per value, "memory" one per slot; with None, M_t = M~. All blocks share one MLP (ReLU
+    between its layers, none after the last). Differences from the paper's text, as in the released code: gates
+    read x' and tanh(M) instead of x and h, there is no output gate (equation 8), and the memory starts as the
+    identity matrix (cut or padded with zeros to [N, F]), constant and not trained.
 
-    With `places` every one of the P places of the image [channels, height, width] that the input begins with is a row
-    that M attends to as well, as the position planes of the paper's BoxWorld agent (A.3) suggest:
+    With `places`, M also attends to each of the P positions of the image [channels, height, width] with which the
+    input begins, as the position planes of the paper's BoxWorld agent (A.3) suggest:
 
         k_p, v_p = slices of c_p W_p + b_p per head              [B, P, H (K + V)], the same in every block
 
-    c_p are the channels at place p; an agent whose torso has convolutions supplies the three sizes. Without them the
-    image is found as in `ConvLSTM`.
+    c_p are the channels at position p; an agent whose torso has convolutions supplies the three sizes. Without them,
+    the sizes are inferred as in `ConvLSTM`.
     """
 
     supervised_lr = 3e-4
@@ -124,7 +124,7 @@ class RMC(Core):
         self.input_gates = nn.ModuleList(truncated_linear(self.width, 2 * self.gates) for _ in one)
         self.memory_gates = nn.ModuleList(truncated_linear(self.width, 2 * self.gates) for _ in one)
         self.place_size = num_heads * (key_size + head_size)
-        self.image = (0, 0)  # Channels and places of the attended image
+        self.image = (0, 0)  # Channels and positions of the attended image
         if places:
             channels, *sides = image_size("rmc", input_size, height, width, channels)
             self.image = (channels, sides[0] * sides[1])
@@ -136,7 +136,7 @@ class RMC(Core):
         return {"channels": channels, "height": rows, "width": cols}
 
     def initial_state(self, batch_size: int) -> RMCState:
-        """The identity matrix for every environment: [batch_size, N, F]."""
+        """Return the identity matrix for every environment: [batch_size, N, F]."""
         weight = self.input_projection.weight
         identity = torch.eye(self.num_slots, self.width, dtype=weight.dtype, device=weight.device)
         return RMCState(identity.repeat(batch_size, 1, 1))
@@ -156,7 +156,7 @@ class RMC(Core):
         return len(norms) == 3 and all(norm.eps == EPS and norm.elementwise_affine for norm in norms)
 
     def _leaves(self, projected: Tensor, gates: Tensor, places: Tensor, memory: Tensor) -> Leaves:
-        """Inputs of the compiled route; its inputs are x', its share of the gates, and the places' keys."""
+        """Collect the compiled route's inputs from x', its part of the gates, the output of `read_places`, and M."""
         block = cast(RelationalBlock, self.blocks[0])
         layers, gate = cast(list[nn.Linear], list(self.mlp)), cast(list[nn.Linear], list(self.memory_gates))
         return Leaves(
@@ -205,7 +205,7 @@ class RMC(Core):
         return step
 
     def _gate_bias(self, like: Tensor) -> Tensor:
-        """Constant biases of the input and forget gates, [2 G]."""
+        """Return the constant biases of the input and forget gates, [2 G]."""
         return torch.cat([like.new_full((self.gates,), bias) for bias in self.gate_biases])
 
     def unroll_at_once(
@@ -228,7 +228,7 @@ class RMC(Core):
         return unroll_step_by_step(self, read, reset, state, bptt_length, self._step)
 
     def read_places(self, inputs: Tensor) -> Tensor:
-        """Inputs [..., input_size] -> keys and values of the image's places [..., P, H (K + V)]; P = 0 without them."""
+        """Inputs [..., input_size] -> keys and values of the image's positions [..., P, H (K + V)]; P = 0: none."""
         channels, count = self.image
         if not count:
             return inputs.new_empty(*inputs.shape[:-1], 0, self.place_size)
@@ -236,14 +236,14 @@ class RMC(Core):
         return self.place_projection[0](image.transpose(-1, -2))
 
     def _step(self, read: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
-        """x', its share of the gates, the places [B, F + 2 G + P H (K + V)], state -> output [B, N F], next state."""
+        """x', its part of the gates, the places [B, F + 2 G + P H (K + V)], state -> output [B, N F], next state."""
         sizes = [self.width, 2 * self.gates, self.image[1] * self.place_size]
         memory, (projected, gates, places) = state.memory, read.split(sizes, 1)
         places = places.unflatten(1, (self.image[1], self.place_size))
         slots = torch.cat([memory, projected.unsqueeze(1)], 1)
-        for number, block in enumerate(self.blocks, 1):
+        for depth, block in enumerate(self.blocks, 1):
             # Only a further block reads the updated input.
-            slots = block(slots, places, self.num_slots + (number < len(self.blocks)), self.mlp)
+            slots = block(slots, places, self.num_slots + (depth < len(self.blocks)), self.mlp)
         for layer in self.memory_gates:
             i, f = torch.sigmoid(gates.unsqueeze(1) + layer(memory.tanh())).chunk(2, 2)
             slots = i * slots.tanh() + f * memory

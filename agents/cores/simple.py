@@ -1,4 +1,4 @@
-"""Small recurrent baselines of POPGym: Elman network, IndRNN, MGU, and a stack of frames."""
+"""Small baselines from POPGym: Elman network, IndRNN, MGU, and a stack of frames."""
 
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ class SimpleState(NamedTuple):
 
 
 class Projected(Core):
-    """Layer whose `from_input` maps the inputs of all steps at once, while `_step` does the rest step by step."""
+    """Core whose `from_input` maps the inputs of all steps at once and whose `_step` computes the rest step by step."""
 
     from_input: nn.Linear
 
@@ -40,7 +40,7 @@ class Projected(Core):
 
 
 class Elman(Projected):
-    """Elman network (1990): h_t = tanh(W x_t + b + U h_{t-1}), the output. U is orthogonal at first; h_{-1} = 0."""
+    """Elman network (1990): h_t = tanh(W x_t + b + U h_{t-1}), the output. U is initially orthogonal; h_{-1} = 0."""
 
     def __init__(self, input_size: int, hidden_size: int = 256) -> None:
         super().__init__()
@@ -81,8 +81,8 @@ class IndRNN(Core):
 
     h^l_t = relu(W^l x^l_t + b^l + w^l * h^l_{t-1})    (equation 4)
 
-    x^1 is the input, x^{l+1} = h^l, the output h of the last layer. |w| is kept at most `max_weight` (section 4.1),
-    at first it is uniform in [0, max_weight]. Two layers, nothing between them (our choice). h_{-1} = 0.
+    x^1 is the input, x^{l+1} = h^l, and the output is h of the last layer. |w| is at most `max_weight` (section 4.1);
+    initially, w is uniform in [0, max_weight]. Two layers with nothing between them are our choice. h_{-1} = 0.
     """
 
     def __init__(self, input_size: int, hidden_size: int = 256, num_layers: int = 2, max_weight: float = 1.0) -> None:
@@ -99,8 +99,8 @@ class IndRNN(Core):
     def forward(self, inputs: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
         weights = bounded(self.recurrent, -self.max_weight, self.max_weight)
         states: list[Tensor] = []
-        for number, layer in enumerate(self.layers):
-            inputs = F.relu(torch.addcmul(layer(inputs), weights[number], state.h[:, number]))
+        for index, layer in enumerate(self.layers):
+            inputs = F.relu(torch.addcmul(layer(inputs), weights[index], state.h[:, index]))
             states.append(inputs)
         return inputs, SimpleState(torch.stack(states, 1))
 
@@ -108,7 +108,7 @@ class IndRNN(Core):
 class FrameStack(Core):
     """Frame stack: relu(W [x_t ; x_{t-1} ; ...] + b) of the last `num_frames` inputs. No recurrence.
 
-    Inputs from before the episode are zeros. It is a baseline with a short exact memory.
+    Inputs before the start of the episode are zeros. This is a baseline with a short, exact memory.
     """
 
     loops_over_time = False

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .simple import Projected
 
-EMPTY = -1e4  # The first m: the logarithm of a value that is 0 in every precision
+EMPTY = -1e4  # Initial m: the logarithm of a value that is 0 in every precision
 
 
 class SLSTMState(NamedTuple):
@@ -21,7 +21,7 @@ class SLSTMState(NamedTuple):
 
 
 class SLSTM(Projected):
-    """sLSTM of xLSTM: one layer of LSTM units with exponential gates; units mix within their head only.
+    """sLSTM of xLSTM: one layer of LSTM units with exponential gates; units are connected only within their head.
 
         z', i', f', o' = W x_t + R h_{t-1} + b                 four blocks of rows; R block-diagonal, num_heads blocks
         z = tanh(z'),  o = sigmoid(o'),  i = exp(i'),  f = sigmoid(f')                        (equations 11 to 14)
@@ -30,10 +30,10 @@ class SLSTM(Projected):
         n_t = exp(log f + m_{t-1} - m_t) n_{t-1} + exp(i' - m_t)                              (equation 9)
         h_t = o * c_t / n_t                                                                   (equation 10)
 
-    The output is h. After the first step n is at least 1. Choices left open by the paper: f is a sigmoid; c, n
+    The output is h. After the first step, n is at least 1. Choices left open by the paper: f is a sigmoid; c, n
     and h start at zero and m at EMPTY, so that the first step's input counts in full; no norm, convolution or
-    projection around the cell, so that it can replace an LSTM. Initially b_f is evenly spread from 3 to 6 within
-    each head (in the released code its spread depends on the layer's depth).
+    projection around the cell, so that it can replace an LSTM. Initially, b_f is evenly spread from 3 to 6 within
+    each head (in the released code, the spread depends on the layer's depth).
     """
 
     constant_leaves = ("c", "n", "m")  # m represents an empty sum, so the first step discards c and n
@@ -52,18 +52,18 @@ class SLSTM(Projected):
             self.from_input.bias[2 * hidden_size : 3 * hidden_size] = spread
 
     def initial_state(self, batch_size: int) -> SLSTMState:
-        """Zeros, and a stabilizer that represents an empty sum."""
+        """Return zeros and a stabilizer that represents an empty sum."""
         c, n, h, m = self.recurrent.new_zeros(4, batch_size, self.output_size)
         return SLSTMState(c.clone(), n.clone(), h.clone(), m + EMPTY)
 
-    unroll_at_once = Projected.unroll_at_once  # which this class's initial state would otherwise exclude
+    unroll_at_once = Projected.unroll_at_once  # otherwise excluded, since this class overrides `initial_state`
 
     def _step(self, x: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMState]:
-        """The equations, from x = W x_t + b [B, 4 hidden_size]."""
+        """Apply the equations to x = W x_t + b [B, 4 hidden_size]."""
         heads = state.h.unflatten(1, (self.num_heads, -1)).transpose(0, 1)
         mixed = torch.bmm(heads, self.recurrent)  # [heads, B, 4 size]
-        own = mixed.unflatten(2, (4, -1)).permute(1, 2, 0, 3).flatten(1)
-        cell, log_input, forget, output = (x + own).chunk(4, 1)
+        from_h = mixed.unflatten(2, (4, -1)).permute(1, 2, 0, 3).flatten(1)
+        cell, log_input, forget, output = (x + from_h).chunk(4, 1)
         log_forget = F.logsigmoid(forget)
         m = torch.maximum(log_forget + state.m, log_input)
         decay, new = (log_forget + state.m - m).exp(), (log_input - m).exp()

@@ -1,4 +1,4 @@
-"""Custom torsos: `--torso module:Class` or an entry point in the group `engram.torsos`, checked by two calls."""
+"""Custom torsos: `--torso module:Class` or an entry point in the group `engram.torsos`, checked by three calls."""
 
 import inspect
 from functools import partial
@@ -17,7 +17,7 @@ from ..values import ObservationTensor, map_leaves
 
 TORSOS = ("grid", "atari", "atari-resnet", "foveal")
 OUTSIDE = (Path(__file__).parents[1], Path(torch.__file__).parent, Path(np.__file__).parent)
-"""Folders whose frames do not belong to the user."""
+"""Folders whose stack frames are not the user's code."""
 BATCH = 3
 
 
@@ -25,8 +25,8 @@ class Torso(nn.Module):
     """Base class of custom torsos: `Class(spec, **torso_args)`.
 
     A torso sets `output_size` and implements `forward`. It has no state: an output depends only on the
-    weights and on one observation, so BatchNorm and dropout are rejected. A torso whose output is an image
-    [channels, rows, columns], flattened, sets `image` to these three sizes for cores that read images.
+    weights and on one observation, so BatchNorm and dropout are rejected. A torso whose output is a flattened image
+    [channels, rows, columns] sets `image` to these three sizes for cores that read images.
     """
 
     output_size: int
@@ -49,21 +49,21 @@ def check_torso_name(name: str) -> None:
 
 
 def custom_torso(name: str, spec: ObservationSpec, options: dict[str, Any]) -> Torso:
-    """Create and check a torso of an entry point or `module:Class`. Raises ValueError naming class and problem."""
+    """Create and check a torso from an entry point or `module:Class`. Raises ValueError naming class and problem."""
     cls = _REGISTRY.find(name)
     check_keys(f"torso {name!r}", "option", options, list(inspect.signature(cls).parameters)[1:])
     arguments = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
-    what = f"cannot make torso {name!r} with {arguments}: __init__"
-    torso = calling(what, lambda: cls(spec, **options), OUTSIDE, (ValueError,))  # pyright: ignore[reportCallIssue]
+    label = f"cannot make torso {name!r} with {arguments}: __init__"
+    torso = calling(label, lambda: cls(spec, **options), OUTSIDE, (ValueError,))  # pyright: ignore[reportCallIssue]
     _check(torso, name, spec)
     return torso
 
 
 def _check(torso: Torso, name: str, spec: ObservationSpec) -> None:
-    """Call `forward` with three observations, again, and with one; preserve random number generators."""
+    """Call `forward` twice with three observations and once with one; preserve random number generators."""
     size = getattr(torso, "output_size", None)
     text = f"{name}.output_size is {'not set' if size is None else repr(size)}"
-    refuse(type(size) is not int or size < 1, f"{text}; expected a whole number, the width of what forward returns")
+    refuse(type(size) is not int or size < 1, f"{text}; expected a whole number, the width of forward's output")
     weight = next(torso.parameters(), torch.zeros(()))
     if weight.is_meta:
         return
@@ -74,9 +74,9 @@ def _check(torso: Torso, name: str, spec: ObservationSpec) -> None:
             for batch in (observations, observations, map_leaves(lambda x: x[:1], observations))
         )
     for output, rows in ((first, BATCH), (alone, 1)):
-        shown = f"a tensor {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+        actual = f"a tensor {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
         fits = isinstance(output, Tensor) and output.shape == (rows, size)
-        refuse(not fits, f"{name}.forward returned {shown}; expected a tensor [{rows}, {size}]: batch, output_size")
+        refuse(not fits, f"{name}.forward returned {actual}; expected a tensor [{rows}, {size}]: batch, output_size")
     alike = torch.allclose(first[:1], alone, rtol=1e-3, atol=1e-4)
     excluded = {
         f"{first.dtype}; expected floating-point values": not first.is_floating_point(),

@@ -1,4 +1,4 @@
-"""Panels of memories whose units have time scales: measured for gated cores, from the decay rates for filters.
+"""Panels of memories whose units have time scales: measured for gated cores, computed from decay rates for filters.
 
 Heat maps are ordered from fast to slow. A half-life is the number of steps after which half of an addition has decayed.
 """
@@ -57,22 +57,22 @@ def _(core: MinGRU, trace: Trace) -> list[Panel]:
 @panels_of.register
 def _(core: Concrete, trace: Trace) -> list[Panel]:
     most = max(MOST_ROWS // core.num_pools, FEWEST_FEATURES)
-    shown, labels, bands, sizes = [], [], [], []
+    rows, labels, bands, sizes = [], [], [], []
     for n, half_life in enumerate(core.half_lives(), start=1):
         series = values(trace.after.pools[:, n - 1])
         selected = liveliest(series, most)
         largest = float(np.abs(series).max(initial=0.0))
         sizes.append(np.linalg.norm(series, axis=0))
-        bands.append((f"pool {n}: half-life {half_life:.3g}", sum(map(len, shown))))
-        shown.append(series[selected] / max(largest, 1e-12))
+        bands.append((f"pool {n}: half-life {half_life:.3g}", sum(map(len, rows))))
+        rows.append(series[selected] / max(largest, 1e-12))
         labels += [f"pool {n}, feature {i + 1}" for i in selected]
     return [
         Panel(
             "pools by time scale",
-            f"Each band is a pool, its {len(shown[0])} most active features scaled to the pool's largest value. "
-            "After its half-life (steps) half of an input's effect on the pool has decayed.",
+            f"Each band is a pool: its {len(rows[0])} most active features, scaled to the pool's largest value. "
+            "After the half-life (in steps), half of an input's effect on the pool has decayed.",
             "heat",
-            np.concatenate(shown).astype(np.float32),
+            np.concatenate(rows).astype(np.float32),
             tuple(labels),
             "signed",
             bands=tuple(bands),
@@ -90,10 +90,10 @@ def _(core: Concrete, trace: Trace) -> list[Panel]:
 @panels_of.register
 def _(core: LRU, trace: Trace) -> list[Panel]:
     panels: list[Panel] = []
-    for number, block in enumerate(core.blocks):
+    for index, block in enumerate(core.blocks):
         assert isinstance(block, Block)
-        title = "size of the states" if len(core.blocks) == 1 else f"block {number + 1}: states"
-        panels.append(by_half_life(title, "unit", trace.after.h[:, number].norm(dim=2), block.half_lives()))
+        title = "size of the states" if len(core.blocks) == 1 else f"block {index + 1}: states"
+        panels.append(by_half_life(title, "unit", trace.after.h[:, index].norm(dim=2), block.half_lives()))
     return panels
 
 
@@ -104,7 +104,7 @@ def _(core: FFM, trace: Trace) -> list[Panel]:
 
 
 def by_half_life(title: str, name: str, sizes: Tensor, half_lives: Tensor) -> Panel:
-    """Magnitudes [T, N] of complex states, each relative to its maximum."""
+    """Show magnitudes [T, N] of complex states by half-life, each relative to its maximum."""
     series, spans = values(sizes), half_lives.detach().double().numpy()
     rows, note = _from_fast_to_slow(spans, "absolute value, as a share of the largest in this episode.")
     labels = tuple(f"{name} {i + 1}: half-life {spans[i]:.3g}" for i in rows)
@@ -113,25 +113,25 @@ def by_half_life(title: str, name: str, sizes: Tensor, half_lives: Tensor) -> Pa
 
 
 def by_time_constant(name: str, series: Values) -> Panel:
-    """Series [R, T] by their time constants."""
+    """Show series [R, T] by their time constants."""
     spans = time_constants(series)
-    measured = "the steps after which a unit's autocorrelation in this episode is below 1/e."
-    rows, note = _from_fast_to_slow(spans, measured)
+    meaning = "steps after which a unit's autocorrelation in this episode is below 1/e."
+    rows, note = _from_fast_to_slow(spans, meaning)
     labels = tuple(f"unit {i + 1}: {spans[i]:.3g} steps" for i in rows)
     return Panel(f"{name} by time constant", note, "heat", series[rows], labels, "signed")
 
 
-def _from_fast_to_slow(spans: NDArray[np.float64], shown: str) -> tuple[NDArray[np.int64], str]:
-    """Indices of at most MOST_ROWS of the spans in ascending order, and the note of their panel."""
+def _from_fast_to_slow(spans: NDArray[np.float64], meaning: str) -> tuple[NDArray[np.int64], str]:
+    """Return the indices of at most MOST_ROWS spans in ascending order, and the panel's note."""
     order = np.argsort(spans, kind="stable")
     rows = order[np.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).round().astype(int)]
-    less = "" if len(rows) == len(order) else f" {len(rows)} of {len(order)}, evenly chosen."
-    return rows, f"From fast (top) to slow: {shown}{less}"
+    less = "" if len(rows) == len(order) else f" {len(rows)} of {len(order)}, evenly spaced."
+    return rows, f"From fast (top) to slow: {meaning}{less}"
 
 
 def time_constants(series: Values) -> NDArray[np.float64]:
-    """First lag of each series [R, T] at which the autocorrelation is below 1/e, interpolated; T if none is. The result
-    is T for a constant series."""
+    """Return the first lag of each series [R, T] at which the autocorrelation is below 1/e, interpolated; T if there is
+    none, as for a constant series."""
     steps = series.shape[1]
     centered = series.astype(np.float64) - series.mean(1, keepdims=True)
     spectrum = np.fft.rfft(centered, 2 * steps, axis=1)

@@ -1,7 +1,7 @@
 """Panels: figures of a memory over the steps of an episode, from a trace.
 
-Every core has its own panels, registered by its class with `panels_of.register`; one without gets a heat map of the
-arrays that its `describe` returns.
+A core's panels are registered for its class with `panels_of.register`; a core without any gets a heat map of each array
+that its `describe` returns.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Panel(NamedTuple):
     """heat: a row of colors for each quantity; lines: a curve for each; matrix: small tables of the current step."""
     values: Values  # [R, T]; for a matrix, R = groups x rows x columns in C order.
     labels: tuple[str, ...]  # Labels of the R quantities; empty for a matrix.
-    scale: Literal["share", "signed", "positive"] = "positive"  # Range: 0 to 1; symmetric around 0; at least 0.
+    scale: Literal["share", "signed", "positive"] = "positive"  # 0 to 1; symmetric around 0; at least 0.
     tables: tuple[tuple[str, ...], ...] = ()  # Names of a matrix's groups, rows and columns
     bands: tuple[tuple[str, int], ...] = ()  # Names of a heat map's bands of rows and the first row of each
 
@@ -40,14 +40,14 @@ def values(tensor: Tensor) -> Values:
 
 
 def panels(core: Core, trace: Trace) -> list[Panel]:
-    """All panels of a core: its own, then the norm of its state and of the change in each step."""
+    """Return all panels of a core: those of its class, then the norms of its state and of the change per step."""
     with torch.no_grad():
         return [*panels_of(core, trace), *size_and_change(trace)]
 
 
 @singledispatch
 def panels_of(core: Core, trace: Trace) -> list[Panel]:
-    """Panels of a custom core: everything that it describes."""
+    """Return the panels of a custom core: every array that it describes."""
     panels: list[Panel] = []
     for name, array in core.describe(trace.after).items():
         series = values(array)
@@ -61,12 +61,12 @@ def panels_of(core: Core, trace: Trace) -> list[Panel]:
 
 
 def liveliest(series: Values, most: int) -> NDArray[np.int64]:
-    """Indices of the `most` series of [R, T] that vary most, in ascending order."""
+    """Return the indices of the `most` series of [R, T] that vary most, in ascending order."""
     return np.sort(np.argsort(-series.std(1), kind="stable")[:most])
 
 
 def size_and_change(trace: Trace) -> list[Panel]:
-    """Norm of every leaf, and the relative norm of its change at each step."""
+    """Show the norm of every leaf, and the relative norm of its change at each step."""
     before, after = (
         {name: leaf.float() for name, leaf in named_leaves(state).items()} for state in (trace.before, trace.after)
     )
@@ -88,12 +88,12 @@ def size_and_change(trace: Trace) -> list[Panel]:
 
 
 def numbered(name: str, count: int) -> tuple[str, ...]:
-    """Labels `slot 1`, `slot 2`, ..., counted from 1 in panels and interventions."""
+    """Return labels `slot 1`, `slot 2`, ..., counted from 1 as in interventions."""
     return tuple(f"{name} {k}" for k in range(1, count + 1))
 
 
 def each(*names: Sequence[str]) -> tuple[str, ...]:
-    """All combinations of names, the last varying fastest: labels of a flattened array."""
+    """Return all combinations of names, the last varying fastest: labels of a flattened array."""
     if len(names) == 1:
         return tuple(names[0])
     return tuple(f"{first}, {rest}" for first in names[0] for rest in each(*names[1:]))

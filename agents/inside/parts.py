@@ -1,7 +1,6 @@
 """Parts of a memory by name, `slot=2` or `pool=5-8`, as masks over its state.
 
-Parts are those of `Core.parts_of_state`; leaves can be named in every core:
-`leaf=controller`. Parts are counted from 1.
+Parts are those of `Core.parts_of_state`; `leaf=controller` selects a leaf in any core. Parts are counted from 1.
 """
 
 import re
@@ -16,7 +15,7 @@ from ..cores.core import Core, CoreState, map_named, map_state, named_leaves
 
 
 def mask(core: Core, name: str = "", which: str = "") -> CoreState:
-    """Bool leaves [1, ...], True in the parts of `name=which`, without a name everywhere. Raises ValueError."""
+    """Return bool leaves [1, ...], True in the parts `name=which`, or everywhere without a name. Raises ValueError."""
     form = core.initial_state(1)
     if not name:
         return map_state(lambda leaf: torch.ones_like(leaf, dtype=torch.bool), form)
@@ -24,19 +23,19 @@ def mask(core: Core, name: str = "", which: str = "") -> CoreState:
         leaves = list(named_leaves(form))
         groups = {leaf.rpartition(".")[0] for leaf in leaves} - {""}
         refuse(which not in (*leaves, *groups), f"leaf is {which!r}; {advice(which, [*leaves, *sorted(groups)])}")
-        return _marked(form, {leaf: None for leaf in leaves if leaf == which or leaf.startswith(f"{which}.")})
+        return _mark(form, {leaf: None for leaf in leaves if leaf == which or leaf.startswith(f"{which}.")})
     axes = core.parts_of_state()
-    refuse(name not in axes, f"this core has no part {name!r}; it has: {nearest(name, [*axes, 'leaf'])}")
-    chosen = _chosen(name, which, axes[name][0].parts)
+    refuse(name not in axes, f"this core has no part {name!r}; available: {nearest(name, [*axes, 'leaf'])}")
+    indices = _parse(name, which, axes[name][0].parts)
     cuts = {
-        axis.leaf: (axis.dim, [n * axis.width + k for n in chosen for k in range(axis.width)]) for axis in axes[name]
+        axis.leaf: (axis.dim, [n * axis.width + k for n in indices for k in range(axis.width)]) for axis in axes[name]
     }
-    return _marked(form, cuts)
+    return _mark(form, cuts)
 
 
-def _chosen(name: str, which: str, count: int) -> list[int]:
+def _parse(name: str, which: str, count: int) -> list[int]:
     """Parse `2`, `5-8` or `2,5-8` to indices from 0."""
-    chosen: list[int] = []
+    indices: list[int] = []
     for text in which.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
@@ -44,18 +43,18 @@ def _chosen(name: str, which: str, count: int) -> list[int]:
             raise ValueError(
                 f"{name} is {which!r}; allowed: 1..{count}, a range such as 1-{count}, or several: 1,{count}"
             )
-        chosen += range(first - 1, last)
-    return chosen
+        indices += range(first - 1, last)
+    return indices
 
 
-def _marked(form: CoreState, selected: Mapping[str, tuple[int, list[int]] | None]) -> CoreState:
-    """Mask that is True in selected leaves; with (dimension, places) only in those places."""
+def _mark(form: CoreState, selected: Mapping[str, tuple[int, list[int]] | None]) -> CoreState:
+    """Return a mask that is True in selected leaves; with (dimension, indices), only at these indices."""
 
     def mark(name: str, leaf: Tensor) -> Tensor:
-        marked = torch.zeros_like(leaf, dtype=torch.bool)
+        empty = torch.zeros_like(leaf, dtype=torch.bool)
         cut = selected.get(name)
         if cut is not None:
-            return marked.index_fill(cut[0], torch.tensor(cut[1]), True)
-        return ~marked if name in selected else marked
+            return empty.index_fill(cut[0], torch.tensor(cut[1]), True)
+        return ~empty if name in selected else empty
 
     return map_named(mark, form)

@@ -1,4 +1,4 @@
-"""Panels of memories that attend: slots and gates of the RMC, and the window over the past of GTrXL."""
+"""Panels of memories with attention: slots and gates of the RMC, and GTrXL's window of past inputs."""
 
 from itertools import combinations
 from typing import cast
@@ -23,7 +23,7 @@ def _(core: RMC, trace: Trace) -> list[Panel]:
     panels = [
         Panel(
             "attention to the input",
-            "Share of each slot's attention on the new input, by head; the rest is on slots.",
+            "Share of each slot's attention on the new input, by head; the rest is on the slots.",
             "heat",
             to_input,
             each(heads, slots),
@@ -69,9 +69,9 @@ def _(core: RMC, trace: Trace) -> list[Panel]:
 
 
 def attention(core: RMC, memory: Tensor, projected: Tensor, places: Tensor) -> Tensor:
-    """Attention weights of the slots in the first round, [T, H, N, N + 1 + P].
+    """Compute the slots' attention weights in the first block, [T, H, N, N + 1 + P].
 
-    memory [T, N, F], x' [T, F] and keys and values of the image's places [T, P, H (K + V)] give
+    memory [T, N, F], x' [T, F] and keys and values of the image's positions [T, P, H (K + V)] give
     softmax(q k^T / sqrt(K)), with q, k of LayerNorm(Z W_qkv + b_qkv)    (Santoro et al. 2018, equation 2)
     """
     block = cast(RelationalBlock, core.blocks[0])
@@ -85,7 +85,7 @@ def attention(core: RMC, memory: Tensor, projected: Tensor, places: Tensor) -> T
 
 
 def openness(core: RMC, memory: Tensor, projected: Tensor) -> list[Tensor]:
-    """Mean openness of the input and the forget gate of every slot, [T, N] each (equations 5 and 6)."""
+    """Compute the mean activations of every slot's input and forget gates, [T, N] each (equations 5 and 6)."""
     from_input = core.input_gates[0](projected).unsqueeze(1) + core.memory_gates[0](memory.tanh())
     gates = from_input.chunk(2, -1)
     return [(gate + bias).sigmoid().mean(2) for gate, bias in zip(gates, core.gate_biases, strict=True)]
@@ -94,17 +94,17 @@ def openness(core: RMC, memory: Tensor, projected: Tensor) -> list[Tensor]:
 @panels_of.register
 def _(core: GTrXL, trace: Trace) -> list[Panel]:
     weights = torch.stack(core.attention(trace.before, trace.after), 1)  # [T, layers, heads, M + 1]
-    steps, layers, heads, places = weights.shape
-    lags = torch.arange(places - 1, -1, -1)
+    steps, layers, heads, window = weights.shape
+    lags = torch.arange(window - 1, -1, -1)
     by_step = torch.zeros(steps, steps)
     for t in range(steps):
-        reach = min(t, places - 1)  # the last places are the steps t - reach .. t
-        by_step[t, t - reach : t + 1] = weights[t].mean((0, 1))[places - 1 - reach :]
+        reach = min(t, window - 1)  # the last weights are those of steps t - reach .. t
+        by_step[t, t - reach : t + 1] = weights[t].mean((0, 1))[window - 1 - reach :]
     names = each(numbered("layer", layers), numbered("head", heads))
     return [
         Panel(
             "attention distance",
-            "Mean age, in steps, of what a head attends to; 0 is the present.",
+            "Mean age, in steps, of the inputs that a head attends to; 0 is the current step.",
             "lines",
             values((weights * lags).sum(-1)),
             names,

@@ -8,12 +8,12 @@ from .trace import Trace
 
 STATE_METRICS = ("state/norm", "state/saturation", "state/effective_rank")
 SATURATED = 0.95  # Magnitude from which a value between -1 and 1 is considered saturated
-MOST_STATES = 128  # Number of evenly chosen states of an episode for the effective rank
+MOST_STATES = 128  # Largest number of evenly spaced states of an episode for the effective rank
 
 
 def statistics(trace: Trace) -> dict[str, float]:
-    """STATE_METRICS over an episode, if they apply to this recurrent state."""
-    leaves = _numbers(trace.after)
+    """Compute those STATE_METRICS over an episode that apply to this recurrent state."""
+    leaves = _real_leaves(trace.after)
     if not leaves:
         return {}
     states = torch.cat(leaves, 1)
@@ -25,16 +25,16 @@ def statistics(trace: Trace) -> dict[str, float]:
 
 
 def effective_rank(states: Tensor) -> float:
-    """Effective number of directions in which states [K, D] differ from their mean.
+    """Compute the effective number of directions in which states [K, D] differ from their mean.
 
     exp(-sum_i p_i log p_i), p_i = s_i / sum_j s_j, s the singular values    (Roy and Vetterli 2007, equations 2 to 4)
 
-    From 1 (all on one line) to the smaller of K - 1 and D; 0 if all states are the same.
+    It ranges from 1 (all states on one line) to the smaller of K - 1 and D; it is 0 if all states are equal.
     """
     chosen = torch.linspace(0, len(states) - 1, min(len(states), MOST_STATES)).round().long()
     centered = states[chosen].double()
     centered = centered - centered.mean(0)
-    # The squared singular values are the eigenvalues of X X^T, which is small where states are large.
+    # The squared singular values are the eigenvalues of X X^T, which is small even if states are large.
     values = torch.linalg.eigvalsh(centered @ centered.T).clamp(min=0).sqrt()
     total = float(values.sum())
     if total <= 1e-9 * max(float(states.abs().max()), 1e-30):
@@ -43,6 +43,6 @@ def effective_rank(states: Tensor) -> float:
     return float((-(shares * shares.log()).sum()).exp())
 
 
-def _numbers(state: CoreState) -> list[Tensor]:
-    """Leaves [B, ...] that are not counters, each as [B, K]."""
+def _real_leaves(state: CoreState) -> list[Tensor]:
+    """Return the leaves [B, ...] that are not counters, each as [B, K]."""
     return [leaf.flatten(1).float() for leaf in state_leaves(state) if leaf.is_floating_point() and leaf.dim() > 1]

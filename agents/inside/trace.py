@@ -12,7 +12,7 @@ from ..cores.core import CoreState, map_state
 
 
 class Trace(NamedTuple):
-    """T steps of one environment, with time on the batch axis, so that a core's modules process all at once."""
+    """T steps of one environment, with time on the batch axis, so that a core's modules process all steps at once."""
 
     inputs: Tensor  # [T, D]
     before: CoreState  # Leaves [T, ...]
@@ -21,7 +21,7 @@ class Trace(NamedTuple):
 
 @contextmanager
 def recorded(core: nn.Module) -> Generator[list[Trace]]:
-    """Context that collects the calls of `core`, one batch [B, ...] each, and removes its hooks at the end."""
+    """Collect the calls of `core`, one batch [B, ...] each, inside a `with` statement; hooks are removed at its end."""
     calls: list[Trace] = []
 
     def note(_: nn.Module, arguments: tuple[Any, ...], result: tuple[Tensor, CoreState]) -> None:
@@ -35,7 +35,7 @@ def recorded(core: nn.Module) -> Generator[list[Trace]]:
 
 
 def over_time(calls: list[Trace], index: int) -> Trace:
-    """Concatenate the calls of one environment of the batch. Raises ValueError if there are none."""
+    """Stack the calls of one environment of the batch. Raises ValueError if there are none."""
     refuse(not calls, "the core was not called, so there is nothing to show")
 
     def row(*leaves: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ def _(core: FWM, trace: Trace) -> list[Panel]:
             values(strength),
             ("strength", "added"),
         ),
-        Panel("norm of the fast weights", "Kept at 1 or below.", "lines", values(norm.unsqueeze(1)), ("norm",)),
+        Panel("norm of the fast weights", "At most 1.", "lines", values(norm.unsqueeze(1)), ("norm",)),
         Panel(
             "reads by the step of their write",
             "Across: reading step. Down: writing step. Color: share of the last hop's read.",
@@ -35,10 +35,10 @@ def _(core: FWM, trace: Trace) -> list[Panel]:
 
 
 def attribution(core: FWM, trace: Trace) -> tuple[Tensor, Tensor, Tensor]:
-    """The last read of each step by writes: shares [T, T], sizes of the writes [T], norms of F [T]. Since F_t = sum_j
+    """Attribute each step's last read to writes: shares [T, T], sizes of writes [T], norms of F [T]. Since F_t = sum_j
     w_tj k1_j (x) k2_j (x) u_j, with u_j = rate_j (v_j - F_{j-1} (k1_j (x) k2_j)) and w_tj the product of all rescalings
-    from j to t, write j contributes w_tj (k1_j . n) (k2_j . e) u_j to a read of n (x) e. Its share is the norm of that
-    over the sum of norms. The episode must begin with an empty memory."""
+    from j to t, write j contributes w_tj (k1_j . n) (k2_j . e) u_j to a read of n (x) e. Its share is the norm of
+    this contribution over the sum of norms. The episode must begin with an empty memory."""
     hidden = trace.after.controller.h
     new, queries = core.compute_write(hidden), core.compute_read(hidden)
     before, after = trace.before.memory, trace.after.memory
@@ -91,7 +91,7 @@ def _(core: MNM, trace: Trace) -> list[Panel]:
             "The values that were read from the memory.",
             "heat",
             values(trace.after.read),
-            numbered("number", core.memory_size),
+            numbered("value", core.memory_size),
             "signed",
         ),
     ]

@@ -1,1 +1,1 @@
-"""Forms of a core's unroll other than step by step: blocks, trajectories, scans, compiled steps."""
+"""Forms of a core's unroll other than step by step: chunks, scans, compiled steps."""

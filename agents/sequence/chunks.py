@@ -1,8 +1,8 @@
 """Recurrences with matrix states over chunks of consecutive steps, exact at resets.
 
-A core defines the result of a chunk of L steps from the state before it. The unroll is split into blocks of consecutive
-steps that begin at every reset and never contain one; those of one depth run in parallel, and only the state between
-blocks is sequential. Steps before a reset are not in the blocks after it and cannot affect them, not even as 0 * nan.
+A core computes a chunk of L steps from the state before it. The unroll is split into blocks of consecutive steps; every
+reset begins a block. Blocks of equal depth run in parallel, and only the state between blocks is sequential. Steps
+before a reset are in no block after the reset and cannot affect such a block, not even as 0 * nan.
 
 Shapes: T steps, B environments, N chunks, L steps per chunk.
 """
@@ -20,11 +20,11 @@ Chunk: TypeAlias = Callable[[tuple[Tensor, ...], Tensor, States], tuple[Tensor, 
 An unused step must not change the state; its output is not read. Unused steps come last.
 """
 
-LENGTH = 32  # Steps per chunk, at most
+LENGTH = 32  # Largest number of steps per chunk
 
 
 class Blocks(NamedTuple):
-    """N blocks, ordered by depth: number of earlier blocks of the same sequence (since its reset or t = 0)."""
+    """N blocks, ordered by depth: the number of earlier blocks of the same sequence (since its reset or t = 0)."""
 
     steps: Tensor
     """int64 [L, N]: the flat index t * B + b of each step of each block; a short block repeats its first step."""
@@ -34,7 +34,7 @@ class Blocks(NamedTuple):
     previous: list[Tensor]  # For depth 1, 2, ...: the block before each block of that depth, int64
 
     def depths(self) -> list[slice]:
-        """The blocks of depth 0, 1, 2, ..."""
+        """Return the blocks of depth 0, 1, 2, ..."""
         later = [len(before) for before in self.previous]
         ends = [self.steps.shape[1] - sum(later[depth:]) for depth in range(len(later) + 1)]
         return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
@@ -42,7 +42,7 @@ class Blocks(NamedTuple):
 
 def cut_into_blocks(reset: Tensor, length: int, period: int | None = None) -> Blocks:
     """Split T steps of B environments into blocks of at most `length` steps that begin where `reset` [T, B] is set.
-    With a period, blocks also begin at its multiples (counted from t = 0), as continuations of their sequence."""
+    With a period, blocks also begin at multiples of the period (counted from t = 0), continuing their sequence."""
     batch = reset.shape[1]
     time = torch.arange(reset.shape[0], device=reset.device).unsqueeze(1)
     fresh = reset | (time == 0)
@@ -73,16 +73,16 @@ def unroll_chunks(
     bptt_length: int | None = None,
     length: int = LENGTH,
 ) -> tuple[Tensor, States]:
-    """Outputs of all T steps [T, B, ...] and the states after the last one.
+    """Return the outputs of all T steps [T, B, ...] and the states after the last step.
 
     Args:
-        chunk: the steps of one chunk.
+        chunk: computes the steps of one chunk.
         steps: inputs of each step, each [T, B, ...].
-        reset: bool [T, B]; where set, the state before the step is the initial one.
+        reset: bool [T, B]; where set, the state before the step is the initial state.
         start: states before step 0, each [B, ...].
         initial: initial(n) returns n initial states, each [n, ...].
-        bptt_length: no gradient passes from step t to step t - 1 where t is a multiple of it.
-        length: steps per chunk, at most.
+        bptt_length: no gradient passes from step t to step t - 1 where t is a multiple of this.
+        length: largest number of steps per chunk.
     """
     rows = reset.shape[1]
     blocks = cut_into_blocks(reset, length if bptt_length is None else min(length, bptt_length), bptt_length)

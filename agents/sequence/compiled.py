@@ -1,7 +1,7 @@
-"""A core's step through torch.compile, if the learner is configured to use it.
+"""A core's step compiled by torch.compile, if the learner is configured to use it.
 
 A core with a loop over time launches dozens of small operations per step. On a GPU, launching them takes longer than
-computing them; compiled, a step is a few fused ones, which `--cuda-graph` records with the rest of the update. The
+computing them; a compiled step is a few fused operations, which `--cuda-graph` records with the rest of the update. The
 core's weights, their names and acting do not change.
 """
 
@@ -16,14 +16,14 @@ from ..cores.core import Core, CoreState, in_full_precision, map_state, state_le
 
 
 def compile_steps(core: Core, backend: str = "inductor") -> None:
-    """Make `core.unroll`, when gradients are recorded, the plain loop over the compiled step. Compilation happens at
-    the first unroll and again for another number of environments. Any failure is reported on the standard error stream,
-    in one line, and from then on the core's own unroll is used. The backend is one of torch.compile's."""
+    """Replace `core.unroll` by the plain loop over the compiled step when gradients are recorded. The step is compiled
+    at the first unroll and again for another number of environments. A failure is reported in one line on the standard
+    error stream; from then on, the core's own unroll is used. `backend` is a backend of torch.compile."""
     name = type(core).__name__
     if core.loops_over_time:
         core.unroll = CompiledUnroll(core, backend)
     else:
-        _say(f"{name} has no loop over time, so there is no step to compile; --compile has no effect")
+        _report(f"{name} has no loop over time, so there is no step to compile; --compile has no effect")
 
 
 class CompiledUnroll:
@@ -36,13 +36,13 @@ class CompiledUnroll:
         self._works = True
 
     def __getstate__(self) -> dict[str, Any]:
-        """Compiled code stays in this process: a pickle or a copy compiles its own."""
+        """Omit compiled code, which stays in this process: a pickle or a copy compiles again."""
         return vars(self) | {"_compiled": None, "_tried": set[tuple[Any, ...]]()}
 
     def __call__(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """Like `Core.unroll`."""
+        """Run `Core.unroll`, with compiled steps where possible."""
         return in_full_precision(self._core, self._outside_autocast, inputs, reset, state, bptt_length)
 
     def _outside_autocast(
@@ -56,7 +56,7 @@ class CompiledUnroll:
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
         if self._compiled is None:
-            # Not "reduce-overhead": one CUDA graph per step, where --cuda-graph records the complete update as one.
+            # Not "reduce-overhead", which records a CUDA graph per step; --cuda-graph records the whole update as one.
             self._compiled = torch.compile(self._core.forward, fullgraph=True, backend=self._backend)
         return unroll_step_by_step(self._core, inputs, reset, state, bptt_length, self._step)
 
@@ -64,7 +64,7 @@ class CompiledUnroll:
         return self._compiled(_alike(inputs), map_state(_alike, state))
 
     def _can_compile(self, inputs: Tensor) -> bool:
-        """Run the step and its gradient on zeros, once for every shape."""
+        """Run the step and its gradient on zeros, once for every shape; return whether they compile."""
         kind = (inputs.shape[1:], inputs.dtype, inputs.device)
         if kind in self._tried:
             return True
@@ -78,21 +78,21 @@ class CompiledUnroll:
         except Exception as problem:  # a compiler may raise any exception
             self._works = False
             reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
-            _say(f"{type(self._core).__name__} is not compiled; its operations are launched one by one: {reason}")
+            _report(f"{type(self._core).__name__} is not compiled; its operations are launched one by one: {reason}")
             return False
         self._tried.add(kind)
         seconds = time.perf_counter() - begin
         name = type(self._core).__name__
-        _say(f"{name} compiled in {seconds:.0f} s for {inputs.shape[1]} environments on {inputs.device}")
+        _report(f"{name} compiled in {seconds:.0f} s for {inputs.shape[1]} environments on {inputs.device}")
         return True
 
 
 def _alike(leaf: Tensor) -> Tensor:
-    """Make tensors contiguous with gradient, so that all steps of an unroll are one case for the compiler."""
+    """Make a leaf contiguous, with gradient, so that all steps of an unroll are one case for the compiler."""
     if leaf.is_floating_point() and not leaf.requires_grad:
         leaf = leaf.detach().requires_grad_()
     return leaf.contiguous()
 
 
-def _say(line: str) -> None:
+def _report(line: str) -> None:
     print(f"engram: {line}", file=sys.stderr, flush=True)

@@ -2,13 +2,13 @@
 
     h_t = a_t * h_{t-1} + x_t        elementwise, real or complex, h_{t-1} = 0 where a new sequence begins
 
-On a CPU compiled code does it step by step (cores/fast/scan.py). Elsewhere T steps are cut into blocks of about sqrt(T)
-consecutive steps. All blocks are processed in parallel from zero,
+On a CPU, compiled code computes h step by step (cores/fast/scan.py). Elsewhere, T steps are cut into blocks of about
+sqrt(T) consecutive steps. All blocks are processed in parallel from zero,
 which takes sqrt(T) operations on wide tensors; with p_t the product of a since the block's beginning,
 
     h_t = (h_t from zero) + p_t * (h at the end of the block before),
 
-so that only the ends of the blocks are sequential, again sqrt(T) operations. There is no division by powers of a:
+so that only the ends of the blocks are sequential, again sqrt(T) operations. There is no division by powers of a, so
 nothing overflows, for sequences of any length (Blelloch 1990, "Prefix sums and their applications", section 1.4).
 
 Shapes: T steps, B environments, L steps per block, N blocks, "..." features.
@@ -27,14 +27,14 @@ SHORT = 24  # Largest number of steps in a block that is processed step by step
 
 
 def scan(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None = None) -> Tensor:
-    """h_t = decay_t * h_{t-1} + inputs_t for all T steps: [T, B, ...].
+    """Compute h_t = decay_t * h_{t-1} + inputs_t for all T steps: [T, B, ...].
 
     Args:
         decay: a [T, B, ...], or [1, 1, ...] if it is constant.
-        inputs: x [T, B, ...], of one type with `decay`.
+        inputs: x [T, B, ...], of the same type as `decay`.
         reset: bool [T, B]; where set, h_{t-1} is replaced by zero, by selection, so that not even nan passes.
         start: h_{-1} [B, ...].
-        bptt_length: no gradient passes from step t to step t - 1 where t is a multiple of it.
+        bptt_length: no gradient passes from step t to step t - 1 where t is a multiple of this.
     """
     if can_compile(inputs):
         return scan_compiled(decay, inputs, reset, start, bptt_length)
@@ -42,7 +42,7 @@ def scan(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bptt_lengt
 
 
 def scan_blocks(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None = None) -> Tensor:
-    """`scan` with torch operations, for every device and differentiable to any order."""
+    """Compute `scan` with torch operations, for every device and differentiable to any order."""
     length = len(inputs)
     cut = bptt_length is not None and bptt_length < length
     if not cut and length <= SHORT:
@@ -85,13 +85,13 @@ def _fold(decay: Tensor, inputs: Tensor, reset: Tensor, size: int) -> _Blocks:
 
 
 def _from_zero(blocks: _Blocks) -> Tensor:
-    """h of every block computed from zero: [L, N * B, ...]."""
+    """Compute h of every block from zero: [L, N * B, ...]."""
     return scan_blocks(blocks.decay, blocks.inputs, blocks.reset, torch.zeros_like(blocks.inputs[0]))
 
 
 def _products(blocks: _Blocks) -> Tensor:
-    """a_t a_{t-1} ... since the block's beginning [L, N * B, ...], or [L, 1, ...] if a is constant. After a reset it is
-    unused, and 0 if a varies between steps, so that nan before the reset does not pass."""
+    """Compute a_t a_{t-1} ... since the block's beginning [L, N * B, ...], or [L, 1, ...] if a is constant. After a
+    reset, the product is unused, and 0 if a varies between steps, so that nan before the reset does not pass."""
     decay, _, reset = blocks
     if _constant(decay):
         return decay.expand(len(reset), *decay.shape[1:]).cumprod(0)

@@ -51,7 +51,7 @@ def test_strided_convolutions(kernel: int, strides: tuple[int, ...]) -> None:
 def test_strides_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match=r"conv_strides has 1 values; allowed: 2, one for each of conv_channels"):
         TorsoConfig(conv_strides=(2,))
-    with pytest.raises(ValueError, match=r"conv_strides is \(0, 1\); allowed: numbers of at least 1"):
+    with pytest.raises(ValueError, match=r"conv_strides is \(0, 1\); allowed: values of at least 1"):
         TorsoConfig(conv_strides=(0, 1))
     with pytest.raises(ValueError, match="conv_kernel is 0; allowed: at least 1"):
         TorsoConfig(conv_kernel=0)

@@ -1,4 +1,4 @@
-"""Parts of acting steps on a CPU, with everything prepared that is constant until the weights change."""
+"""Parts of acting steps on a CPU; everything that depends only on the weights is prepared in advance."""
 
 import numpy as np
 from torch import Tensor
@@ -11,7 +11,7 @@ from .routes import arrays, packed, routine
 
 
 class Affine:
-    """x W^T + b of a layer, W packed once. It has no gradient.
+    """x W^T + b of a layer, with W packed once; no gradient.
 
     Args:
         weight: [J, I].
@@ -25,7 +25,7 @@ class Affine:
         self._weight = packed(weight) if self._routine < 0 else weights
 
     def __call__(self, x: Array) -> Array:
-        """x [B, I] -> [B, J]. Raises ValueError."""
+        """x [B, I] -> [B, J]. Raises ValueError for another width or type."""
         if x.shape[1:] != self._shape or x.dtype != self._bias.dtype:
             raise ValueError(f"inputs are {x.dtype} {x.shape}; expected {self._bias.dtype} of {self._shape[0]} values")
         x, out = np.ascontiguousarray(x), np.empty((len(x), len(self._bias)), x.dtype)
@@ -44,7 +44,7 @@ def _affine(gemm: int, x: Array, weight: Array, bias: Array, out: Array) -> None
 
 @part
 def _apply(memory: Array, key1: Array, key2: Array, room: Array, out: Array) -> None:
-    """out [d] = F (key1 (x) key2), F [d, d d]: a sum over its first axis in `room` [d d], then over its second."""
+    """out [d] = F (key1 (x) key2), F [d, d d]: a sum over the first axis in `room` [d d], then over the second axis."""
     size = len(out)
     room[:] = 0
     for p in range(size):
@@ -64,15 +64,15 @@ def _apply(memory: Array, key1: Array, key2: Array, room: Array, out: Array) -> 
 def write_and_read(
     before: Array, reset: Array, writes: Array, rates: Array, reads: Array, squashed: int, after: Array, out: Array
 ) -> None:
-    """One step of FWM's memory (equations in `fwm.FWM`), each environment's in the CPU's nearest cache.
+    """Compute one step of FWM's memory (equations in `fwm.FWM`), which stays in the CPU's nearest cache.
 
     Args:
-        before, after: memories [B, d, d d]; the one after a reset is empty.
+        before, after: memories [B, d, d d]; a reset clears the memory before the step.
         reset: bool [B].
         writes: [B, 3 d + 1]: keys and value before tanh, beta before the sigmoid; overwritten.
         rates: [2]: the scale of writes and the bias of beta.
         reads: [B, (1 + R) d]: the first query and the keys of the hops before tanh; overwritten.
-        squashed: number of values of `reads`, counted from the end, that pass tanh.
+        squashed: number of values of `reads`, counted from the end, to which tanh is applied.
         out: n^R [B, d].
     """
     size = out.shape[1]

@@ -1,10 +1,10 @@
 """Matrix multiplications inside compiled functions: calls of a BLAS library's `sgemm` and `dgemm`.
 
 A loop over time that leaves the interpreter once, instead of twenty times per step, is faster, and threads can run
-several of them at once. The library is the one in torch where that is MKL and the CPU is Intel's, else SciPy's.
+several such loops at once. The library is torch's if that is MKL and the CPU is Intel's, else SciPy's.
 
-Sizes are passed in 64 bits with the upper half zero, so that a library with 32-bit sizes reads the same on
-every little-endian machine. Before first use, a small multiplication is compared with NumPy.
+Sizes are passed in 64 bits with the upper half zero, so that a library with 32-bit sizes reads the same values
+on every little-endian machine. Before the first use, a small multiplication is compared with NumPy.
 """
 
 import ctypes
@@ -32,11 +32,11 @@ NAMES = {torch.float32: "sgemm", torch.float64: "dgemm"}
 
 @functools.cache
 def gemm(dtype: torch.dtype) -> int:
-    """Address of a routine for matrices of this type, for `multiply`; 0, reported in one line, if none works."""
+    """Return the address of a routine for matrices of this type, for `multiply`; 0, with a warning, if none works."""
     try:
         address = _address(NAMES[dtype])
         _compare(address, dtype)
-    except Exception as problem:  # another library or build; there is another route for any failure
+    except Exception as problem:  # another library or build; other routes replace the compiled ones
         message = "compiled cores are disabled, no matrix multiplication of %s: %s"
         logging.getLogger(__name__).warning(message, dtype, problem)
         return 0
@@ -44,7 +44,7 @@ def gemm(dtype: torch.dtype) -> int:
 
 
 def one_thread_per_product() -> threadpool_limits:
-    """Limit SciPy's library to one thread in the whole process, since threads are split by environments. The limit
+    """Limit SciPy's library to one thread in the whole process, since environments are divided among threads. The limit
     applies inside a `with` statement on the result, or permanently without one."""
     get_cython_function_address("scipy.linalg.cython_blas", "sgemm")  # loads it
     return threadpool_limits(1, "blas")
@@ -63,18 +63,18 @@ def _address(name: str) -> int:
 
 def _compare(address: int, dtype: torch.dtype) -> None:
     """Raise ArithmeticError unless the routine multiplies as NumPy does."""
-    number = torch.zeros(0, dtype=dtype).numpy().dtype
-    x, weight = (_with_room(np.arange(-6, size - 6, dtype=number), (-1, 5)) for size in (15, 20))
-    turned_weight = _with_room(weight.T.ravel(), (5, 4))
-    for turned in (False, True):
-        out = _with_room(np.full(12, np.nan, number), (3, 4))
-        _product(address, x, weight if turned else turned_weight, turned, out)
+    kind = torch.zeros(0, dtype=dtype).numpy().dtype
+    x, weight = (_with_room(np.arange(-6, size - 6, dtype=kind), (-1, 5)) for size in (15, 20))
+    transposed = _with_room(weight.T.ravel(), (5, 4))
+    for transpose in (False, True):
+        out = _with_room(np.full(12, np.nan, kind), (3, 4))
+        _product(address, x, weight if transpose else transposed, transpose, out)
         if not np.array_equal(out, x @ weight.T):
             raise ArithmeticError("a small matrix multiplication differs from NumPy's")
 
 
 def _with_room(values: Array, shape: tuple[int, int]) -> Array:
-    """`values` in this shape, with padding that a routine for wider types may read and write."""
+    """Return `values` in this shape, followed by padding that a routine for wider types may read and write."""
     memory = np.zeros(4 * values.size, values.dtype)
     memory[: values.size] = values
     return memory[: values.size].reshape(shape)
@@ -82,8 +82,8 @@ def _with_room(values: Array, shape: tuple[int, int]) -> Array:
 
 @compiled(inline=True)
 def multiply(routine: int, x: Array, weight: Array, transpose: bool, out: Array) -> None:
-    """out [R, J] = x [R, I] weight [I, J]; with `transpose` weight is [J, I]. All are contiguous and of the type of
-    `routine`. A routine below 0 is that of bfloat16 factors with the sign changed; the weight is then packed for it."""
+    """out [R, J] = x [R, I] weight [I, J]; with `transpose`, weight is [J, I]. All are contiguous and of the type of
+    `routine`. A routine below 0 is the negative address of the bfloat16 routine, for which the weight is packed."""
     if routine < 0:
         multiply_rounded(-routine, x, weight, out)
         return
@@ -94,30 +94,30 @@ def multiply(routine: int, x: Array, weight: Array, transpose: bool, out: Array)
 
 
 @intrinsic
-def _call(context: Any, routine: Any, letter: Any, sizes: Any, a: Any, b: Any, c: Any, number: Any) -> Any:
-    """gemm(letter, "N", m, n, k, 1, a, width, b, k, 0, c, m), `sizes` being m, n, k and width. The last argument only
+def _call(context: Any, routine: Any, letter: Any, sizes: Any, a: Any, b: Any, c: Any, like: Any) -> Any:
+    """gemm(letter, "N", m, n, k, 1, a, width, b, k, 0, c, m) with sizes m, n, k and width. The last argument only
     determines the type."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        routine, letter, sizes, *matrices, number = arguments
+        routine, letter, sizes, *matrices, like = arguments
         byte, half, integer = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
-        def place(value: Any) -> Any:
+        def store(value: Any) -> Any:
             return builder.bitcast(cgutils.alloca_once_value(builder, value), byte.as_pointer())
 
         m, n, k, width = (
-            place(builder.zext(builder.trunc(size, half), integer)) for size in cgutils.unpack_tuple(builder, sizes)
+            store(builder.zext(builder.trunc(size, half), integer)) for size in cgutils.unpack_tuple(builder, sizes)
         )
-        one, zero = (place(ir.Constant(number.type, value)) for value in (1.0, 0.0))
+        one, zero = (store(ir.Constant(like.type, value)) for value in (1.0, 0.0))
         a, b, c = (builder.inttoptr(matrix, byte.as_pointer()) for matrix in matrices)
-        letters = place(builder.trunc(letter, byte)), place(ir.Constant(byte, PLAIN))
-        places = [*letters, m, n, k, one, a, width, b, k, zero, c, m]
-        function = ir.FunctionType(ir.VoidType(), [byte.as_pointer()] * len(places))
-        builder.call(builder.inttoptr(routine, function.as_pointer()), places)
+        letters = store(builder.trunc(letter, byte)), store(ir.Constant(byte, PLAIN))
+        pointers = [*letters, m, n, k, one, a, width, b, k, zero, c, m]
+        function = ir.FunctionType(ir.VoidType(), [byte.as_pointer()] * len(pointers))
+        builder.call(builder.inttoptr(routine, function.as_pointer()), pointers)
         return context.get_dummy_value()
 
     intp = types.intp
-    return types.void(intp, intp, types.UniTuple(intp, 4), intp, intp, intp, number), generate
+    return types.void(intp, intp, types.UniTuple(intp, 4), intp, intp, intp, like), generate
 
 
 @compiled()

@@ -1,6 +1,6 @@
-"""Parts of compiled loops over time on a CPU: operations on rows of values, and where episodes begin.
+"""Parts of compiled loops over time on a CPU: operations on rows of values, and where gradients end.
 
-Normalized values are those of a LayerNorm before its gain and offset. Shapes: T steps, B environments.
+Normalized values are the values of a LayerNorm before gain and offset. Shapes: T steps, B environments.
 """
 
 import math
@@ -20,7 +20,7 @@ part = compiled("reassoc", "nsz", inline=True)  # Decorator of parts that are in
 
 @part
 def copy(x: Array, out: Array) -> None:
-    """out [F] = x. An assignment of slices compiles several times as long: it checks shapes and overlaps."""
+    """out [F] = x. A slice assignment takes several times as long to compile, since it checks shapes and overlaps."""
     for c in range(len(out)):
         out[c] = x[c]
 
@@ -58,12 +58,12 @@ def dot(x: Array, y: Array) -> float:
 
 @part
 def tanh(x: Array, out: Array) -> None:
-    """out [F] = tanh(x), in float32 to 4e-7; both may be one."""
+    """out [F] = tanh(x), accurate to 4e-7 in float32; both may be the same array."""
     if x.itemsize > 4:
         for c in range(len(x)):
             out[c] = math.tanh(x[c])
         return
-    # x p(x^2) / q(x^2) fitted to 2e-8 (relative) up to 8.5, beyond which float32 rounds it to 1.
+    # x p(x^2) / q(x^2) fitted to 2e-8 (relative) up to 8.5, beyond which float32 rounds tanh to 1.
     one = np.float32(1)
     limit = np.float32(8.5)
     for c in range(len(x)):
@@ -82,7 +82,7 @@ def tanh(x: Array, out: Array) -> None:
 
 @part
 def sigmoid(x: Array) -> None:
-    """x <- sigmoid(x) = (1 + tanh(x / 2)) / 2: a loop over this tanh needs no call per value."""
+    """x <- sigmoid(x) = (1 + tanh(x / 2)) / 2, since a loop over this tanh needs no call per value."""
     half = x.dtype.type(0.5)
     for c in range(len(x)):
         x[c] = half * x[c]
@@ -110,7 +110,7 @@ def rectify(x: Array, bias: Array) -> None:
 
 @part
 def through_relu(grad: Array, y: Array, out: Array) -> None:
-    """out [F] = grad where y = relu(x) is not 0: above, or nan."""
+    """out [F] = grad where y = relu(x) is positive or nan, else 0."""
     zero = grad.dtype.type(0)
     for c in range(len(out)):
         out[c] = zero if y[c] <= zero else grad[c]
@@ -145,7 +145,7 @@ def scale(normal: Array, gain: Array, offset: Array, out: Array) -> None:
 def normalize_backward(
     grad: Array, normal: Array, rstd: float, gain: Array, out: Array, grad_gain: Array, grad_offset: Array
 ) -> None:
-    """The adjoint of `normalize` and `scale`: gradient of the result [F] -> of x in `out`; adds to the others."""
+    """The adjoint of `normalize` and `scale`: gradient of the result [F] -> of x in `out`; adds to the other two."""
     width = grad.dtype.type(len(grad))
     mean = width - width
     slope = width - width
@@ -163,6 +163,6 @@ def normalize_backward(
 
 @part
 def gradient_ends(reset: Array, cut: int, t: int, b: int) -> bool:
-    """Whether no gradient of environment b passes from step t to the state before it. This holds where an episode
-    begins (`reset` bool [T, B]), and before every `cut`-th step; 0 truncates none."""
+    """Whether no gradient of environment b passes from step t to the state before step t: where an episode begins
+    (`reset` bool [T, B]), and before every `cut`-th step unless `cut` is 0."""
     return reset[t, b] or (cut > 0 and t > 0 and t % cut == 0)

@@ -1,13 +1,13 @@
-"""Reads of a core from its pools at every step of an unroll, without forming the pools (for a CPU).
+"""Viewports of a core's pools at every step of an unroll, without forming the pools (for a CPU).
 
 Pools are linear in the inputs, and so is a viewport up to its ReLU: V_n p^n, with p^n a filter of W x, is the same
-filter of (V_n W) x (Stepleton et al. 2018, section 4.2). Viewports are several times narrower than pools, so the work
-at every step is one matrix multiplication and the filters, and the gradient likewise. A step of a filter is two
+filter of (V_n W) x (Stepleton et al. 2018, section 4.2). Viewports are several times narrower than pools, so an
+unroll takes one matrix multiplication and the filters, and so does its gradient. A step of a filter is two
 operations per value, far cheaper than loading the value from memory, so every value is read and written once.
 
-Shapes: T steps, B environments, D inputs, P features of a pool, k pools, V values seen of each, C = k V channels
-in k groups. Group m is observed at the end of filter m: it passes filters 0..m of the chain, or m alone if not
-`in_a_row`.
+Shapes: T steps, B environments, D inputs, P features of a pool, k pools, V values of a viewport, C = k V channels
+in k groups. Group m is read after filter m: it passes through filters 0..m of the chain, or only through filter m
+if not `in_a_row`.
 """
 
 from typing import Any, NamedTuple
@@ -29,11 +29,11 @@ class Filters(NamedTuple):
     gains: Tensor  # [k]
     decays: Tensor  # [k]
     in_a_row: bool  # Whether each pool filters the previous one; otherwise all pools filter the input.
-    kept: Tensor  # [k, k]: remaining share of the initial pools after T steps
+    power: Tensor  # [k, k]: remaining share of the initial pools after T steps
 
 
 class Views(torch.autograd.Function):
-    """relu(V_n p^n_t + b_n) for all n and t, and the last pools; gradient passes only through the first pool."""
+    """relu(V_n p^n_t + b_n) for all n and t, and the last pools; gradients pass only through the first pool."""
 
     @staticmethod
     def forward(
@@ -48,8 +48,8 @@ class Views(torch.autograd.Function):
         bias: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """inputs [T, B, D], start [B, k, P], viewports [k, P, V], bias [k, V] -> views [T, B, C], pools [B, k, P]. The
-        embedding is W [P, D], or None if the inputs are embedded already. No gradient passes from t to t - 1 where
-        `cut` (bool [T, B]) is set, which includes all resets; None: it is cut at resets alone."""
+        embedding is W [P, D], or None if the inputs are already embedded. No gradient passes from t to t - 1 where
+        `cut` (bool [T, B]) is set, which includes all resets; with None, gradients are cut only at resets."""
         start = torch.where(reset[0].reshape(-1, 1, 1), 0.0, start)
         wide = viewports.transpose(0, 1).flatten(1)  # [P, C]
         matrix = wide if embedding is None else embedding.t() @ wide
@@ -76,7 +76,7 @@ class Views(torch.autograd.Function):
             gradient = gradient if embedding is None else embedding @ gradient
             gradient += start.flatten(0, 1).t() @ on_start.flatten(0, 1)
             grad_viewports = gradient.unflatten(1, (len(viewports), -1)).transpose(0, 1)
-            through.add_seen(path, path_start, viewports[0])
+            through.add_views(path, path_start, viewports[0])
         if grads[1] is not None:
             cut = ctx.reset if ctx.cut is None else ctx.cut
             through.add_last(grads[1][:, 0], float(ctx.filters.decays[0]), cut)
@@ -91,7 +91,7 @@ class _Path:
         self.inputs: Tensor | None = None
         self.embedding: Tensor | None = None
 
-    def add_seen(self, path: Tensor, path_start: Tensor, viewport: Tensor) -> None:
+    def add_views(self, path: Tensor, path_start: Tensor, viewport: Tensor) -> None:
         """Add the gradients of the first viewport's views [T, B, V] and of its initial view [B, V]."""
         matrix = viewport.t() if self.weight is None else viewport.t() @ self.weight
         self.inputs = linear(path, matrix.t())
@@ -114,8 +114,8 @@ class _Path:
 
 
 def _adjoint(grad: Tensor, views: Tensor, viewports: Tensor, ctx: Any) -> tuple[Tensor, ...]:
-    """Gradient of the views -> gradients of the product [T, B, C] and of the initial views [B, k, C], their parts
-    that pass through the first pool, [T, B, V] and [B, V], and the gradient of the bias [k, V]."""
+    """Gradient of the views -> gradients of the filters' inputs [T, B, C] and of the initial views [B, k, C], the parts
+    of both that pass through the first pool, [T, B, V] and [B, V], and the gradient of the bias [k, V]."""
     filters: Filters = ctx.filters
     count, width = len(viewports), viewports.shape[2]
     on_inputs, bias = torch.empty_like(views), torch.zeros(count * width, dtype=views.dtype)
@@ -133,12 +133,12 @@ def _adjoint(grad: Tensor, views: Tensor, viewports: Tensor, ctx: Any) -> tuple[
 
 
 def _last_pools(filters: Filters, inputs: Tensor, start: Tensor, embedding: Tensor | None, reset: Tensor) -> Tensor:
-    """The pools [B, k, P] after the last step."""
+    """Return the pools [B, k, P] after the last step."""
     pools = inputs.new_zeros(inputs.shape[1], len(filters.gains), inputs.shape[2])
-    held, x, resets, gains, decays = arrays(pools, inputs, reset, filters.gains, filters.decays)
-    hold(x, resets, gains, decays, filters.in_a_row, held)
+    out, x, resets, gains, decays = arrays(pools, inputs, reset, filters.gains, filters.decays)
+    hold(x, resets, gains, decays, filters.in_a_row, out)
     pools = pools if embedding is None else pools @ embedding.t()
-    return pools + torch.where(reset.any(0).reshape(-1, 1, 1), 0.0, filters.kept @ start)
+    return pools + torch.where(reset.any(0).reshape(-1, 1, 1), 0.0, filters.power @ start)
 
 
 _filters = compiled()
@@ -148,8 +148,8 @@ _filters = compiled()
 def see(rows: Array, start: Array, reset: Array, gains: Array, decays: Array, in_a_row: bool, bias: Array) -> None:
     """Overwrite inputs with relu(group m of z^m_t + bias); z^n_t = gain_n z^{n-1}_t + decay_n z^n_{t-1}.
 
-    rows [T, B, C] contains the inputs z^{-1}_t; start z_{-1} [B, k, C], reset bool [T, B]: z_{t-1} = 0 there, gains and
-    decays [k], bias [C]."""
+    rows [T, B, C] contains the inputs z^{-1}_t; start is z_{-1} [B, k, C]; where reset (bool [T, B]) is set, z_{t-1} is
+    0; gains and decays [k], bias [C]."""
     steps, batch, channels = rows.shape
     group = channels // len(gains)
     zero = rows.dtype.type(0)  # a plain 0 would convert everything to float64
@@ -162,10 +162,10 @@ def see(rows: Array, start: Array, reset: Array, gains: Array, decays: Array, in
                 # All loops over values begin at 0, since numba uses vector instructions only then.
                 first = n * group
                 end = channels if in_a_row else first + group
-                y, own, gain, decay = rows[t, b, first:end], z[n, first:end], gains[n], decays[n]
+                y, state, gain, decay = rows[t, b, first:end], z[n, first:end], gains[n], decays[n]
                 for c in range(len(y)):
-                    value = gain * y[c] + decay * own[c]
-                    own[c] = value
+                    value = gain * y[c] + decay * state[c]
+                    state[c] = value
                     y[c] = value
             y = rows[t, b]
             for c in range(channels):
@@ -177,7 +177,7 @@ def see(rows: Array, start: Array, reset: Array, gains: Array, decays: Array, in
 def see_backward(
     grad: Array, views: Array, reset: Array, gains: Array, decays: Array, in_a_row: bool, out: Array, bias: Array
 ) -> Array:
-    """The adjoint of `see`: the same filters backwards in time and down the chain. grad and seen [T, B, C] -> gradients
+    """The adjoint of `see`: the same filters backward in time and down the chain. grad and views [T, B, C] -> gradients
     of the inputs in `out` [T, B, C], added to `bias` [C], and of start [B, k, C]."""
     steps, batch, channels = grad.shape
     group = channels // len(gains)
@@ -195,10 +195,10 @@ def see_backward(
             for n in range(len(gains) - 1, -1, -1):
                 first = n * group
                 end = channels if in_a_row else first + group
-                x, own, gain, decay = out[t, b, first:end], w[n, first:end], gains[n], decays[n]
+                x, state, gain, decay = out[t, b, first:end], w[n, first:end], gains[n], decays[n]
                 for c in range(len(x)):
-                    value = x[c] + own[c]
-                    own[c] = decay * value
+                    value = x[c] + state[c]
+                    state[c] = decay * value
                     x[c] = gain * value
             if reset[t, b]:
                 w[:] = zero
@@ -208,8 +208,8 @@ def see_backward(
 @_filters
 def smooth_backward(grad: Array, views: Array, cut: Array, decays: Array, out: Array) -> Array:
     """The adjoint of y_t = relu(z_t + bias), z_t = x_t + decay z_{t-1}; at a cut (bool [T, B]) z_{t-1} is constant.
-    grad and seen [T, B, C]: the first channels and the first of decays are used. Results: dx in `out` [T, B, V],
-    dz_{-1} [B, V]."""
+    Only the first V channels of grad and views [T, B, C] and the first decay are used. Results: dx in `out`
+    [T, B, V], dz_{-1} [B, V]."""
     steps, batch, group = out.shape
     zero = grad.dtype.type(0)
     start = np.zeros((batch, group), grad.dtype)
@@ -229,8 +229,8 @@ def smooth_backward(grad: Array, views: Array, cut: Array, decays: Array, out: A
 
 @_filters
 def hold(inputs: Array, reset: Array, gains: Array, decays: Array, in_a_row: bool, pools: Array) -> None:
-    """Update `pools` [B, k, P], the filters' values before the inputs [T, B, P], to their values afterwards. Pools
-    before an environment's last reset are irrelevant and not read."""
+    """Update `pools` [B, k, P] from the filters' values before the inputs [T, B, P] to those after them. Steps before
+    an environment's last reset have no effect and are skipped."""
     steps, batch, _ = inputs.shape
     for b in range(batch):
         begin = steps
@@ -242,6 +242,6 @@ def hold(inputs: Array, reset: Array, gains: Array, decays: Array, in_a_row: boo
         for t in range(begin, steps):
             for n in range(len(gains)):
                 below = pools[b, n - 1] if in_a_row and n > 0 else inputs[t, b]
-                own, gain, decay = pools[b, n], gains[n], decays[n]
-                for c in range(len(own)):
-                    own[c] = gain * below[c] + decay * own[c]
+                state, gain, decay = pools[b, n], gains[n], decays[n]
+                for c in range(len(state)):
+                    state[c] = gain * below[c] + decay * state[c]

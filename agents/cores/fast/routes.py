@@ -1,8 +1,8 @@
 """Parts of every compiled route: conditions of its use, groups of environments, matrix gradients.
 
-Launching the small operations of a memory core and loading their values takes longer than the arithmetic. Compiled
-loops perform many of them in one pass. The equations run in torch instead on a GPU, in half precision, under
-torch.compile and torch.func, and for a core whose parts have hooks or parametrizations or were replaced.
+Launching the small operations of a memory core and loading their values take longer than the arithmetic. Compiled
+loops perform many operations in one pass. The equations run in torch instead on a GPU, in half precision, under
+torch.compile and torch.func, and for a core whose modules have hooks or parametrizations or were replaced.
 `ENGRAM_COMPILED=0` disables all compiled routes.
 """
 
@@ -21,13 +21,13 @@ from .blas import gemm
 from .elementwise import Array
 
 GROUP = 8 if on_intel() else 16
-"""Environments in a group of the learner: few enough for two threads to share a batch. MKL is
+"""Environments per group in the learner: few enough for two threads to share a batch. MKL is
 as fast for few as for many; with SciPy's BLAS, groups of 8 take a third longer than one of 32, groups of 16 an
-eighth."""
+eighth longer."""
 WIDEST_GROUP = 64  # Largest `group_size`
-GROUP_OF_A_STEP = 128  # Environments that act at once: a single step reads the weights again for every group
+GROUP_OF_A_STEP = 128  # Environments per group in acting: a single step reads the weights again for every group
 ROWS_AT_ONCE = 256
-"""Outputs of a matrix whose gradient is one piece of work: two threads share a batch best if pieces are similar."""
+"""Rows of a matrix's gradient per piece of work: two threads share a batch best if pieces are similar in size."""
 
 
 def suits(tensor: Tensor) -> bool:
@@ -47,16 +47,16 @@ def stands_for(core: nn.Module, inputs: Tensor) -> bool:
 
 
 def _uniform(module: nn.Module, dtype: torch.dtype) -> bool:
-    """Whether all parameters are of one type and on the CPU."""
-    own = vars(module)
-    for parameter in own["_parameters"].values():
+    """Whether all parameters are of this type and on the CPU."""
+    attributes = vars(module)
+    for parameter in attributes["_parameters"].values():
         if parameter is not None and not (parameter.dtype == dtype and parameter.device.type == "cpu"):
             return False
-    return all(part is None or _uniform(part, dtype) for part in own["_modules"].values())
+    return all(part is None or _uniform(part, dtype) for part in attributes["_modules"].values())
 
 
 def refuse_second_derivative() -> None:
-    """Raise RuntimeError in the backward pass of a graph that is to be differentiated again."""
+    """Raise RuntimeError in a backward pass that is itself to be differentiated."""
     if torch.is_grad_enabled():
         raise RuntimeError(
             "a compiled route has no second derivative (create_graph=True); with ENGRAM_COMPILED=0 the core has one"
@@ -64,8 +64,8 @@ def refuse_second_derivative() -> None:
 
 
 def check(route: str, like: Tensor, **expected: tuple[Tensor, Sequence[int]]) -> None:
-    """Raise ValueError unless tensors have their shapes, the type of `like` (`reset`: bool), and are on the CPU.
-    Compiled functions take addresses: with another shape or type they would access invalid memory."""
+    """Raise ValueError unless tensors have these shapes and the type of `like` (`reset`: bool), and are on the CPU.
+    Compiled functions take addresses: with another shape or type, they would access invalid memory."""
     for name, (tensor, shape) in expected.items():
         dtype = torch.bool if name == "reset" else like.dtype
         if tensor.dtype != dtype or tensor.shape != tuple(shape) or tensor.device.type != "cpu":
@@ -74,53 +74,53 @@ def check(route: str, like: Tensor, **expected: tuple[Tensor, Sequence[int]]) ->
 
 
 def gradient_cuts(reset: Tensor, bptt_length: int) -> Tensor:
-    """Steps without gradient to the previous step, bool [T, B]: resets, and every `bptt_length`-th step."""
+    """Return the steps without gradient to the previous step, bool [T, B]: resets, and every `bptt_length`-th step."""
     time = torch.arange(len(reset), device=reset.device).unsqueeze(1)
     return reset | ((time > 0) & (time % bptt_length == 0))
 
 
 def arrays(*tensors: Tensor) -> list[Array]:
-    """Views of tensors as numpy arrays; a tensor with gaps is copied."""
+    """Return views of tensors as NumPy arrays; noncontiguous tensors are copied."""
     return [tensor.detach().contiguous().numpy() for tensor in tensors]
 
 
 def group_size(batch: int) -> int:
-    """Number of environments per group if each has one row in a multiplication: half of a wide batch, at most 64.
-    SciPy's BLAS is 1.6 times as fast with 64 as with 16. The size depends only on the batch, so that results do not
+    """Return the number of environments per group if each has one row in a multiplication: half of a wide batch, up to
+    64. SciPy's BLAS is 1.6 times as fast with 64 as with 16. The size depends only on the batch, so results do not
     depend on the number of threads."""
     return GROUP if on_intel() else max(GROUP, min(batch // 2, WIDEST_GROUP))
 
 
 def by_groups(work: Callable[[int, int, int], None], batch: int, width: int) -> None:
-    """Run work(number, first, last) for groups of `width` environments, each on the first free thread."""
+    """Run work(index, first, last) for groups of `width` environments, each on the first free thread."""
 
-    def run(number: int) -> None:
-        work(number, number * width, min((number + 1) * width, batch))
+    def run(index: int) -> None:
+        work(index, index * width, min((index + 1) * width, batch))
         bf16.release()
 
     share(run, groups(batch, width))
 
 
 def groups(batch: int, width: int) -> int:
-    """Number of groups of `width` environments."""
+    """Return the number of groups of `width` environments."""
     return -(-batch // width)
 
 
 def routine(dtype: torch.dtype, weight: Tensor) -> int:
-    """Routine of a compiled loop for `multiply`: the one with bfloat16 factors for a suitable recurrent weight."""
+    """Return a compiled loop's routine for `multiply`: with bfloat16 factors if the recurrent weight is suitable."""
     rounds = bf16.active() and dtype == torch.float32 and bf16.large(weight)
     return -bf16.routine() if rounds else gemm(dtype)
 
 
 def turned(matrices: Array) -> Array:
-    """[..., outputs, inputs] -> [..., inputs, outputs], without gaps."""
+    """[..., outputs, inputs] -> [..., inputs, outputs], contiguous."""
     return np.ascontiguousarray(matrices.swapaxes(-1, -2))
 
 
 def packed(*weights: Tensor, turn: bool = False) -> Array:
-    """Weights [outputs, inputs] packed for a routine with bfloat16 factors; with `turn` for the gradient. Several of
-    one shape are stacked."""
-    if not weights[0].numel():  # a part that is absent in this core
+    """Pack weights [outputs, inputs] for a routine with bfloat16 factors; with `turn`, for the gradient. Several
+    weights of equal shape are stacked."""
+    if not weights[0].numel():  # a part that this core does not have
         return weights[0].detach().numpy()
     if turn:
         return bf16.packed_stack(*(weight.t() for weight in weights)).numpy()
@@ -128,8 +128,8 @@ def packed(*weights: Tensor, turn: bool = False) -> Array:
 
 
 def matrix_gradients(pairs: Sequence[tuple[Array, Array]], rounded: bool = False) -> list[Tensor]:
-    """Gradients of W [O, I] in products y = x W^T, each given as the gradient of y [..., O] and x [..., I]. With
-    `rounded` the factors are bfloat16."""
+    """Return the gradient of W [O, I] in y = x W^T for each pair of the gradient of y [..., O] and x [..., I]. With
+    `rounded`, the factors are bfloat16."""
     rows = [tuple(torch.from_numpy(part.reshape(-1, part.shape[-1])) for part in pair) for pair in pairs]
     if rounded:
         return [bf16.product(grad.t(), x.t()) for grad, x in rows]
@@ -140,8 +140,8 @@ def matrix_gradients(pairs: Sequence[tuple[Array, Array]], rounded: bool = False
         for start in range(0, len(result), ROWS_AT_ONCE)
     ]
 
-    def multiply(turn: int) -> None:
-        grad, x, out = pieces[turn]
+    def multiply(index: int) -> None:
+        grad, x, out = pieces[index]
         torch.mm(grad, x, out=out)
 
     share(multiply, len(pieces))

@@ -1,7 +1,7 @@
-"""Linear recurrences step by step in compiled code, as one node of autograd's graph, for a CPU. Differentiable once.
+"""Linear recurrences step by step in compiled code, as one node of the autograd graph, for a CPU. Differentiable once.
 
 A step is one multiplication and one addition per value, and every value is read and written once. Values are real or
-complex; conj does not change real ones.
+complex; conj does not change real values.
 
 Shapes: T steps, B environments, C channels.
 """
@@ -51,12 +51,12 @@ def recur_backward(
     on_decay: Array,
     on_start: Array,
 ) -> None:
-    """The adjoint of `recur`, the same recurrence backwards in time.
+    """The adjoint of `recur`, the same recurrence backward in time.
 
         dx_t = dh_t + conj(a_{t+1}) dx_{t+1},   da_t = dx_t conj(h_{t-1})
 
-    grad dh and states h [T, B, C]; from t to t - 1 nothing passes where `cut` (bool [T, B]) is set, which includes all
-    resets. `on_decay` and `on_start` begin at zero; one decay for all steps gets the sum.
+    grad dh and states h [T, B, C]; no gradient passes from t to t - 1 where `cut` (bool [T, B]) is set, which includes
+    all resets. `on_decay` and `on_start` are initially zero; a decay shared by all steps receives the sum.
     """
     steps, batch, channels = grad.shape
     same = len(decay) == 1 and len(decay[0]) == 1
@@ -90,7 +90,7 @@ def can_compile(inputs: Tensor) -> bool:
 def scan_compiled(
     decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None = None
 ) -> Tensor:
-    """Like `scan`."""
+    """Compute `scan` in compiled code."""
     steps, batch, *features = inputs.shape
     check("scan", inputs, start=(start, (batch, *features)), reset=(reset, (steps, batch)))
     if decay.shape not in (inputs.shape, (1, 1, *features)) or decay.dtype != inputs.dtype:
@@ -126,5 +126,5 @@ class _Scan(torch.autograd.Function):
 
 
 def _array(tensor: Tensor) -> Array:
-    """The same memory as a numpy array; a tensor with gaps or of a lazy conjugate is copied."""
+    """Return a tensor's memory as a NumPy array; a noncontiguous or lazily conjugated tensor is copied."""
     return tensor.detach().resolve_conj().contiguous().numpy()

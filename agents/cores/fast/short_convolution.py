@@ -2,7 +2,7 @@
 
     y_t = sum_i w_i x_{t-i}, i = 0 .. K - 1, t - i not before the first step of t's episode
 
-Shapes: T steps, B environments, C channels, K taps; x [K - 1 + T, B, C], its first K - 1 steps before the unroll.
+Shapes: T steps, B environments, C channels, K taps; x [K - 1 + T, B, C], whose first K - 1 steps precede the unroll.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from ....base.compiled import compiled
 from .elementwise import Array, part
 from .routes import arrays, by_groups, check
 
-ENVIRONMENTS = 8  # Of one piece of work
+ENVIRONMENTS = 8  # Per piece of work
 
 _loops = compiled("reassoc", "nsz", allocates=False)
 
@@ -29,8 +29,8 @@ def add_product(total: Array, x: Array, y: Array) -> None:
 
 @_loops
 def convolve(first: int, last: int, x: Array, taps: Array, began: Array, out: Array) -> None:
-    """y [T, B, C] into `out`, zero at first, of environments first to last - 1; began [T, B]: the episode's first
-    step, -K where it is before the unroll."""
+    """Write y [T, B, C] of environments first to last - 1 to `out`, initially zero; began [T, B]: the episode's first
+    step, -K if it is before the unroll."""
     size = len(taps)
     for t in range(len(out)):
         for e in range(first, last):
@@ -42,17 +42,17 @@ def convolve(first: int, last: int, x: Array, taps: Array, began: Array, out: Ar
 def convolve_backward(
     first: int, last: int, cut: int, x: Array, taps: Array, began: Array, grad: Array, on_x: Array, on_taps: Array
 ) -> None:
-    """The adjoint of `convolve`: on_x and on_taps [B, K, C] are zero at first. No gradient passes to steps before the
-    last multiple of `cut`, but to those before the unroll from its first piece."""
+    """The adjoint of `convolve`: on_x and on_taps [B, K, C] are initially zero. No gradient passes to steps before the
+    last multiple of `cut`, except from the first piece to steps before the unroll."""
     size = len(taps)
     for t in range(len(grad)):
         piece = t - t % cut if cut > 0 else 0
         for e in range(first, last):
             for lag in range(min(size, t - began[t, e] + 1)):
-                dy, place = grad[t, e], t - lag + size - 1
-                add_product(on_taps[e, lag], x[place, e], dy)
+                dy, row = grad[t, e], t - lag + size - 1
+                add_product(on_taps[e, lag], x[row, e], dy)
                 if piece == 0 or t - lag >= piece:
-                    add_product(on_x[place, e], taps[lag], dy)
+                    add_product(on_x[row, e], taps[lag], dy)
 
 
 class Convolution(torch.autograd.Function):

@@ -18,7 +18,7 @@ Traces: TypeAlias = tuple[Tensor, Tensor, Tensor]  # V, K and s of one layer
 
 
 class AGaLiTeState(NamedTuple):
-    """Traces of every layer and the steps since the reset, L = num_layers, n = ceil(r / 2). values [B, L, n, heads, d],
+    """Traces of every layer and the steps since the reset; L = num_layers, n = ceil(r / 2). values [B, L, n, heads, d],
     keys [B, L, n, heads, eta d], norm [B, L, heads, eta d], step int64 [B]."""
 
     values: Tensor
@@ -28,7 +28,7 @@ class AGaLiTeState(NamedTuple):
 
 
 class AGaLiTe(Core):
-    """AGaLiTe: layers of gated linear attention; r pairs of oscillating traces approximate its matrix.
+    """AGaLiTe: layers of gated linear attention, whose state matrix is approximated by r pairs of oscillating traces.
 
         x^0 = relu(W_e input + b_e),  u = LayerNorm(x^{l-1})
         k = relu(W_k u) (x) relu(W_1 u),  q = relu(W_q u) (x) relu(W_2 u)        eta d values per head   (section 3.1)
@@ -39,19 +39,19 @@ class AGaLiTe(Core):
         a_t = sum_i V^i_t (K^i_t . q) / (2 r s_t . q + 1e-5)
         y = gate(x^{l-1}, relu(W_o a + b_o)),  x^l = gate(y, relu(MLP(LayerNorm(y))))   gates: see `GTrXL`
 
-    d = head_size, (x) the outer product; all maps have biases. The output is x of the last layer. An unroll needs g, k
-    and q only as their factors: K and s are matrices [eta, d] per head whose decay and addition are outer products.
+    d = head_size, (x) the outer product; all maps have biases. The output is x of the last layer. An unroll uses
+    only the factors of g, k and q: K and s are matrices [eta, d] per head; decays and additions are outer products.
 
-    The paper's frequencies are multiples of one; the released code (github.com/subho406/agalite) spreads w evenly from
-    -pi to pi. This core does the same, with its 1e-5, orthogonal initial weights of gain sqrt(2), zero biases, and a
-    clock t that begins at 2. Traces of w and -w are equal, so the state contains one of each pair. The released clock
-    continues through resets; here it restarts with every episode, so that an episode's outputs do not depend on the one
-    before. One layer by default.
+    The paper's frequencies are multiples of one frequency; the released code (github.com/subho406/agalite) spreads w
+    evenly from -pi to pi. This core does the same, and shares the code's 1e-5, orthogonal initial weights of gain
+    sqrt(2), zero biases, and clock t that starts at 2. Traces of w and -w are equal, so the state contains one of each
+    pair. The released clock continues through resets; here it restarts with every episode, so that an episode's outputs
+    do not depend on earlier episodes. One layer by default.
     """
 
     loops_over_time = False
 
-    constant_leaves = ("keys", "norm")  # two sums over the same past, whose ratio only an empty past keeps bounded
+    constant_leaves = ("keys", "norm")  # two sums over the same past; their ratio is bounded only if the past is empty
 
     def __init__(
         self,
@@ -100,10 +100,10 @@ class AGaLiTe(Core):
     def _over_layers(
         self, inputs: Tensor, state: AGaLiTeState, step: Tensor, run: Callable[..., tuple[Tensor, Traces]]
     ) -> tuple[Tensor, AGaLiTeState]:
-        """run(layer, x, step, traces) -> the next layer's x, the traces after it."""
+        """Apply run(layer, x, step, traces), which returns the next layer's x and the next traces, to every layer."""
         x, traces = F.relu(self.encoder(inputs)), list[Traces]()
-        for number, layer in enumerate(self.layers):
-            x, after = run(layer, x, step, (state.values[:, number], state.keys[:, number], state.norm[:, number]))
+        for index, layer in enumerate(self.layers):
+            x, after = run(layer, x, step, (state.values[:, index], state.keys[:, index], state.norm[:, index]))
             traces.append(after)
         values, keys, norm = (torch.stack(leaves, 1) for leaves in zip(*traces, strict=True))
         return x, AGaLiTeState(values, keys, norm, step + 1)
@@ -117,7 +117,7 @@ class Layer(nn.Module):
     ) -> None:
         super().__init__()
         self.num_heads, self.head_size, self.eta, self.r = num_heads, head_size, eta, r
-        self.traces = r - r // 2  # One of w and -w each
+        self.traces = r - r // 2  # One per pair of w and -w
         self.norm_1, self.norm_2 = nn.LayerNorm(hidden_size), nn.LayerNorm(hidden_size)
         self.maps = _orthogonal(nn.Linear(hidden_size, 5 * num_heads * head_size))  # rows: k, q, v, b, g
         self.features = _orthogonal(nn.Linear(hidden_size, 3 * num_heads * eta))  # rows: W_1, W_2, W_3
@@ -129,7 +129,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, step: Tensor, traces: Traces) -> tuple[Tensor, Traces]:
         """One step: x [B, hidden_size], step [B], V, K and s -> the next layer's x, the next V, K and s."""
-        key, query, value, beta, gamma, wave = self._mapped(x, step)
+        key, query, value, beta, gamma, wave = self._map(x, step)
         wave = wave[..., None, None]  # [B, n, 1, 1]
         values, keys, norm = traces
         key, query, gamma = _outer(*key), _outer(*query), _outer(*gamma)
@@ -143,18 +143,18 @@ class Layer(nn.Module):
     def unroll(
         self, x: Tensor, step: Tensor, traces: Traces, reset: Tensor, bptt_length: int | None
     ) -> tuple[Tensor, Traces]:
-        """Like `forward` for x [T, B, hidden_size], step and reset [T, B]."""
-        key, query, value, beta, gamma, wave = self._mapped(x, step)
+        """Run `forward` for x [T, B, hidden_size], step and reset [T, B]."""
+        key, query, value, beta, gamma, wave = self._map(x, step)
         values, keys, norm = traces
         count = self.traces
-        # s is a K whose wave is 1. Rows of a head's matrix: trace, then eta.
+        # s is a K whose wave is 1. Rows of a head's matrix: by trace, then by eta.
         waves = torch.cat([wave, torch.ones_like(wave[..., :1])], -1)[..., None, :, None]
         written = (waves * (gamma[1] * key[1]).unsqueeze(-2)).flatten(-2)
-        kept, read = (part.repeat(1, 1, 1, count + 1) for part in (gamma[1], query[1]))
+        decay, read = (part.repeat(1, 1, 1, count + 1) for part in (gamma[1], query[1]))
         start = torch.cat([keys, norm.unsqueeze(1)], 1).unflatten(3, (self.eta, -1)).transpose(1, 2).flatten(2, 3)
         write = (gamma[0] * key[0], written)
         of_keys, after = remember(
-            "complement", (gamma[0], kept), write, read, reset, start, bptt_length, reads=count + 1
+            "complement", (gamma[0], decay), write, read, reset, start, bptt_length, reads=count + 1
         )
         weight = (of_keys * query[0].unsqueeze(-2)).sum(-1)  # [T, B, heads, n + 1]
         after = after.unflatten(2, (count + 1, -1)).transpose(1, 2).flatten(3)
@@ -171,9 +171,9 @@ class Layer(nn.Module):
         )
         return self._output(x, attended.squeeze(3), total), (values.transpose(1, 2), after[:, :-1], after[:, -1])
 
-    def _mapped(self, x: Tensor, step: Tensor) -> tuple[Any, ...]:
-        """Factors [..., heads, d] and [..., heads, eta] of k and q, v, b [..., heads, d], factors of g, and cos(w t)
-        [..., n]."""
+    def _map(self, x: Tensor, step: Tensor) -> tuple[Any, ...]:
+        """Return factors [..., heads, d] and [..., heads, eta] of k and q, v and b [..., heads, d], factors of g, and
+        cos(w t) [..., n]."""
         u = self.norm_1(x)
         key, query, value, beta, gamma = self.maps(u).unflatten(-1, (5, self.num_heads, self.head_size)).unbind(-3)
         first, second, third = self.features(u).unflatten(-1, (3, self.num_heads, self.eta)).unbind(-3)
@@ -183,7 +183,7 @@ class Layer(nn.Module):
         return key, query, value, torch.sigmoid(beta), (torch.sigmoid(gamma), torch.sigmoid(third)), wave
 
     def _counts(self, like: Tensor) -> Tensor:
-        """Number of the r frequencies that each trace represents [n]."""
+        """Return how many of the r frequencies each trace represents, [n]."""
         return 2 - (torch.arange(self.traces, device=like.device) < self.r % 2).to(like.dtype)
 
     def _output(self, x: Tensor, read: Tensor, total: Tensor) -> Tensor:

@@ -18,24 +18,24 @@ class DeltaNetState(NamedTuple):
 
 
 class DeltaNet(Stack):
-    """DeltaNet: residual layers of fast weights that a delta rule writes, optionally gated or with several writes.
+    """DeltaNet: residual layers of fast weights written by a delta rule, optionally gated or with several writes.
 
-    A matrix S per head; d = head_size, n = num_writes; the layers are those of `parts/stack.py`.
+    One matrix S per head; d = head_size, n = num_writes; the layers are those of `parts/stack.py`.
 
         q = unit(silu(W_q u)),  k_i = unit(silu(W_k^i u)),  v_i = silu(W_v^i u),  beta_i = sigmoid(w_b^i u), i = 1 .. n
         S <- alpha S                                                         alpha = 1 without `gated`
         S <- S + beta_i k_i (v_i - S^T k_i)^T, for i = 1 .. n
-        added = W_o [RMSNorm(S^T q) * silu(W_g u)]                           of all heads, joined
+        added = W_o [RMSNorm(S^T q) * silu(W_g u)]                           heads concatenated
 
         alpha = exp(-exp(a) softplus(w_a u + b_a))                           with `gated`
 
-    unit(x) = x / |x|. With one write this is DeltaNet (Yang et al. 2024, "Parallelizing linear transformers with the
-    delta rule over sequence length", sections 2.2 and 3), with `gated` Gated DeltaNet (Yang et al. 2025, equation 10),
-    with `num_writes` above 1 DeltaProduct (Siems et al. 2025, section 3). `negative` doubles beta, so that the
+    unit(x) = x / |x|. With one write, this is DeltaNet (Yang et al. 2024, "Parallelizing linear transformers with the
+    delta rule over sequence length", sections 2.2 and 3); with `gated`, Gated DeltaNet (Yang et al. 2025, equation 10);
+    with `num_writes` above 1, DeltaProduct (Siems et al. 2025, section 3). `negative` doubles beta, so that the
     eigenvalue of I - beta k k^T along k lies in (-1, 1) instead of (0, 1) (Grazzi et al. 2025, section 4).
 
     Choices left open by the papers: no short convolution before q, k and v (additional state, meant for text); no
-    feed-forward layers between; one layer; a in log U(1, 16) and softplus(b_a) in log U(0.001, 0.1) at first, as for
+    feed-forward layers in between; one layer; initially a in log U(1, 16) and softplus(b_a) in log U(0.001, 0.1), as in
     Mamba-2. An unroll works on chunks of steps (the papers' WY form): U = (I + tril(diag(beta) K K^T))^-1 diag(beta)
     (V - K S_0) are the written values, the solution of one triangular system per chunk and head.
     """
@@ -76,7 +76,7 @@ class DeltaMixer(Mixer):
         return DeltaNetState(self.scale.new_zeros(shape))
 
     def forward(self, u: Tensor, state: DeltaNetState) -> tuple[Tensor, DeltaNetState]:
-        query, gate, keys, values, rates, log_decay = self._mapped(u)
+        query, gate, keys, values, rates, log_decay = self._map(u)
         weights = state.fast_weights * log_decay.exp()[..., None, None]
         for i in range(self.num_writes):
             key, value, rate = keys[..., i, :], values[..., i, :], rates[..., i, None]
@@ -88,12 +88,12 @@ class DeltaMixer(Mixer):
     def unroll(
         self, u: Tensor, reset: Tensor, state: DeltaNetState, bptt_length: int | None
     ) -> tuple[Tensor, DeltaNetState]:
-        query, gate, *written = self._mapped(u)
+        query, gate, *written = self._map(u)
 
         read, last = unroll_chunks(_delta_chunk, (query, *written), reset, state, self.initial_state, bptt_length)
         return self._output(read, gate), DeltaNetState(*last)
 
-    def _mapped(self, u: Tensor) -> tuple[Tensor, ...]:
+    def _map(self, u: Tensor) -> tuple[Tensor, ...]:
         """q, gate [..., H, d]; keys, values [..., H, n, d]; beta [..., H, n]; log alpha [..., H]."""
         maps = self.maps(u).unflatten(-1, (2 + 2 * self.num_writes, self.num_heads, self.head_size)).transpose(-3, -2)
         query, gate, keys, values = maps.split([1, 1, self.num_writes, self.num_writes], -2)
@@ -108,7 +108,7 @@ class DeltaMixer(Mixer):
 
 
 class Decay(nn.Module):
-    """log alpha [..., H] = -exp(a) softplus(w u + b), one value per head; a and b as for Mamba-2."""
+    """log alpha [..., H] = -exp(a) softplus(w u + b), one value per head; a and b as in Mamba-2."""
 
     def __init__(self, hidden_size: int, num_heads: int) -> None:
         super().__init__()
@@ -128,10 +128,10 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def _delta_chunk(steps: tuple[Tensor, ...], used: Tensor, start: Any) -> tuple[Tensor, tuple[Tensor]]:
-    """A chunk of L steps (`chunks.Chunk`): the reads [N, L, H, d], and the fast weights after it. The n writes of a
-    step follow each other like steps, the decay before the first of them. With G_m the sum of log alpha up to write m
-    and Gamma_mj = exp(G_m - G_j), S before write m is exp(G_m) S_0 + sum_{j < m} Gamma_mj k_j u_j^T, u_m = beta_m (v_m
-    - S^T k_m)."""
+    """Compute a chunk of L steps (`chunks.Chunk`): the reads [N, L, H, d] and the final fast weights. The n writes of a
+    step follow each other like steps, with the decay before the first. With G_m the sum of log alpha up to write m and
+    Gamma_mj = exp(G_m - G_j), S before write m is exp(G_m) S_0 + sum_{j < m} Gamma_mj k_j u_j^T, u_m = beta_m (v_m -
+    S^T k_m)."""
     query, keys, values, rates, log_decay = steps
     (weights,) = start
     writes = keys.shape[3]
@@ -145,7 +145,7 @@ def _delta_chunk(steps: tuple[Tensor, ...], used: Tensor, start: Any) -> tuple[T
     between = decays(decay)
     system = (rate * between * (key @ key.mT)).tril(-1)
     targets = rate * (value - decay.exp().unsqueeze(3) * (key @ weights))
-    solvable = torch.promote_types(system.dtype, torch.float32)  # torch solves no system in half precision
+    solvable = torch.promote_types(system.dtype, torch.float32)  # torch cannot solve systems in half precision
     written = torch.linalg.solve_triangular(system.to(solvable), targets.to(solvable), upper=False, unitriangular=True)
     written = written.to(system.dtype)
     queries = heads_first(query)

@@ -11,7 +11,7 @@ from ...sequence.scan import scan
 from ..core import Axis, Core
 
 FASTEST = 0.67
-"""The largest rate of decay at first, per step: that of the released code, which must keep exp(rate * 1024) finite."""
+"""Largest initial decay rate, per step: as in the released code, which must keep exp(rate * 1024) finite."""
 FORGOTTEN = 0.01  # Share of an input that remains in the slowest initial trace after max_period steps
 
 
@@ -32,13 +32,12 @@ class FFM(Core):
         z_t = LayerNorm(W_z [Re S_t ; Im S_t] + b_z)                 without scale or shift
         output = z_t * sigmoid(o_t) + y_t * (1 - sigmoid(o_t))       [H], H = hidden_size  (section 4.2)
 
-    Initially alpha is evenly spread from FASTEST down to the rate at which FORGOTTEN remains after max_period steps,
+    Initially, alpha is evenly spread from FASTEST down to the rate at which FORGOTTEN remains after max_period steps,
     and the periods 2 pi / omega are evenly spread from 1 to max_period. All traces start at zero.
 
     Choices as in the released code (github.com/proroklab/ffm): the four maps of the input are one matrix in the order
-    above; the parts of S are mixed in the order (m, c, real or imaginary). Unlike that code, which clamps alpha to
-    what its scan can represent (it divides by powers of gamma), |alpha| is free here, and a sequence may have any
-    length.
+    above; the parts of S are mixed in the order (m, c, real or imaginary). The released code clamps alpha to what its
+    scan, which divides by powers of gamma, can represent; here, |alpha| is free, and a sequence may have any length.
     """
 
     loops_over_time = False
@@ -85,11 +84,11 @@ class FFM(Core):
         return self._read(traces, passed, gate), FFMState(torch.view_as_real(traces[-1])), None
 
     def half_lives(self) -> Tensor:
-        """Number of steps after which half of an addition to a trace has decayed, [m]: log 2 / |alpha|."""
+        """Return the steps after which half of an addition to a trace has decayed, [m]: log 2 / |alpha|."""
         return math.log(2) / self.alpha.abs()
 
     def _gamma(self) -> Tensor:
-        """Complex [m, c]."""
+        """Return gamma, complex [m, c]."""
         size = (self.memory_size, self.context_size)
         return torch.polar((-self.alpha.abs()).exp().unsqueeze(1).expand(size), self.omega.expand(size))
 

@@ -28,13 +28,13 @@ class LRU(Core):
         g_t   = gelu(y_t)
         x^l_t = x^{l-1}_t + (W_1 g_t + b_1) * sigmoid(W_2 g_t + b_2)                         (figure 1, appendix A)
 
-    The output is that of the last block [B, H]. Initially |lambda|^2 is uniform between the squares of min_radius and
-    max_radius and the phase uniform up to max_phase; exp(gamma) = sqrt(1 - |lambda|^2) keeps the state's size at that
-    of its input (equation 7). B and C are normal with variance 1 / (2 H) and 1 / N for each of their two parts.
+    The output [B, H] is that of the last block. Initially, |lambda|^2 is uniform between the squares of min_radius and
+    max_radius, and the phase is uniform up to max_phase; exp(gamma) = sqrt(1 - |lambda|^2) keeps the state as large as
+    its input (equation 7). Real and imaginary parts are normal with variance 1 / (2 H) in B and 1 / N in C.
 
-    Choices left open by the paper: the norm is a LayerNorm before the recurrence, the non-linearity a GELU, the
+    Choices left open by the paper: the norm is a LayerNorm before the recurrence, the nonlinearity is a GELU, and the
     gated layer has two matrices with biases (Zucchet's reimplementation, github.com/NicolasZucchet/minimal-LRU). One
-    block by default: the paper stacks six for its long sequences.
+    block by default; the paper stacks six for its long sequences.
     """
 
     loops_over_time = False
@@ -72,10 +72,10 @@ class LRU(Core):
 
     def forward(self, inputs: Tensor, state: LRUState) -> tuple[Tensor, LRUState]:
         x, states = self.encoder(inputs), list[Tensor]()
-        for number, block in enumerate(self.blocks):
+        for index, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             u, driven = block.drive(x)
-            h = block.eigenvalues() * torch.view_as_complex(state.h[:, number].contiguous()) + driven
+            h = block.eigenvalues() * torch.view_as_complex(state.h[:, index].contiguous()) + driven
             x = x + block.read(h, u)
             states.append(torch.view_as_real(h))
         return x, LRUState(torch.stack(states, 1))
@@ -84,11 +84,11 @@ class LRU(Core):
         self, inputs: Tensor, reset: Tensor, state: LRUState, bptt_length: int | None = None
     ) -> tuple[Tensor, LRUState, None]:
         x, states = self.encoder(inputs), list[Tensor]()
-        for number, block in enumerate(self.blocks):
+        for index, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             u, driven = block.drive(x)
             decay = block.eigenvalues().expand(1, 1, -1)
-            h = scan(decay, driven, reset, torch.view_as_complex(state.h[:, number].contiguous()), bptt_length)
+            h = scan(decay, driven, reset, torch.view_as_complex(state.h[:, index].contiguous()), bptt_length)
             x = x + block.read(h, u)
             states.append(torch.view_as_real(h[-1]))
         return x, LRUState(torch.stack(states, 1)), None
@@ -112,11 +112,11 @@ class Block(nn.Module):
         self.gate = nn.Linear(hidden_size, hidden_size)
 
     def eigenvalues(self) -> Tensor:
-        """lambda, complex [N]."""
+        """Return lambda, complex [N]."""
         return torch.polar((-self.nu.exp()).exp(), self.theta.exp())
 
     def half_lives(self) -> Tensor:
-        """Number of steps after which half of an addition to the state has decayed, [N]: log 2 / -log |lambda|."""
+        """Return the steps after which half of an addition to the state has decayed, [N]: log 2 / -log |lambda|."""
         return math.log(2) / self.nu.exp()
 
     def drive(self, x: Tensor) -> tuple[Tensor, Tensor]:

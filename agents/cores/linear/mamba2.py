@@ -26,7 +26,7 @@ class Mamba2(Stack):
 
     num_heads heads of head_size channels; the layers are those of `parts/stack.py`.
 
-        z, c, delta' = W u                                         c joins x [H P], B [N] and C [N]
+        z, c, delta' = W u                                         c concatenates x [H P], B [N] and C [N]
         x_t, B_t, C_t = silu(short convolution over c_{t-3} .. c_t)
         delta_t = softplus(delta'_t + b_delta),  A = -exp(a)                          one value per head
         h_t = exp(delta_t A) h_{t-1} + delta_t B_t x_t^T,   y_t = h_t^T C_t + D x_t   [N, P] per head
@@ -36,11 +36,11 @@ class Mamba2(Stack):
     group of B and C for all heads).
 
     `s6=true` is the layer of Mamba (Gu and Dao 2023, algorithm 2 and section 3.4): delta per channel, through a
-    bottleneck of ceil(H P / 16), A per channel and state number, B and C from x after the convolution, no norm before
+    bottleneck of ceil(H P / 16), A per channel and state index, B and C from x after the convolution, no norm before
     W_o; its recurrence is elementwise.
 
-    Choices left open by the papers: `conv_size` 1 omits the convolution; one layer; no further layers
-    between. Initially A is in -U(1, 16) (s6: -1 .. -N) and softplus(b_delta) in log U(0.001, 0.1), as in the released
+    Choices left open by the papers: `conv_size` 1 omits the convolution; one layer; no further layers in
+    between. Initially, A is in -U(1, 16) (s6: -1 .. -N) and softplus(b_delta) in log U(0.001, 0.1), as in the released
     code (github.com/state-spaces/mamba).
     """
 
@@ -91,7 +91,7 @@ class Mamba2Mixer(Mixer):
         return self._output(read, x, gate), MambaState(h, past)
 
     def unroll(self, u: Tensor, reset: Tensor, state: MambaState, bptt_length: int | None) -> tuple[Tensor, MambaState]:
-        # Separate results need no joined gradient.
+        # Separate multiplications avoid concatenating their gradients.
         gate, mixed, step = (F.linear(u, rows) for rows in self.maps.weight.split(self.widths))
         mixed, past = self.convolution.unroll(mixed, reset, state.past, bptt_length)
         x, steps = self._steps(mixed, step)
@@ -102,7 +102,7 @@ class Mamba2Mixer(Mixer):
         return self._output(read, x, gate), MambaState(h, past)
 
     def _steps(self, mixed: Tensor, step: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """x [..., H, P], and what `attend_step` takes: C, B, delta x, delta A."""
+        """Return x [..., H, P] and the arguments of `attend_step`: C, B, delta x, delta A."""
         x, key, query = mixed.split([self.width, self.state_size, self.state_size], -1)
         x = x.unflatten(-1, (self.num_heads, self.head_size))
         delta = F.softplus(step + self.step_bias)
@@ -146,7 +146,7 @@ class S6Mixer(Mixer):
     def forward(self, u: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
         x, gate = self.maps(u).chunk(2, -1)
         x, past = self.convolution(x, state.past)
-        delta, key, query = self._selected(x)
+        delta, key, query = self._select(x)
         decay = (-delta.unsqueeze(-1) * self.log_rate.exp()).exp()
         h = decay * state.h + (delta * x).unsqueeze(-1) * key.unsqueeze(-2)
         return self._output((h @ query.unsqueeze(-1)).squeeze(-1), x, gate), MambaState(h, past)
@@ -154,13 +154,13 @@ class S6Mixer(Mixer):
     def unroll(self, u: Tensor, reset: Tensor, state: MambaState, bptt_length: int | None) -> tuple[Tensor, MambaState]:
         x, gate = self.maps(u).chunk(2, -1)
         x, past = self.convolution.unroll(x, reset, state.past, bptt_length)
-        delta, key, query = (steps.unsqueeze(2) for steps in self._selected(x))
+        delta, key, query = (steps.unsqueeze(2) for steps in self._select(x))
         decay, write = (delta, self.log_rate.exp().T.unsqueeze(0)), (delta * x.unsqueeze(2), key)
         y, h = remember("exp", decay, write, query, reset, state.h.mT.unsqueeze(1), bptt_length)
         return self._output(y.flatten(2), x, gate), MambaState(h.squeeze(1).mT, past)
 
-    def _selected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """delta [..., H P], B and C [..., N]."""
+    def _select(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x [..., H P] -> delta [..., H P], B and C [..., N]."""
         low, key, query = self.select(x).split([self.rank, self.state_size, self.state_size], -1)
         return F.softplus(self.step(low)), key, query
 
@@ -169,6 +169,6 @@ class S6Mixer(Mixer):
 
 
 def first_steps(count: int) -> Tensor:
-    """b with softplus(b) in log U(0.001, 0.1)."""
+    """Sample b with softplus(b) in log U(0.001, 0.1)."""
     steps: Any = torch.exp(torch.empty(count).uniform_(-6.907755, -2.302585))
     return steps.expm1().log()

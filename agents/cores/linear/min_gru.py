@@ -25,12 +25,12 @@ class MinGRU(Core):
 
         g(v) = v + 1/2 where v >= 0, else sigmoid(v)
 
-    A unit's gate depends only on the input, so retention in a layer cannot depend on its content; in a second layer it
-    can depend on the first. The output is h of the last layer.
+    A gate depends only on its layer's input, so a layer's retention cannot depend on its own content, but that of a
+    second layer can depend on the first layer's. The output is h of the last layer.
 
-    Choices left open by the paper: two layers, nothing between them (its models put norms and further layers
-    there, different ones for each task); both maps have biases; g is off, for a scan that takes no logarithms does not
-    need positive numbers. A `memory_span` above 0 spreads the units' initial spans up to this many steps
+    Choices left open by the paper: two layers with nothing between them (its models have norms and further layers
+    there, which differ between tasks); both maps have biases; g is off, since a scan without logarithms does not need
+    positive values. A `memory_span` above 0 spreads the units' initial spans up to this many steps
     (`gate_biases`).
     """
 
@@ -45,7 +45,7 @@ class MinGRU(Core):
         self.input_size, self.output_size, self.positive = input_size, hidden_size, positive
         # Rows: z, then n.
         self.layers = nn.ModuleList(
-            nn.Linear(hidden_size if number else input_size, 2 * hidden_size) for number in range(num_layers)
+            nn.Linear(hidden_size if index else input_size, 2 * hidden_size) for index in range(num_layers)
         )
         if memory_span:
             for layer in self.layers:
@@ -63,9 +63,9 @@ class MinGRU(Core):
 
     def forward(self, inputs: Tensor, state: MinGRUState) -> tuple[Tensor, MinGRUState]:
         states: list[Tensor] = []
-        for number, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.layers):
             decay, added = self.gates(layer(inputs))
-            inputs = decay * state.h[:, number] + added
+            inputs = decay * state.h[:, index] + added
             states.append(inputs)
         return inputs, MinGRUState(torch.stack(states, 1))
 
@@ -73,9 +73,9 @@ class MinGRU(Core):
         self, inputs: Tensor, reset: Tensor, state: MinGRUState, bptt_length: int | None = None
     ) -> tuple[Tensor, MinGRUState, None]:
         states: list[Tensor] = []
-        for number, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.layers):
             decay, added = self.gates(layer(inputs))
-            inputs = scan(decay, added, reset, state.h[:, number], bptt_length)
+            inputs = scan(decay, added, reset, state.h[:, index], bptt_length)
             states.append(inputs[-1])
         return inputs, MinGRUState(torch.stack(states, 1)), None
 

@@ -13,7 +13,7 @@ from ..parts.stack import Mixer, Stack
 
 
 class MLSTMState(NamedTuple):
-    """c [B, num_layers, num_heads, d, d + 1]: C^T, its last column n; m [B, num_layers, num_heads]: the stabilizer."""
+    """c [B, num_layers, num_heads, d, d + 1]: C^T with last column n; m [B, num_layers, num_heads]: the stabilizer."""
 
     c: Tensor
     m: Tensor
@@ -22,7 +22,7 @@ class MLSTMState(NamedTuple):
 class MLSTM(Stack):
     """mLSTM of xLSTM: residual layers, each an LSTM with a matrix as its cell.
 
-    A matrix C per head, d = head_size; the layers are those of `parts/stack.py`.
+    One matrix C per head; d = head_size; the layers are those of `parts/stack.py`.
 
         q, v = W_q u, W_v u,  k = W_k u / sqrt(d),  o = sigmoid(W_o u)                        (equations 21 to 24, 27)
         i = exp(i'), i' = w_i u + b_i;   f = sigmoid(f'), f' = w_f u + b_f                    (equations 25, 26)
@@ -34,8 +34,8 @@ class MLSTM(Stack):
 
     Choices left open by the paper: f is a sigmoid, not an exponential function; C, n and m start at zero; 1 in
     equation 21 is exp(-m) for the stabilized state, as in the released code (github.com/NX-AI/xlstm); no convolution,
-    no up-projection and no learned skip around the cell. Initially b_i is normal with deviation 0.1 and b_f evenly
-    spread from 3 to 6, w_i and w_f are 0, also as in that code. An unroll works on chunks of steps.
+    no up-projection and no learned skip around the cell. Initially, b_i is normal with deviation 0.1, b_f is evenly
+    spread from 3 to 6, and w_i and w_f are 0, also as in that code. An unroll works on chunks of steps.
     """
 
     def __init__(
@@ -66,21 +66,21 @@ class MLSTMMixer(Mixer):
         return MLSTMState(c, self.scale.new_zeros(batch_size, self.num_heads))
 
     def forward(self, u: Tensor, state: MLSTMState) -> tuple[Tensor, MLSTMState]:
-        gate, query, key, value, log_input, log_forget = self._mapped(u)
+        gate, query, key, value, log_input, log_forget = self._map(u)
         m = torch.maximum(log_forget + state.m, log_input)
         decay, new = (log_forget + state.m - m).exp(), (log_input - m).exp()
         c = decay[..., None, None] * state.c + new[..., None, None] * (key.unsqueeze(3) * value.unsqueeze(2))
         read = torch.einsum("bhkv,bhk->bhv", c, query)
-        return self._output(_normalized(read, m), gate), MLSTMState(c, m)
+        return self._output(_normalize(read, m), gate), MLSTMState(c, m)
 
     def unroll(self, u: Tensor, reset: Tensor, state: MLSTMState, bptt_length: int | None) -> tuple[Tensor, MLSTMState]:
-        gate, *steps = self._mapped(u)
+        gate, *steps = self._map(u)
 
         h, last = unroll_chunks(_chunk, steps, reset, state, self.initial_state, bptt_length)
         return self._output(h, gate), MLSTMState(*last)
 
-    def _mapped(self, u: Tensor) -> tuple[Tensor, ...]:
-        """o, q, k [..., H, d], v with a last entry of 1 [..., H, d + 1], i', log f [..., H]."""
+    def _map(self, u: Tensor) -> tuple[Tensor, ...]:
+        """Return o, q, k [..., H, d], v with an appended 1 [..., H, d + 1], i' and log f [..., H]."""
         query, key, value, gate = self.maps(u).unflatten(-1, (4, self.num_heads, self.head_size)).unbind(-3)
         log_input, forget = self.gates(u).chunk(2, -1)
         key = key / math.sqrt(self.head_size)
@@ -90,14 +90,14 @@ class MLSTMMixer(Mixer):
         return self.out((gate * F.layer_norm(h, h.shape[-1:]) * self.scale).flatten(-2))
 
 
-def _normalized(read: Tensor, m: Tensor) -> Tensor:
-    """C q and, last, n q [..., d + 1] -> h [..., d]."""
+def _normalize(read: Tensor, m: Tensor) -> Tensor:
+    """C q with an appended n q [..., d + 1] -> h [..., d]."""
     return read[..., :-1] / torch.maximum(read[..., -1].abs(), (-m).exp()).unsqueeze(-1)
 
 
 def _chunk(steps: tuple[Tensor, ...], used: Tensor, start: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """A chunk of L steps (`chunks.Chunk`): h [N, L, H, d], and C and m after it. With F_t the sum of log f: m_t =
-    max(F_t + m_0, F_t - F_j + i'_j for j <= t), and every factor is exp(... - m_t)."""
+    """Compute a chunk of L steps (`chunks.Chunk`): h [N, L, H, d], and the final C and m. With F_t the sum of log f,
+    m_t = max(F_t + m_0, F_t - F_j + i'_j for j <= t), and every factor is exp(... - m_t)."""
     query, key, value, log_input, log_forget = steps
     c, m = start
     log_forget = heads_first(torch.where(used[..., None], log_forget, 0.0))
@@ -111,4 +111,4 @@ def _chunk(steps: tuple[Tensor, ...], used: Tensor, start: tuple[Tensor, ...]) -
     at_start = (total + m.unsqueeze(2) - stabilizer).exp().unsqueeze(3)
     read = at_start * (query @ c) + (weight * (query @ key.mT)) @ value
     after = at_start[:, :, -1, None] * c + (weight[:, :, -1].unsqueeze(3) * key).mT @ value
-    return heads_first(_normalized(read, stabilizer)), (after, stabilizer[:, :, -1])
+    return heads_first(_normalize(read, stabilizer)), (after, stabilizer[:, :, -1])

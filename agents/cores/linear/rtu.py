@@ -28,16 +28,16 @@ class RTU(Core):
         lambda = r exp(i phi),  r = exp(-exp(rho)),  phi = exp(tau),  gamma = sqrt(1 - r^2)  (section 3)
         output = relu(W_o [relu(Re h) ; relu(Im h)] + b_o)           [hidden_size]
 
-    The state carries dh / dp for p = rho, tau and Re W (section 3.1; dh / d Im W = i dh / d Re W). Wherever a gradient
-    would be cut - at the beginning of an unroll and at multiples of bptt_length - the unroll begins at
+    The state contains dh / dp for p = rho, tau and Re W (section 3.1; dh / d Im W = i dh / d Re W). Wherever a gradient
+    would be cut - at the beginning of an unroll and at multiples of bptt_length - h is replaced by
     h + sum_p dh/dp (p - stopped(p)): the same value, whose gradient with respect to the parameters is that of the
-    entire past. So the gradient of the recurrence does not depend on bptt_length, 1 included. Gradients of the inputs
-    are cut as in every core: layers before the recurrence, and a learned initial h, receive gradients only from inside
-    the cut.
+    entire past. The gradient of the recurrence therefore does not depend on bptt_length, not even if it is 1. Gradients
+    of the inputs are cut as in every core: layers before the recurrence and a learned initial h receive no gradient
+    across a cut.
 
-    The derivatives are of the weights with which an actor acted, as in the paper (appendix on stale gradients).
-    Choices left open by the paper: one layer; a map after the units; at first r^2 is uniform between the
-    squares of min_radius and max_radius and phi uniform up to max_phase, W normal with variance 1 / (2 D).
+    The derivatives are those at the weights with which an actor acted, as in the paper (appendix on stale gradients).
+    Choices left open by the paper: one layer; a map after the units; initially, r^2 is uniform between the
+    squares of min_radius and max_radius, phi is uniform up to max_phase, and W is normal with variance 1 / (2 D).
     """
 
     loops_over_time = False
@@ -72,11 +72,11 @@ class RTU(Core):
         return RTUState(new(*shape, 2), new(*shape, 2), new(*shape, 2), new(*shape, self.input_size, 2))
 
     def half_lives(self) -> Tensor:
-        """Number of steps after which half of an addition to the state has decayed, [n]: log 2 / -log r."""
+        """Return the steps after which half of an addition to the state has decayed, [n]: log 2 / -log r."""
         return math.log(2) / self.rho.exp()
 
     def forward(self, inputs: Tensor, state: RTUState) -> tuple[Tensor, RTUState]:
-        # Operations that ONNX has: no scan, and no product of real and complex tensors.
+        # Only operations that ONNX supports: no scan, and no product of real and complex tensors.
         rate, phase = self.rho.exp(), self.tau.exp()
         decay, gamma = torch.polar((-rate).exp(), phase), (1 - (-2 * rate).exp()).sqrt()
         real, imaginary = F.linear(inputs, self.W).chunk(2, -1)
@@ -99,8 +99,8 @@ class RTU(Core):
     ) -> tuple[Tensor, RTUState, Tensor | None]:
         pieces = list[Tensor]()
         size = bptt_length or len(inputs)
-        for number, (part, starts) in enumerate(zip(inputs.split(size), reset.split(size), strict=True)):
-            if number:
+        for index, (part, starts) in enumerate(zip(inputs.split(size), reset.split(size), strict=True)):
+            if index:
                 state = state._replace(h=state.h.detach())
             h, state = self._piece(part, starts, state)
             pieces.append(h)
@@ -119,7 +119,7 @@ class RTU(Core):
         return h, RTUState(torch.view_as_real(h[-1]), *(torch.view_as_real(trace) for trace in traces))
 
     def at_cut(self, state: RTUState) -> RTUState:
-        """h with dh / dp as its derivative by each parameter p of the recurrence, where it has no gradient yet."""
+        """Make dh / dp the derivative of h by each parameter p of the recurrence, unless h already has a gradient."""
         if not torch.is_grad_enabled() or state.h.requires_grad:
             return state
         by_rate, by_phase, by_input = (torch.view_as_complex(leaf.detach().contiguous()) for leaf in state[1:])
@@ -131,7 +131,7 @@ class RTU(Core):
     def _derivatives(
         self, inputs: Tensor, reset: Tensor, state: RTUState, now: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """dh / d rho, dh / d tau and dh / d Re W after the last step (equations 6 to 9), complex."""
+        """Return dh / d rho, dh / d tau and dh / d Re W after the last step (equations 6 to 9), complex."""
         h, driven, decay, gamma, rate, phase = now
         start, *traces = (torch.view_as_complex(leaf.contiguous()) for leaf in state)
         before = torch.cat([start.unsqueeze(0), h[:-1]])
@@ -151,10 +151,10 @@ class RTU(Core):
         powers = decay ** age.unsqueeze(1)  # [T, n]
         same_episode = (time >= began).unsqueeze(2)
         weight = torch.where(same_episode, (gamma * powers).unsqueeze(1), 0)  # [T, B, n]
-        shown = torch.where(same_episode, inputs, 0.0).to(weight.dtype)
+        current = torch.where(same_episode, inputs, 0.0).to(weight.dtype)
         fresh = (began >= 0)[:, None, None]
         carried = torch.where(fresh, 0, traces[2]) * (decay**length).unsqueeze(1)
-        return by_rate, by_phase, carried + torch.einsum("tbn,tbd->bnd", weight, shown)
+        return by_rate, by_phase, carried + torch.einsum("tbn,tbd->bnd", weight, current)
 
     def _read(self, h: Tensor) -> Tensor:
         """h complex [..., n] -> output [..., hidden_size]."""

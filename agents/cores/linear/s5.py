@@ -28,11 +28,11 @@ class S5(Stack):
         added = g * sigmoid(W g + b),  g = gelu(y_t)                                         (appendix G.1)
 
     Lambda = -exp(rho) + i omega, so that it stays in the left half-plane, and Delta = exp(s) are learned, one value
-    per state. Initially Lambda holds the eigenvalues with positive imaginary part of the normal part of the HiPPO-LegS
-    matrix of size 2 N, B and C are random matrices in the basis of its eigenvectors (section 3.3), and Delta is in
+    per state. Initially, Lambda contains the eigenvalues with positive imaginary part of the normal part of HiPPO-LegS,
+    a matrix of size 2 N, B and C are random matrices in the basis of its eigenvectors (section 3.3), and Delta is in
     log U(min_step, max_step). A reset replaces the state inside the scan, as in Lu et al. 2023 (section 3.2).
 
-    It differs from `lru` in its first values and its discretization. Choices left open by the papers: one block
+    S5 differs from `lru` in its initial values and discretization. Choices left open by the papers: one block
     of HiPPO-LegS; LayerNorm before the layer; one layer (Lu et al. use four).
     """
 
@@ -75,22 +75,22 @@ class S5Mixer(Mixer):
         return S5State(self.log_rate.new_zeros(batch_size, len(self.log_rate), 2))
 
     def forward(self, u: Tensor, state: S5State) -> tuple[Tensor, S5State]:
-        decay, driven = self._discretized(u)
+        decay, driven = self._discretize(u)
         h = decay * torch.view_as_complex(state.h.contiguous()) + driven
         return self._read(h, u), S5State(torch.view_as_real(h))
 
     def unroll(self, u: Tensor, reset: Tensor, state: S5State, bptt_length: int | None) -> tuple[Tensor, S5State]:
-        decay, driven = self._discretized(u)
+        decay, driven = self._discretize(u)
         start = torch.view_as_complex(state.h.contiguous())
         h = scan(decay.expand(1, 1, -1), driven, reset, start, bptt_length)
         return self._read(h, u), S5State(torch.view_as_real(h[-1]))
 
-    def _discretized(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Lambda' complex [N], and B' u complex [..., N]."""
+    def _discretize(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Return Lambda' complex [N], and B' u complex [..., N]."""
         rate, step = self.log_rate.exp(), self.log_step.exp()
         decay = torch.polar((-rate * step).exp(), self.frequency * step)
         squared = rate.square() + self.frequency.square()
-        # Operations that ONNX has: 1 / Lambda = conj(Lambda) / |Lambda|^2.
+        # Only operations that ONNX supports: 1 / Lambda = conj(Lambda) / |Lambda|^2.
         inverse = torch.complex(-rate / squared, -self.frequency / squared)
         real, imaginary = F.linear(u, self.B).chunk(2, -1)
         return decay, torch.complex(decay.real - 1, decay.imag) * inverse * torch.complex(real, imaginary)
@@ -103,9 +103,9 @@ class S5Mixer(Mixer):
 
 
 def hippo_legs(size: int) -> tuple[Tensor, Tensor]:
-    """Eigenvalues [size], by imaginary part, and eigenvectors [size, size] of the normal part of HiPPO-LegS. A = -1/2 -
-    (p_n p_k / 2) sign(n - k) with p_n = sqrt(2 n + 1): a skew-symmetric matrix minus half the identity (appendix
-    B.1.1), complex128."""
+    """Return eigenvalues [size], sorted by imaginary part, and eigenvectors [size, size] of the normal part of
+    HiPPO-LegS, complex128. A = -1/2 - (p_n p_k / 2) sign(n - k) with p_n = sqrt(2 n + 1): a skew-symmetric matrix minus
+    half the identity (appendix B.1.1)."""
     p = (2 * torch.arange(size, dtype=torch.float64) + 1).sqrt()
     skew = -0.5 * torch.outer(p, p)
     skew = skew.tril(-1) - skew.triu(1)

@@ -28,12 +28,12 @@ class SHM(Stack):
         added = W_o [M_t q + W_s u]                                             read, with a shortcut
 
     theta_t [d] is one of `num_thetas` learned rows, a random one at every step, so that products of C_t neither vanish
-    nor explode (section 3.2). In the released code (github.com/thaihungle/SHM) uniform values from [0, 1) are rounded
-    down, so that the row is always the first one; `first_theta=true` is that form.
+    nor explode (section 3.2). The released code (github.com/thaihungle/SHM) rounds uniform values from [0, 1) down, so
+    the row is always the first; `first_theta=true` reproduces this.
 
-    Choice: the row is a pseudo-random function of the steps since the reset. An actor and a learner, and two runs,
-    then take the same one. As in the code, 1e-5 is added to sums, rows of theta are Xavier-uniform, and there is a
-    shortcut; one layer.
+    Our choice: the row is a pseudo-random function of the steps since the reset, so that actor and learner, and all
+    runs, use the same row. As in the code, 1e-5 is added to sums, rows of theta are Xavier-uniform, and there is a
+    shortcut. One layer by default.
     """
 
     def __init__(
@@ -68,21 +68,21 @@ class SHMMixer(Mixer):
         return SHMState(memory, torch.zeros(batch_size, dtype=torch.int64, device=memory.device))
 
     def forward(self, u: Tensor, state: SHMState) -> tuple[Tensor, SHMState]:
-        theta, vector, value, key, query, shortcut = self._mapped(u, state.step)
+        theta, vector, value, key, query, shortcut = self._map(u, state.step)
         calibration = 1 + torch.tanh(theta.unsqueeze(-1) * vector.unsqueeze(-2))
         memory = calibration * state.memory + value.unsqueeze(-1) * key.unsqueeze(-2)
         return self.out((memory @ query.unsqueeze(-1)).squeeze(-1) + shortcut), SHMState(memory, state.step + 1)
 
     def unroll(self, u: Tensor, reset: Tensor, state: SHMState, bptt_length: int | None) -> tuple[Tensor, SHMState]:
         step = steps_since_reset(reset, state.step)
-        *mapped, shortcut = self._mapped(u, step)
+        *mapped, shortcut = self._map(u, step)
         theta, vector, value, key, query = (steps.unsqueeze(2) for steps in mapped)
         start = state.memory.mT.unsqueeze(1)
         read, memory = remember("tanh", (theta, vector), (value, key), query, reset, start, bptt_length)
         return self.out(read.flatten(2) + shortcut), SHMState(memory.squeeze(1).mT, step[-1] + 1)
 
-    def _mapped(self, u: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-        """theta, W_c u, e v, k, q and the shortcut, [..., d] each."""
+    def _map(self, u: Tensor, step: Tensor) -> tuple[Tensor, ...]:
+        """Return theta, W_c u, e v, k, q and the shortcut, [..., d] each."""
         key, query, value, vector, shortcut = self.maps(u).chunk(5, -1)
         key, query = (F.relu(x) / (F.relu(x).sum(-1, keepdim=True) + 1e-5) for x in (key, query))
         theta = self.thetas[scrambled(step) % self.num_thetas]
@@ -90,14 +90,14 @@ class SHMMixer(Mixer):
 
 
 def steps_since_reset(reset: Tensor, start: Tensor) -> Tensor:
-    """Steps since the reset before each of T steps, int64 [T, B]; `start` [B] are those before step 0."""
+    """Return the steps since the last reset at each of T steps, int64 [T, B]; `start` [B] are those before step 0."""
     time = torch.arange(len(reset), device=reset.device).unsqueeze(1)
     began = torch.where(reset, time, -1).cummax(0).values
     return torch.where(began >= 0, time - began, time + start)
 
 
-def scrambled(number: Tensor) -> Tensor:
-    """Pseudo-random 31-bit integer for each integer from 0 on (xorshift and multiplication)."""
-    number = ((number + 1) * 0x9E3779B1) & 0xFFFFFFFF
-    number = ((number ^ (number >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
-    return (number ^ (number >> 12)) & 0x7FFFFFFF
+def scrambled(x: Tensor) -> Tensor:
+    """Return a pseudo-random 31-bit integer for each nonnegative integer (xorshift and multiplication)."""
+    x = ((x + 1) * 0x9E3779B1) & 0xFFFFFFFF
+    x = ((x ^ (x >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
+    return (x ^ (x >> 12)) & 0x7FFFFFFF

@@ -1,4 +1,4 @@
-"""Parameters with bounds that they can leave again."""
+"""Bounds of parameters, from which gradients can move them back inside."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from torch import Tensor
 
 
 def bounded(x: Tensor, low: float, high: float) -> Tensor:
-    """Clamp parameters x, of any shape, to low..high. Beyond a bound only the gradient that would move them further out
-    is 0; that of a plain clamp is always 0 there, so a parameter that crossed a bound would never change again."""
+    """Clamp parameters x, of any shape, to low..high. Beyond a bound, only a gradient that would move x further out is
+    0; the gradient of a plain clamp is always 0 there, so a parameter beyond a bound would never change again."""
     return _Bounded.apply(x, low, high) if torch.is_grad_enabled() else x.clamp(low, high)  # pyright: ignore
 
 
@@ -27,5 +27,5 @@ class _Bounded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore
         (x,), (low, high) = ctx.saved_tensors, ctx.bounds
-        outward = ((x > high) & (grad < 0)) | ((x < low) & (grad > 0))  # a step is against the gradient
+        outward = ((x > high) & (grad < 0)) | ((x < low) & (grad > 0))  # steps go against the gradient
         return torch.where(outward, 0.0, grad), None, None

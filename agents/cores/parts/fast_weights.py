@@ -1,13 +1,13 @@
 """The memory of FWM: a third-order tensor written by a delta rule and read in several hops (Schlag et al. 2021).
 
-Two forms of the same mathematics. `write` and `read` do one step. `Block` does a block of steps: between its first and
-last step the tensor itself is never formed, because it is only multiplied by keys that are known
-in advance. With F_0 the memory at the start of the block and u_j what step j added at its keys,
+Two forms of the same equations: `write` and `read` compute one step, `Block` computes a block of steps. Between the
+block's first and last step, the tensor itself is never formed, because it is only multiplied by keys that are available
+in advance. With F_0 the memory at the start of the block and u_j the value that step j adds at its keys,
 
     F_t = w_t0 F_0 + sum_{j<=t} w_tj k1_j (x) k2_j (x) u_j,    w_tj = product of the rescalings s_j .. s_t
 
-so v_old and every hop are one multiplication of all the block's queries with F_0 plus small products between keys,
-and a block of L steps passes over d^3 numbers as often as a single step does.
+so v_old and every hop are one matrix multiplication of all the block's queries and F_0, plus small products of keys,
+and a block of L steps reads d^3 values as often as a single step does.
 
 Shapes: N rows (a batch, or blocks of it), L steps, d memory size, R hops. The memory is [N, d, d, d]: axes k1, k2, v.
 """
@@ -37,7 +37,7 @@ class Read(NamedTuple):
 
 
 def write(memory: Tensor, new: Write) -> Tensor:
-    """The memory [N, d, d, d] after one write, leaves of `new` [N, d].
+    """Return the memory [N, d, d, d] after one write; leaves of `new` are [N, d].
 
     v_old = F (k1 (x) k2);   F' = F + rate k1 (x) k2 (x) (v - v_old)      (equation 3)
     F_t = F' / max(1, |F'|_2), the norm over the whole tensor              (equation 4)
@@ -51,7 +51,7 @@ def write(memory: Tensor, new: Write) -> Tensor:
 
 
 def read(memory: Tensor, queries: Read) -> Tensor:
-    """n^R [N, d], with n^i = LN(F (n^{i-1} (x) e^i)), LN without scale and offset (equation 7)."""
+    """Return n^R [N, d], with n^i = LN(F (n^{i-1} (x) e^i)), LN without scale and offset (equation 7)."""
     result, flat = queries.query, memory.flatten(1, 2)
     for hop in queries.hops.unbind(-2):
         result = _normal(torch.bmm(_pairs(result, hop).unsqueeze(1), flat).squeeze(1))
@@ -59,8 +59,8 @@ def read(memory: Tensor, queries: Read) -> Tensor:
 
 
 class Block:
-    """L steps of writing and reading, rows of `new` and of queries [N, L, ...], from memory [N, d, d, d]. Where `fresh`
-    (bool [N, L]) is set the memory is emptied before the step's write; the shapes do not depend on it."""
+    """L steps of writing and reading from memory [N, d, d, d]; leaves of `new` and of queries are [N, L, ...]. Where
+    `fresh` (bool [N, L]) is set, the memory is cleared before the step's write; shapes do not depend on `fresh`."""
 
     def __init__(self, memory: Tensor, new: Write, fresh: Tensor) -> None:
         self.new, start = new, memory.flatten(1, 2)
@@ -68,15 +68,15 @@ class Block:
         base, square = torch.bmm(_pairs(new.key1, new.key2), start), start.square().sum((1, 2))
         added, scales = _Additions.apply(base, square, overlap, new.value, new.rate, fresh)  # pyright: ignore
         logs = scales.log()
-        logs = torch.where(logs.isfinite(), logs, 0.0)  # the sums below go through all episodes
+        logs = torch.where(logs.isfinite(), logs, 0.0)  # the sums below span all episodes
         total = logs.cumsum(1)
-        # log w_tj = log s_j + .. + log s_t: all up to t less those before j (positive, so not for exp, where j > t).
+        # log w_tj = log s_j + .. + log s_t: the sum up to t minus the sum before j; where j > t, exp may overflow.
         self.weight = (total.unsqueeze(2) - (total - logs).unsqueeze(1)).tril().exp().tril()
         self.start_weight = total.exp().unsqueeze(2)
         self.episodes = _Episodes(fresh, start, added)
 
     def read(self, queries: Read) -> Tensor:
-        """n^R [N, L, d] of every step: see `read`."""
+        """Return n^R [N, L, d] of every step; see the function `read`."""
         result = queries.query
         for hop in queries.hops.unbind(-2):
             weight = self.weight * _gram(result, self.new.key1, hop, self.new.key2)
@@ -85,16 +85,16 @@ class Block:
         return result
 
     def end(self) -> Tensor:
-        """The memory [N, d, d, d] after the last step."""
+        """Return the memory [N, d, d, d] after the last step."""
         size = self.new.value.shape[-1]
         return self.episodes.end(self).unflatten(1, (size, size))
 
 
 class _Episodes:
-    """Visibility of writes for the steps of a block, by selection: a weight of 0 on a value of nan would be nan.
+    """Visibility of writes for the steps of a block, by selection: a weight of 0 times nan would be nan.
 
     Args:
-        fresh: bool [N, L], where the memory is emptied.
+        fresh: bool [N, L], where the memory is cleared.
         start: the memory before the block [N, d * d, d].
         added: u [N, L, d].
     """
@@ -104,38 +104,38 @@ class _Episodes:
         self.of_start = (episode == 0).unsqueeze(2)  # [N, L, 1]
         same = episode.unsqueeze(2) == episode.unsqueeze(1)
         self.same = same.tril()  # [N, L, L]: step t reads what step j has written
-        # Reads of non-finite values are nan; all others are computed without them.
+        # Reads of non-finite values are nan; all other reads are computed without these values.
         broken, broken_start = ~added.isfinite().all(2), ~start.isfinite().all(2).all(1)
-        self.spoilt = (self.same & broken.unsqueeze(1)).any(2, True) | (self.of_start & broken_start[:, None, None])
+        self.invalid = (self.same & broken.unsqueeze(1)).any(2, True) | (self.of_start & broken_start[:, None, None])
         self.added = torch.where(broken.unsqueeze(2), 0.0, added)
         self.start = torch.where(broken_start[:, None, None], 0.0, start)
 
     def join(self, at_start: Tensor, weight: Tensor) -> Tensor:
-        """Reads of the steps: of the memory at the start [N, L, d], and of each other's writes by weights [N, L, L]."""
+        """Add the steps' reads of the block's writes, by weights [N, L, L], to those of the start memory [N, L, d]."""
         result = torch.where(self.of_start, at_start, 0.0) + torch.bmm(torch.where(self.same, weight, 0.0), self.added)
-        return torch.where(self.spoilt, torch.nan, result)
+        return torch.where(self.invalid, torch.nan, result)
 
     def end(self, block: "Block") -> Tensor:
-        """The memory after the last step [N, d * d, d]."""
-        mine = self.same[:, -1, :, None]
-        keys = torch.where(mine, _pairs(block.new.key1, block.new.key2), 0.0).transpose(1, 2)
-        added = torch.where(mine, block.weight[:, -1, :, None] * self.added, 0.0)
+        """Return the memory after the last step [N, d * d, d]."""
+        current = self.same[:, -1, :, None]
+        keys = torch.where(current, _pairs(block.new.key1, block.new.key2), 0.0).transpose(1, 2)
+        added = torch.where(current, block.weight[:, -1, :, None] * self.added, 0.0)
         carried = torch.where(self.of_start[:, -1:], self.start * block.start_weight[:, -1:], 0.0)
-        return torch.where(self.spoilt[:, -1:], torch.nan, torch.baddbmm(carried, keys, added))
+        return torch.where(self.invalid[:, -1:], torch.nan, torch.baddbmm(carried, keys, added))
 
 
 class _Additions(torch.autograd.Function):
-    """Addends u [N, L, d] and factors s [N, L] of the steps of a block.
+    """Additions u [N, L, d] and factors s [N, L] of the steps of a block.
 
-    The loop updates not F but its products with the block's keys, Q_i = F (k1_i (x) k2_i), at first
+    Instead of F, the loop updates F's products with the block's keys, Q_i = F (k1_i (x) k2_i), which are initially
     `base` [N, L, d], and q = |F|^2 [N]. With G_ij = (k1_i . k1_j)(k2_i . k2_j), `overlap` [N, L, L]:
 
         u = rate_t (v_t - Q_t)
         q' = q + 2 Q_t . u + G_tt |u|^2                       |F + k1_t (x) k2_t (x) u|^2
         s = max(1, q')^-1/2,   Q_i <- s (Q_i + G_it u) for i > t,   q <- min(1, q')
 
-    Before a step where `fresh` [N, L] is set, all Q_i and q are 0. The gradient is explicit: autograd would record
-    some thirty small operations per step.
+    Before a step where `fresh` [N, L] is set, all Q_i and q become 0. The gradient is explicit, since autograd would
+    record about thirty small operations per step.
     """
 
     @staticmethod
@@ -172,20 +172,20 @@ class _Additions(torch.autograd.Function):
         grad_value, grad_rate = torch.empty_like(value), torch.empty_like(rate)
         grad_square = torch.zeros_like(squares[:, 0])
         for t in reversed(range(added.shape[1])):
-            u, now, scale, own = added[:, t], old[:, t], scales[:, t], overlap[:, t, t, None]
-            grad_later = grad_keys[:, t + 1 :]  # of the scaled Q_i, i > t; after the next lines of the unscaled ones
+            u, now, scale, overlap_t = added[:, t], old[:, t], scales[:, t], overlap[:, t, t, None]
+            grad_later = grad_keys[:, t + 1 :]  # of the scaled Q_i, i > t; after `mul_`, of the unscaled Q_i
             grad_scale = grad_scales[:, t] + (grad_later * later[t]).sum((1, 2))
             grad_later.mul_(scale[:, None, None])
-            # Where q' > 1 it acts only through s, ds/dq' = -s^3 / 2; elsewhere it only becomes the next q.
+            # Where q' > 1, q' acts only through s, ds/dq' = -s^3 / 2; elsewhere, it only becomes the next q.
             grad_square = torch.where(squares[:, t] > 1, -0.5 * scale**3 * grad_scale, grad_square)
-            grown = 2 * grad_square.unsqueeze(1)
+            doubled = 2 * grad_square.unsqueeze(1)
             through_keys = torch.bmm(overlap[:, None, t + 1 :, t], grad_later).squeeze(1)
-            grad_u = grad_added[:, t] + through_keys + grown * (now + own * u)
+            grad_u = grad_added[:, t] + through_keys + doubled * (now + overlap_t * u)
             grad_overlap[:, t + 1 :, t] = torch.bmm(grad_later, u.unsqueeze(2)).squeeze(2)
             grad_overlap[:, t, t] = grad_square * u.square().sum(-1)
             grad_rate[:, t] = (grad_u * (value[:, t] - now)).sum(-1, keepdim=True)
             grad_value[:, t] = rate[:, t] * grad_u
-            grad_keys[:, t] = grown * u - grad_value[:, t]
+            grad_keys[:, t] = doubled * u - grad_value[:, t]
             grad_keys[:, t:] = torch.where(ctx.fresh[:, t, None, None], 0.0, grad_keys[:, t:])
             grad_square = torch.where(ctx.fresh[:, t], 0.0, grad_square)
         return grad_keys, grad_square, grad_overlap, grad_value, grad_rate, None

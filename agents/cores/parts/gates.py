@@ -2,12 +2,12 @@
 
 Source: Tallec & Ollivier 2018, "Can recurrent neural networks warp time?" (chrono initialization).
 
-A unit that retains the share sigmoid(b) per step forgets within about 1 + e^b steps. With torch's biases near zero
-this is two steps, so observations from fifty steps ago have no influence and a policy cannot begin to use them. These
+A unit that retains the share sigmoid(b) per step forgets within about 1 + e^b steps. With torch's biases near zero,
+this is two steps, so observations from fifty steps ago have no influence and a policy cannot learn to use them. These
 biases give each unit a different span.
 
-The source also closes an LSTM's input gate, b_i = -b_f. This module does not: it would scale writes down as the span
-grows. In a T-maze with 60 steps of limbo, a cue would change the outputs at the choice by 0.03 instead of 0.14.
+The source also closes an LSTM's input gate, b_i = -b_f. This module does not, since writes would shrink as the span
+grows: in a T-maze with 60 steps of limbo, a cue would change the outputs at the choice by 0.03 instead of 0.14.
 """
 
 import torch
@@ -22,8 +22,8 @@ def gate_biases(units: int, memory_span: int) -> Tensor:
 
 
 def remember(cell: nn.LSTMCell | nn.GRUCell, memory_span: int) -> None:
-    """Bias the gate that forgets: the second of torch's rows in both cells (f of i, f, g, o; z of r, z, n). 0 leaves
-    torch's own biases. Raises ValueError for a span that gates cannot have."""
+    """Bias the gate that forgets: the second of torch's rows in both cells (f of i, f, g, o; z of r, z, n). 0 keeps
+    torch's biases. Raises ValueError for other spans below SHORTEST."""
     if memory_span == 0:
         return
     if memory_span < SHORTEST:

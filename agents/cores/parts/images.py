@@ -6,9 +6,9 @@ import math
 def image_size(
     core: str, input_size: int, height: int | None, width: int | None, channels: int | None
 ) -> tuple[int, int, int]:
-    """(channels, height, width) of the image that the `input_size` features of a core begin with. `channels` may be
+    """Return (channels, height, width) of the image with which a core's `input_size` features begin. `channels` may be
     omitted; without any size, the image is the largest square whose area divides input_size. Raises ValueError, naming
-    `core`, if there is none or it does not fit."""
+    `core`, if there is no such image or it does not fit."""
     if height is None and width is None and channels is None:
         side = max(s for s in range(1, math.isqrt(input_size) + 1) if input_size % s**2 == 0)
         if side == 1:

@@ -20,7 +20,7 @@ def rms_norm(x: Tensor, scale: Tensor, eps: float = 1e-5) -> Tensor:
 
 
 def decays(total: Tensor) -> Tensor:
-    """exp(G_t - G_j) where j <= t, else 0: [..., L] -> [..., L, L], G the sums of the logarithms of the decays."""
+    """exp(G_t - G_j) where j <= t, else 0: [..., L] -> [..., L, L]; G are the cumulative sums of log decays."""
     causal = torch.ones(total.shape[-1], total.shape[-1], dtype=torch.bool, device=total.device).tril()
     difference = total.unsqueeze(-1) - total.unsqueeze(-2)
     return torch.where(causal, difference, -torch.inf).exp()

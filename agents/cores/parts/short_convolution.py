@@ -20,13 +20,13 @@ class ShortConvolution(nn.Module):
         super().__init__()
         self.channels, self.size = channels, size
         bound = size**-0.5
-        # Row i: the tap of the input i steps ago.
+        # Row i: the weight of the input i steps ago.
         self.taps = nn.Parameter(torch.empty(size, channels).uniform_(-bound, bound)) if size > 1 else None
         self.bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound)) if size > 1 else None
         self.register_buffer("like", torch.zeros(0), persistent=False)
 
     def initial_state(self, batch_size: int) -> Tensor:
-        """Zeros [batch_size, size - 1, channels]."""
+        """Return zeros [batch_size, size - 1, channels]."""
         assert isinstance(self.like, Tensor)
         return self.like.new_zeros(batch_size, self.size - 1, self.channels)
 
@@ -44,11 +44,11 @@ class ShortConvolution(nn.Module):
         length, cut = len(x), bptt_length or 0
         whole = torch.cat([past.transpose(0, 1), x])  # step t is row t + size - 1
         time = torch.arange(length).unsqueeze(1)
-        began = torch.where(reset, time, -self.size).cummax(0).values  # the episode's first step, if included
+        began = torch.where(reset, time, -self.size).cummax(0).values  # the episode's first step, if in this unroll
         total: Any = Convolution.apply(whole, self.taps, began, cut)
-        places = torch.arange(length - self.size + 1, length).unsqueeze(1)
+        times = torch.arange(length - self.size + 1, length).unsqueeze(1)
         last, piece = whole[1 - self.size :], (length - 1) // cut * cut if cut else 0
         if piece:
-            last = torch.where((places < piece).unsqueeze(2), last.detach(), last)
-        in_episode = (places >= began[-1]).unsqueeze(2)
+            last = torch.where((times < piece).unsqueeze(2), last.detach(), last)
+        in_episode = (times >= began[-1]).unsqueeze(2)
         return F.silu(total + self.bias), torch.where(in_episode, last, 0.0).transpose(0, 1)

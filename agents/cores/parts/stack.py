@@ -20,7 +20,7 @@ class Mixer(nn.Module):
     compiled = False  # Whether `unroll` needs compiled code
 
     def initial_state(self, batch_size: int) -> CoreState:
-        """NamedTuple of leaves [batch_size, ...]."""
+        """Return a NamedTuple of leaves [batch_size, ...]."""
         raise NotImplementedError
 
     def forward(self, u: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -33,7 +33,7 @@ class Mixer(nn.Module):
 
 
 class Stack(Core):
-    """Base class of cores that are a stack of residual layers; the leaves of its state are [B, num_layers, ...]."""
+    """Base class of cores that are stacks of residual layers; the leaves of their states are [B, num_layers, ...]."""
 
     loops_over_time = False
 
@@ -45,7 +45,7 @@ class Stack(Core):
         self.mixers = nn.ModuleList(mixers)
 
     def initial_state(self, batch_size: int) -> CoreState:
-        """Initial states of all layers."""
+        """Return the initial states of all layers, stacked."""
         return _join([mixer.initial_state(batch_size) for mixer in self._mixers()])
 
     def parts_of_state(self) -> dict[str, list[Axis]]:
@@ -55,14 +55,14 @@ class Stack(Core):
     def forward(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
         x, states = self.encoder(inputs), list[CoreState]()
-        for number, (norm, mixer) in enumerate(zip(self.norms, self._mixers(), strict=True)):
-            added, after = mixer(norm(x), _layer(state, number))
+        for index, (norm, mixer) in enumerate(zip(self.norms, self._mixers(), strict=True)):
+            added, after = mixer(norm(x), _layer(state, index))
             x = x + added
             states.append(after)
         return x, _join(states)
 
     def fast_route(self, inputs: Tensor) -> Route | None:
-        """Layer by layer over all T steps."""
+        """Return the route that runs layer by layer over all T steps, if possible."""
         compiled = any(mixer.compiled for mixer in self._mixers())
         possible = stands_for(self, inputs) if compiled else readable(inputs)
         return self.unroll_at_once if possible else None
@@ -70,10 +70,10 @@ class Stack(Core):
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """Like `Core.unroll`, layer by layer over all T steps."""
+        """Run `Core.unroll` layer by layer over all T steps."""
         x, states = self.encoder(inputs), list[CoreState]()
-        for number, (norm, mixer) in enumerate(zip(self.norms, self._mixers(), strict=True)):
-            added, after = mixer.unroll(norm(x), reset, _layer(state, number), bptt_length)
+        for index, (norm, mixer) in enumerate(zip(self.norms, self._mixers(), strict=True)):
+            added, after = mixer.unroll(norm(x), reset, _layer(state, index), bptt_length)
             x = x + added
             states.append(after)
         return x, _join(states), None
@@ -82,8 +82,8 @@ class Stack(Core):
         return list(self.mixers)  # pyright: ignore[reportReturnType]
 
 
-def _layer(state: CoreState, number: int) -> CoreState:
-    return map_state(lambda leaf: leaf[:, number], state)
+def _layer(state: CoreState, index: int) -> CoreState:
+    return map_state(lambda leaf: leaf[:, index], state)
 
 
 def _join(states: list[CoreState]) -> CoreState:

@@ -1,7 +1,7 @@
 """Arrays of the compiled loops of LSTM, ConvLSTM and GRU.
 
-Shapes: T steps, B environments, P places of the image (1 without an image), K places of a kernel (likewise), C units
-of a place, G gates of each (LSTM 4, GRU 3).
+Shapes: T steps, B environments, P positions of the image (1 without an image), K elements of a kernel (likewise), C
+units per position, G gates per unit (LSTM 4, GRU 3).
 """
 
 from typing import NamedTuple
@@ -16,9 +16,9 @@ ONE_PLACE = np.zeros((1, 1), np.int64)  # `Inputs.places` without an image
 class Inputs(NamedTuple):
     """Inputs of the loop and the state before it."""
 
-    gates: Array  # [T, B, P, G C]: the inputs' share of the gates, biases included
+    gates: Array  # [T, B, P, G C]: the inputs' contribution to the gates, biases included
     bias: Array  # [C]: GRU's b_hn, which the reset gate scales; empty for the LSTM
-    places: Array  # int [P, K]: input place of each place of the kernel; -1 is the zero padding.
+    places: Array  # int [P, K]: position under each kernel element at each position; -1 is zero padding.
     reset: Array  # bool [T, B]
     h: Array  # [B, P, C]
     c: Array  # [B, P, C]: the LSTM's cells; [B, P, 0] for the GRU
@@ -27,7 +27,7 @@ class Inputs(NamedTuple):
 class Record(NamedTuple):
     """Activations saved by the forward pass for the backward pass."""
 
-    seen: Array  # [T, B P, K C]: the neighborhoods of h before each step, after resets; without an image h itself
+    seen: Array  # [T, B P, K C]: the neighborhoods of h before each step, after resets; without an image, h itself
     c: Array  # [T, B P, C]: the LSTM's cells before each step, after resets; [T, B P, 0] for the GRU
     gates: Array  # [T, B P, G C]: i, f, g, o, or r, z, n
     inner: Array  # [T, B P, C]: tanh of the LSTM's cells after each step; GRU's h_n = W_hn h + b_hn
@@ -36,11 +36,11 @@ class Record(NamedTuple):
 class Gradients(NamedTuple):
     """Gradients that the backward pass writes."""
 
-    gates: Array  # [T, B P, G C]: of the gates before squashing
-    products: Array  # [T, B P, G C]: of W_h h; for the LSTM the same array
+    gates: Array  # [T, B P, G C]: of the gates before their nonlinearities
+    products: Array  # [T, B P, G C]: of W_h h; for the LSTM, the same array
     seen: Array  # [B P, K C]: of the neighborhoods of one step
     h: Array
-    c: Array  # [B P, C]: of the last state, overwritten by those of the first
+    c: Array  # [B P, C]: of the last state, overwritten with those of the first
 
 
 def make_record(steps: int, batch: int, inputs: Inputs) -> Record:
@@ -53,7 +53,7 @@ def make_record(steps: int, batch: int, inputs: Inputs) -> Record:
 
 @part
 def look(h: Array, places: Array, out: Array) -> None:
-    """Write the neighborhood of every place of one image: h [P, C] -> `out` [P, K C]."""
+    """Write the neighborhood of every position of one image: h [P, C] -> `out` [P, K C]."""
     channels = h.shape[1]
     for p in range(len(places)):
         for k in range(places.shape[1]):

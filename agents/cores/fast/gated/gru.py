@@ -1,6 +1,6 @@
-"""The GRU's unroll and its gradient, compiled, for some environments of a batch on a CPU.
+"""Compiled unroll of the GRU and its gradient, for some environments of a batch on a CPU.
 
-The equations are in `gru.GRU`; shapes are those of `arrays.py`, with one place.
+The equations are in `gru.GRU`; shapes are those of `arrays.py`, with one position.
 """
 
 from .....base.compiled import compiled
@@ -21,9 +21,9 @@ def forward(
     out: Array,
     cells: Array,
 ) -> None:
-    """All steps of environments `first` to `last`: their h [T, B, 1, C] in `out`; there are no cells.
+    """Compute all steps of environments `first` to `last` - 1; write h [T, B, 1, C] to `out`. There are no cells.
 
-    The weight is [3 C, C], with `turned` [C, 3 C]. For acting, the record has one step and the environments of
+    The weight is [3 C, C]; with `turned`, [C, 3 C]. For acting, the record has one step and the environments of
     one group, and is reused.
     """
     start = first % record.seen.shape[1]
@@ -74,7 +74,7 @@ def backward(
     """
     size = grad_out.shape[3]
     one = grad_out.dtype.type(1)
-    through = grads.seen  # [B, C]: the gradient that passes h by z alone
+    through = grads.seen  # [B, C]: the gradient that reaches the previous h directly, through z
     for t in range(len(grad_out) - 1, -1, -1):
         for b in range(first, last):
             gates, h_n, old = record.gates[t, b], record.inner[t, b], record.seen[t, b]

@@ -1,8 +1,8 @@
-"""The unrolls of LSTM and ConvLSTM and their gradient, compiled, for some environments of a batch on a CPU.
+"""Compiled unroll of LSTM and ConvLSTM and its gradient, for some environments of a batch on a CPU.
 
 The equations are in `lstm.LSTM` and `conv_lstm.ConvLSTM`; shapes are those of `arrays.py`. A convolution is one matrix
-multiplication: every place has its neighborhood contiguously in one row of `seen`. The LSTM has one place and itself as
-the neighborhood.
+multiplication: every position's neighborhood is one contiguous row of `seen`. The LSTM has one position, which is its
+own neighborhood.
 """
 
 from .....base.compiled import compiled
@@ -15,7 +15,7 @@ from .arrays import Gradients, Inputs, Record, look, look_backward
 def cell(gates: Array, c: Array, squashed: Array, new_c: Array, new_h: Array) -> None:
     """c' = sigmoid(f) * c + sigmoid(i) * tanh(g),  h' = sigmoid(o) * tanh(c').
 
-    gates [4 H] are i, f, g, o, and are squashed here; `squashed` [H] becomes tanh(c').
+    gates [4 H] are i, f, g, o before their nonlinearities, which are applied in place; `squashed` [H] becomes tanh(c').
     """
     size = len(c)
     i, f, g, o = gates[:size], gates[size : 2 * size], gates[2 * size : 3 * size], gates[3 * size :]
@@ -31,7 +31,7 @@ def cell(gates: Array, c: Array, squashed: Array, new_c: Array, new_h: Array) ->
 
 @part
 def cell_backward(gates: Array, c: Array, squashed: Array, to_h: Array, to_gates: Array, to_c: Array) -> None:
-    """Gradients of h' and c' [H] -> of i, f, g, o [4 H] before squashing, and of c in `to_c`."""
+    """Gradients of h' and c' [H] -> those of i, f, g, o [4 H] before their nonlinearities, and of c in `to_c`."""
     size = len(c)
     one = to_h.dtype.type(1)
     i, f, g, o = gates[:size], gates[size : 2 * size], gates[2 * size : 3 * size], gates[3 * size :]
@@ -58,9 +58,9 @@ def forward(
     out: Array,
     cells: Array,
 ) -> None:
-    """All steps of environments `first` to `last`: their h [T, B, P, C] in `out`, their last c [B, P, C] in `cells`.
+    """Compute all steps of environments `first` to `last` - 1; write h [T, B, P, C] to `out`, the last c to `cells`.
 
-    The weight is [4 C, K C], with `turned` [K C, 4 C]. For acting, the record has one step and the environments of one
+    The weight is [4 C, K C]; with `turned`, [K C, 4 C]. For acting, the record has one step and the environments of one
     group, and is reused.
     """
     size = len(inputs.places)
@@ -114,9 +114,9 @@ def backward(
                 cell_backward(gates[row], c[row], inner[row], grads.h[row], to_gates[row], grads.c[row])
         multiply(gemm, to_gates[rows], weight, False, grads.seen[rows])
         for b in range(first, last):
-            own = slice(b * size, (b + 1) * size)
+            span = slice(b * size, (b + 1) * size)
             if gradient_ends(inputs.reset, cut, t, b):
-                grads.h[own] = 0
-                grads.c[own] = 0
+                grads.h[span] = 0
+                grads.c[span] = 0
             else:
-                look_backward(grads.seen[own], inputs.places, grads.h[own])
+                look_backward(grads.seen[span], inputs.places, grads.h[span])

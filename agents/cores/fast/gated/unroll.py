@@ -1,4 +1,4 @@
-"""The unroll of LSTM, ConvLSTM and GRU by compiled functions, as one node of autograd's graph, for a CPU."""
+"""The unroll of LSTM, ConvLSTM and GRU by compiled functions, as one node of the autograd graph, for a CPU."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -26,7 +26,7 @@ from ..routes import (
 from . import gru, lstm
 from .arrays import ONE_PLACE, Gradients, Inputs, Record, make_record
 
-PLACES_AT_ONCE = 400  # Rows per matrix multiplication: fewer need too many calls, more do not fit into a core's cache
+PLACES_AT_ONCE = 400  # Rows per matrix multiplication: fewer need too many calls, more do not fit in a core's cache
 
 
 def run_lstm(
@@ -38,14 +38,14 @@ def run_lstm(
     bptt_length: int | None,
     places: Array | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """h [T, B, H] after each step, the last h and the last c; of a ConvLSTM [T, B, P, C].
+    """Return h [T, B, H] after each step, the last h and the last c; for a ConvLSTM, h is [T, B, P, C].
 
     Args:
-        gates: W_x x + b_x + b_h, [T, B, 4 H]; of a ConvLSTM [T, B, P, 4 C].
-        weight: W_h, [4 H, H]; of a ConvLSTM [4 C, K C], with contiguous channels of each place of the kernel.
-        h, c: before the first step, [B, H]; of a ConvLSTM [B, P, C].
+        gates: W_x x + b_x + b_h, [T, B, 4 H]; for a ConvLSTM, [T, B, P, 4 C].
+        weight: W_h, [4 H, H]; for a ConvLSTM, [4 C, K C], with the channels of each kernel element contiguous.
+        h, c: before the first step, [B, H]; for a ConvLSTM, [B, P, C].
         reset, bptt_length: as in `Core.unroll`.
-        places: of a ConvLSTM: int [P, K], input places of every place's kernel; -1 is the padding.
+        places: for a ConvLSTM, int [P, K]: position under each kernel element at each position; -1 is padding.
     """
     (steps, batch, *image, _), size = gates.shape, weight.shape[0] // 4
     state = (batch, *image, size)
@@ -57,12 +57,12 @@ def run_lstm(
 def run_gru(
     gates: Tensor, weight: Tensor, bias: Tensor, h: Tensor, reset: Tensor, bptt_length: int | None
 ) -> tuple[Tensor, Tensor]:
-    """h [T, B, H] after each step, and the last h.
+    """Return h [T, B, H] after each step, and the last h.
 
     Args:
         gates: W_x x + b_x [T, B, 3 H], with the biases of h_r and h_z.
         weight: W_h, [3 H, H].
-        bias: that of h_n, [H].
+        bias: the bias of h_n, [H].
         h: before the first step, [B, H].
         reset, bptt_length: as in `Core.unroll`.
     """
@@ -74,7 +74,7 @@ def run_gru(
 
 
 def lstm_steps(weight: Tensor, batch: int) -> Callable[[Array, Array, Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Prepare steps for acting with W_h [4 H, H]: step(gates [B, 4 H], reset bool [B], h, c) returns the next h, c."""
+    """Prepare a step for acting with W_h [4 H, H]: step(gates [B, 4 H], reset bool [B], h, c) returns the next h, c."""
     address, width = routine(weight.dtype, weight), min(batch, GROUP_OF_A_STEP)
     matrix, bias = packed(weight) if address < 0 else arrays(weight)[0], weight.new_empty(0).numpy()
     record: list[Record] = []
@@ -139,8 +139,8 @@ class _Unroll(torch.autograd.Function):
             weight = turned(weight)
 
         def work(_: int, first: int, last: int) -> None:
-            own = record or make_record(1, min(width, batch), inputs)
-            plan.kernels.forward(address, first, last, inputs, weight, turns, own, *results)
+            buffers = record or make_record(1, min(width, batch), inputs)
+            plan.kernels.forward(address, first, last, inputs, weight, turns, buffers, *results)
 
         by_groups(work, batch, width)
         if plan.recording:

@@ -2,11 +2,11 @@
 
     P_t = b_t a_t^T (or `rates` * a_t^T),   M_t = f(P_t) * M_{t-1} + w_t u_t^T,   y_t = q_t^T M_t, in R blocks of rows
 
-The memory of one environment and group stays in the CPU's cache. Only the one before every `period`-th step is stored;
-the adjoint computes those in between again, a period at a time.
+The memory of one environment and group stays in the CPU's cache. Only the memory before every `period`-th step is
+stored; the adjoint recomputes those in between, one period at a time.
 
 Shapes: T steps, B environments, G groups, J rows, I columns; a, u [T, B, G, I], w, q [T, B, G, J], y [T, B, G, R, I];
-b [T, B, G, J], or `rates` [G, J, I] and b [T, B, G, 0], or both empty (1); memories [B, G, J, I].
+b [T, B, G, J], or `rates` [G, J, I] and b [T, B, G, 0], or both empty (b = 1); memories [B, G, J, I].
 """
 
 from typing import TypeAlias
@@ -23,7 +23,7 @@ _loops = compiled("reassoc", "nsz", allocates=False)
 
 @part
 def decay_row(form: int, a: Array, b: Array, rates: Array, j: int, out: Array) -> None:
-    """Row j of f(P) into `out` [I]; exp(-P) = (1 - t) / (1 + t) with t = tanh(P / 2)."""
+    """Write row j of f(P) to `out` [I]; exp(-P) = (1 - t) / (1 + t) with t = tanh(P / 2)."""
     one = a.dtype.type(1)
     half = a.dtype.type(0.5) if form == EXP else one
     if len(b):
@@ -51,7 +51,7 @@ def decay_row(form: int, a: Array, b: Array, rates: Array, j: int, out: Array) -
 
 @part
 def through_decay(form: int, grad: Array, before: Array, decay: Array, out: Array) -> None:
-    """Gradient of a row of P from that of M [I], M of the step before, and f(P)."""
+    """Compute the gradient of a row of P from the gradient of M [I], the previous M, and f(P)."""
     two = grad.dtype.type(2)
     if form == EXP:
         for i in range(len(out)):
@@ -73,7 +73,7 @@ def multiply(x: Array, factor: Array) -> None:
 
 @part
 def step_row(fresh: bool, decay: Array, before: Array, w: float, u: Array, out: Array) -> None:
-    """A row of M_t [I]; `fresh` where the memory before is empty. `before` and `out` may be one."""
+    """Compute a row of M_t [I]; with `fresh`, the previous memory is empty. `before` and `out` may be one array."""
     if fresh:
         for i in range(len(out)):
             out[i] = w * u[i]
@@ -86,7 +86,7 @@ def step_row(fresh: bool, decay: Array, before: Array, w: float, u: Array, out: 
 def to_factors(
     grad: Array, a: Array, b: Array, rates: Array, j: int, on_a: Array, on_b: Array, on_rates: Array
 ) -> None:
-    """Add the gradients of the factors of P's row j, given that of the row [I]."""
+    """Add the gradients of the factors of P's row j, from the gradient of the row [I]."""
     if len(b):
         add_scaled(on_a, b[j], grad)
         on_b[j] = dot(grad, a)
@@ -103,8 +103,8 @@ def to_factors(
 def recur(
     form: int, rows: Array, period: int, buffer: Array, inputs: Arrays, out: Array, saved: Array, memory: Array
 ) -> None:
-    """y into `out`, zero at first, M before every `period`-th step into `saved` [.., B, G, J, I]; `memory` is the first
-    and becomes the last. `inputs` are a, b, rates, u, w, q, reset. Environments rows[0] to rows[1]; buffer [I]."""
+    """Write y to `out` (initially zero), and M before every `period`-th step to `saved` [.., B, G, J, I]; `memory`
+    becomes the last M. `inputs` are a, b, rates, u, w, q, reset. Environments rows[0] to rows[1] - 1; buffer [I]."""
     a, b, rates, u, w, q, reset = inputs
     groups, height = a.shape[2], w.shape[3]
     block = height // out.shape[3]
@@ -126,8 +126,8 @@ def recur(
 def recur_backward(
     form: int, rows: Array, period: int, cut: int, buffers: Arrays, inputs: Arrays, saved: Array, gradients: Arrays
 ) -> None:
-    """The adjoint of `recur`. `gradients` are those of y, of the last memory, which becomes that of the first one,
-    and of a, b, rates (on_rates [B, G, J, I]), u, w, q, zero at first. Buffers: memories [period + 1, J, I], decays
+    """The adjoint of `recur`. `gradients` are those of y, of the last memory, which becomes that of the first memory,
+    and of a, b, rates (on_rates [B, G, J, I]), u, w, q, initially zero. Buffers: memories [period + 1, J, I], decays
     [period, J, I], a row [I]."""
     a, b, rates, u, w, q, reset = inputs
     grad, carried, on_a, on_b, on_rates, on_u, on_w, on_q = gradients
@@ -136,11 +136,11 @@ def recur_backward(
     block = height // grad.shape[3]
     for e in range(rows[0], rows[1]):
         for g in range(groups):
-            for number in range(len(saved) - 1, -1, -1):
-                first, last = number * period, min((number + 1) * period, len(a))
+            for index in range(len(saved) - 1, -1, -1):
+                first, last = index * period, min((index + 1) * period, len(a))
                 for j in range(height):
-                    copy(saved[number, e, g, j], memories[0, j])
-                for t in range(first, last):  # once more
+                    copy(saved[index, e, g, j], memories[0, j])
+                for t in range(first, last):  # recompute the period
                     s = t - first
                     for j in range(height):
                         if not reset[t, e]:

@@ -2,8 +2,8 @@
 
     M_t = f(b_t a_t^T) * M_{t-1} + w_t u_t^T,   y_t = q_t^T M_t         M_{t-1} = 0 where an episode begins
 
-Compiled loops (kernels.py) are one node of autograd's graph, differentiable once; they store neither M nor f for all
-steps. Environments are shared between threads (`agents/threads.py`).
+Compiled loops (kernels.py) are one node of the autograd graph, differentiable once; they store neither M nor f for all
+steps. Environments are divided among threads (`agents/threads.py`).
 
 Shapes: T steps, B environments, G groups (heads), J rows, I columns.
 """
@@ -21,7 +21,7 @@ from ..routes import arrays, by_groups, check
 from .kernels import COMPLEMENT, EXP, TANH, recur, recur_backward
 
 FORMS = {"exp": EXP, "tanh": TANH, "complement": COMPLEMENT}
-ENVIRONMENTS = 8  # Of one piece of work
+ENVIRONMENTS = 8  # Per piece of work
 
 
 def remember(
@@ -34,16 +34,16 @@ def remember(
     bptt_length: int | None = None,
     reads: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """y [T, B, G, R, I] of all steps and the last memory [B, G, J, I].
+    """Return y [T, B, G, R, I] of all steps and the last memory [B, G, J, I].
 
     Args:
         form: f(P), "exp": exp(-P), P >= 0; "tanh": 1 + tanh(P); "complement": 1 - P.
-        decay: a [T, B, G, I], and b [T, B, G, J], or [G, J, I] if it is constant and P = b * a^T; None is 1.
+        decay: a [T, B, G, I], and b [T, B, G, J], or [G, J, I] if b is constant and P = b * a^T; None: b = 1.
         write: u [T, B, G, I], w [T, B, G, J].
         query: q [T, B, G, J].
         reset: bool [T, B]; where set, the memory before the step is zero, by selection.
         start: the memory before step 0 [B, G, J, I].
-        bptt_length: no gradient passes from step t to step t - 1 where t is a multiple of it.
+        bptt_length: no gradient passes from step t to step t - 1 where t is a multiple of this.
         reads: R; result r is read from rows r J / R to (r + 1) J / R.
     """
     (a, b), (u, w) = decay, write
@@ -82,7 +82,7 @@ class _Remember(torch.autograd.Function):
         memory = start.clone(memory_format=torch.contiguous_format)
         inputs, outputs = tuple(arrays(*steps, reset)), arrays(out, saved, memory)
 
-        def run(number: int, first: int, last: int) -> None:
+        def run(_: int, first: int, last: int) -> None:
             rows = np.array([first, last])
             recur(form, rows, period, _like(a, columns), inputs, *outputs)
 
@@ -94,7 +94,7 @@ class _Remember(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, grad_memory: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        """dy and that of the last memory -> gradients of the start and of a, b, rates, u, w, q."""
+        """Gradients of y and of the last memory -> gradients of the start and of a, b, rates, u, w, q."""
         reset, saved, *steps = ctx.saved_tensors
         a, (batch, _, height, columns) = steps[0], saved.shape[1:]
         carried = grad_memory.clone(memory_format=torch.contiguous_format)
@@ -102,7 +102,7 @@ class _Remember(torch.autograd.Function):
         results[2] = a.new_zeros(batch, *steps[2].shape)
         inputs, gradients = tuple(arrays(*steps, reset)), tuple(arrays(grad, carried, *results))
 
-        def run(number: int, first: int, last: int) -> None:
+        def run(_: int, first: int, last: int) -> None:
             period = ctx.period
             buffers = _like(a, period + 1, height, columns), _like(a, period, height, columns), _like(a, columns)
             rows = np.array([first, last])

@@ -12,8 +12,8 @@ from ..elementwise import Array
 
 
 class Leaves(NamedTuple):
-    """Everything that the unroll depends on and that gradients are computed for, as tensors, or as arrays for compiled
-    functions. Matrices are [outputs, inputs], in the forward pass transposed."""
+    """All values that the unroll depends on and that have gradients, as tensors, or as arrays for compiled functions.
+    Matrices are [outputs, inputs], transposed in the forward pass."""
 
     gates: Any  # [T, B, 4 S]: W_x x + b
     h: Any
@@ -28,11 +28,11 @@ class Leaves(NamedTuple):
     rate_bias: Any  # [1]
     targets_bias: Any
     norm_gain: Any
-    norm_bias: Any  # [(3 H + 1) d]: of the layer normalization; [0] where tanh takes its place.
+    norm_bias: Any  # [(3 H + 1) d]: of the layer normalization; [0] if tanh replaces it.
 
 
 class Inputs(NamedTuple):
-    """Inputs of the loop without a gradient."""
+    """Inputs of the loop that have no gradient."""
 
     reset: Array  # bool [T, B]
     kept: Array  # int [T, B]: index in `Record.memories` for the memory that a reset replaces; -1: none.
@@ -66,11 +66,11 @@ class Gradients(NamedTuple):
 
     gates: Array
     heads: Array
-    targets: Array  # Of the products of these names, before squashing, [T, B, ...] as in Record
+    targets: Array  # Of the matrix products of these names, [T, B, ...] as in Record
     norm_gain: Array
     norm_bias: Array  # [groups, (3 H + 1) d]: sums over a group of environments; [groups, 0] without normalization.
-    rate: Array  # [T, B, 1]: of the argument of sigmoid
-    joined: Array  # [B, S + d]: of the last h and v^r, overwritten by those of the first
+    rate: Array  # [T, B, 1]: of the sigmoid's argument
+    joined: Array  # [B, S + d]: of the last h and v^r, overwritten with those of the first
     c: Array
     memory: Array  # [B, 3, d, d]: likewise
 

@@ -1,6 +1,6 @@
-"""The gradient of MNM's unroll, compiled, for some environments of a batch on a CPU; shapes are those of `arrays.py`.
+"""Compiled gradient of MNM's unroll, for some environments of a batch on a CPU; shapes are those of `arrays.py`.
 
-The memory of every step would be by far the largest part of a record. The backward pass undoes writes instead:
+The memories of all steps would be by far the largest part of a record. The backward pass undoes writes instead:
 M_{t-1} = M_t + beta s sum_heads D z^T. Only memories that resets replace are saved.
 """
 
@@ -20,9 +20,9 @@ class Room(NamedTuple):
     """Gradients of one environment at one step."""
 
     to_keys: Array  # [2 H, d]
-    to_values: Array  # [H, d]: of v^w, without what comes through q
+    to_values: Array  # [H, d]: of v^w, except the part through q
     y: Array
-    below: Array  # [2 H, d]: of z^l and z^{l-1} of all keys, on the way down
+    below: Array  # [2 H, d]: of layers l (y) and l - 1 (below) for all keys, from the last layer to the first
     to_d: Array  # [3, H, d]: of D^1 .. D^3.
     to_z: Array  # [3, H, d]: of z^0 .. z^2 of the write keys.
 
@@ -43,7 +43,7 @@ def backward(
     grads: Gradients,
 ) -> None:
     """The adjoint of `forward` for gradients of [h ; v^r] [T, B, S + d], of the meta errors and of the last state.
-    `memory` [B, 3, d, d] is the last one and is overwritten by the first. Sums over environments are written to row
+    `memory` [B, 3, d, d] is the last memory and becomes the first. Sums over environments are written to row
     `group` of their arrays. Gradients are truncated before every `cut`-th step; 0 cuts none."""
     heads, width = record.values.shape[2:]
     size = record.c.shape[2]
@@ -58,8 +58,8 @@ def backward(
     for t in range(len(grad_out) - 1, -1, -1):
         for b in range(first, last):
             at = (b - first) * heads
-            own = Room(to_keys[b - first], to_values[at : at + heads], *between)
-            _memory(t, b, inputs, record, memory[b], grad_out[t, b, size:], grad_errors[t, b], grads, own)
+            room = Room(to_keys[b - first], to_values[at : at + heads], *between)
+            _memory(t, b, inputs, record, memory[b], grad_out[t, b, size:], grad_errors[t, b], grads, room)
         if len(w.targets_bias) > 0:
             rows = grads.targets[t, first:last].reshape(count * heads, -1)
             multiply(gemm, rows, w.targets, False, through_targets)
@@ -94,117 +94,117 @@ def _memory(
     grad_read: Array,
     to_error: float,
     grads: Gradients,
-    own: Room,
+    room: Room,
 ) -> None:
-    """Of v^r and the meta error -> of keys, values, q, beta and the memory, which becomes the one before step t."""
+    """Gradients of v^r and the meta error -> of keys, values, q, beta and M; `memory` becomes that before step t."""
     grad, to_read = grads.memory[b], grads.joined[b, record.c.shape[2] :]
     one = grad.dtype.type(1)
     add(to_read, grad_read)
-    _through_read(t, b, record, memory, to_read, to_error * inputs.scale[1], grad, own)
+    _through_read(t, b, record, memory, to_read, to_error * inputs.scale[1], grad, room)
     beta = record.beta[t, b, 0]
-    to_step = _through_write(t, b, beta * inputs.scale[0], record, memory, grad, own)
+    to_step = _through_write(t, b, beta * inputs.scale[0], record, memory, grad, room)
     grads.rate[t, b, 0] = to_step * inputs.scale[0] * beta * (one - beta)
     if record.targets.shape[3] > 0:
-        _through_local(own, grads.targets[t, b])
+        _through_local(room, grads.targets[t, b])
     else:
-        _through_gradient(t, b, record, memory, grad, own)
-    _through_recall(t, b, record, memory, grad, own)
+        _through_gradient(t, b, record, memory, grad, room)
+    _through_recall(t, b, record, memory, grad, room)
 
 
 @part
 def _through_read(
-    t: int, b: int, record: Record, memory: Array, to_read: Array, to_error: float, grad: Array, own: Room
+    t: int, b: int, record: Record, memory: Array, to_read: Array, to_error: float, grad: Array, room: Room
 ) -> None:
-    """Of v^r [d] and the squared errors, through f with the memory after the write."""
+    """Gradients of v^r [d] and the squared errors -> of keys, values and M, through f with M after the write."""
     heads, width = record.values.shape[2:]
     one = to_read.dtype.type(1)
-    keys, z, y = record.keys[t, b], record.found[t, b], own.y
+    keys, z, y = record.keys[t, b], record.found[t, b], room.y
     # v^r = mean of z^3 of the read keys, error = sum of (z^3 of the write keys - v^w)^2
     for n in range(heads):
         for k in range(width):
             y[n, k] = (one + one) * to_error * (z[2, n, k] - record.values[t, b, n, k])
-            own.to_values[n, k] = -y[n, k]
+            room.to_values[n, k] = -y[n, k]
             y[heads + n, k] = to_read[k] / to_read.dtype.type(heads)
     # z^l = tanh(M^l z^{l-1}), z^3 without tanh
     for level in range(2, -1, -1):
         add_outer(grad[level], one, y, keys if level == 0 else z[level - 1])
-        turned_times(memory[level], y, own.below if level > 0 else own.to_keys)
+        turned_times(memory[level], y, room.below if level > 0 else room.to_keys)
         if level > 0:
             for n in range(2 * heads):
                 for k in range(width):
-                    y[n, k] = own.below[n, k] * (one - z[level - 1, n, k] * z[level - 1, n, k])
+                    y[n, k] = room.below[n, k] * (one - z[level - 1, n, k] * z[level - 1, n, k])
 
 
 @part
-def _through_write(t: int, b: int, step: float, record: Record, memory: Array, grad: Array, own: Room) -> float:
-    """Of the memory after the write -> of D and z; returns that of the step, and undoes the write. M_t = M_{t-1} - step
-    sum_heads D z^T: dD = - step dM z, dz = - step dM^T D, dstep = - sum of D (dM z)"""
+def _through_write(t: int, b: int, step: float, record: Record, memory: Array, grad: Array, room: Room) -> float:
+    """Gradient of M after the write -> of D and z; return that of the step, and undo the write. M_t = M_{t-1} - step
+    sum_heads D z^T: dD = - step dM z, dz = - step dM^T D, dstep = - sum of D (dM z)."""
     heads, width = record.values.shape[2:]
     keys, d = record.keys[t, b], record.errors[t, b]
     total = d.dtype.type(0)
     for level in range(3):
         z = keys[:heads] if level == 0 else record.written[t, b, level - 1]
-        times(grad[level], z, own.to_d[level])
-        turned_times(grad[level], d[level], own.to_z[level])
+        times(grad[level], z, room.to_d[level])
+        turned_times(grad[level], d[level], room.to_z[level])
         for n in range(heads):
-            total -= dot(d[level, n], own.to_d[level, n])
+            total -= dot(d[level, n], room.to_d[level, n])
             for k in range(width):
-                own.to_d[level, n, k] *= -step
-                own.to_z[level, n, k] *= -step
+                room.to_d[level, n, k] *= -step
+                room.to_z[level, n, k] *= -step
         add_outer(memory[level], step, d[level], z)
     return total
 
 
 @part
-def _through_local(own: Room, targets: Array) -> None:
-    """D^l = z^l - q^l(v^w): of D -> of z, and of q in `targets` [H, 3 d]."""
-    _, heads, width = own.to_d.shape
+def _through_local(room: Room, targets: Array) -> None:
+    """D^l = z^l - q^l(v^w): gradient of D -> of z, and of q in `targets` [H, 3 d]."""
+    _, heads, width = room.to_d.shape
     for level in range(3):
         for n in range(heads):
             for k in range(width):
-                targets[n, level * width + k] = -own.to_d[level, n, k]
+                targets[n, level * width + k] = -room.to_d[level, n, k]
                 if level < 2:
-                    own.to_z[level + 1, n, k] += own.to_d[level, n, k]
+                    room.to_z[level + 1, n, k] += room.to_d[level, n, k]
 
 
 @part
-def _through_gradient(t: int, b: int, record: Record, memory: Array, grad: Array, own: Room) -> None:
-    """D^l = (1 - (z^l)^2) * u,  u = (M^{l+1})^T D^{l+1},  D^3 = z^3 - v^w: of D -> of z, v^w and the memory."""
-    _, heads, width = own.to_d.shape
+def _through_gradient(t: int, b: int, record: Record, memory: Array, grad: Array, room: Room) -> None:
+    """D^l = (1 - (z^l)^2) * u,  u = (M^{l+1})^T D^{l+1},  D^3 = z^3 - v^w: gradient of D -> of z, v^w and M."""
+    _, heads, width = room.to_d.shape
     one = grad.dtype.type(1)
-    to_u, above, d = own.below[:heads], own.below[heads:], record.errors[t, b]
+    to_u, above, d = room.below[:heads], room.below[heads:], record.errors[t, b]
     for level in range(2):
         z, u = record.written[t, b, level], record.back[t, b, level]
         for n in range(heads):
             for k in range(width):
-                to_u[n, k] = own.to_d[level, n, k] * (one - z[n, k] * z[n, k])
-                own.to_z[level + 1, n, k] -= (one + one) * own.to_d[level, n, k] * u[n, k] * z[n, k]
+                to_u[n, k] = room.to_d[level, n, k] * (one - z[n, k] * z[n, k])
+                room.to_z[level + 1, n, k] -= (one + one) * room.to_d[level, n, k] * u[n, k] * z[n, k]
         add_outer(grad[level + 1], one, d[level + 1], to_u)
         times(memory[level + 1], to_u, above)
         for n in range(heads):
-            add(own.to_d[level + 1, n], above[n])
+            add(room.to_d[level + 1, n], above[n])
     for n in range(heads):
         for k in range(width):
-            own.to_values[n, k] -= own.to_d[2, n, k]
+            room.to_values[n, k] -= room.to_d[2, n, k]
 
 
 @part
-def _through_recall(t: int, b: int, record: Record, memory: Array, grad: Array, own: Room) -> None:
-    """Of z^l of the write keys in the memory before the write -> of those keys; z^3 is read by D^3 alone."""
-    _, heads, width = own.to_d.shape
+def _through_recall(t: int, b: int, record: Record, memory: Array, grad: Array, room: Room) -> None:
+    """Gradients of z^l of the write keys, with M before the write -> of the write keys; only D^3 depends on z^3."""
+    _, heads, width = room.to_d.shape
     one = grad.dtype.type(1)
-    y, below = own.to_d[2], own.below[:heads]
+    y, below = room.to_d[2], room.below[:heads]
     for level in range(2, -1, -1):
         z = record.keys[t, b, :heads] if level == 0 else record.written[t, b, level - 1]
         add_outer(grad[level], one, y, z)
         turned_times(memory[level], y, below)
         for n in range(heads):
-            add(own.to_z[level, n], below[n])
+            add(room.to_z[level, n], below[n])
             if level == 0:
-                add(own.to_keys[n], own.to_z[0, n])
+                add(room.to_keys[n], room.to_z[0, n])
             else:
                 for k in range(width):
-                    y[n, k] = own.to_z[level, n, k] * (one - z[n, k] * z[n, k])
+                    y[n, k] = room.to_z[level, n, k] * (one - z[n, k] * z[n, k])
 
 
 @part
@@ -219,7 +219,7 @@ def _heads(
     more: Array,
     grads: Gradients,
 ) -> None:
-    """Of beta', k^w, v^w and k^r -> of W_v h + b_v."""
+    """Gradients of beta', k^w, v^w and k^r -> of W_v h + b_v."""
     heads, width = record.values.shape[2:]
     out = grads.heads[t, b]
     above = np.empty_like(out)

@@ -1,4 +1,4 @@
-"""MNM's unroll, compiled, for some environments of a batch on a CPU; equations in `mnm.MNM`, shapes in `arrays.py`."""
+"""Compiled unroll of MNM, for some environments of a batch on a CPU; equations in `mnm.MNM`, shapes in `arrays.py`."""
 
 import math
 
@@ -25,9 +25,9 @@ def forward(
     cells: Array,
     memory: Array,
 ) -> None:
-    """All steps of environments `first` to `last`. Written are [h ; v^r] [T, B, S + d] in `out`, the meta errors [T,
-    B], the last cells [B, S], and the memory [B, 3, d, d], which contains the first one at the call. A record of one
-    step and of a group's environments is reused."""
+    """Compute all steps of environments `first` to `last` - 1; write [h ; v^r] [T, B, S + d] to `out`, the meta errors
+    [T, B], the last cells [B, S], and the memory [B, 3, d, d], which initially is that of the first step. A record of
+    one step and of a group's environments is reused."""
     start = first % record.c.shape[1]
     shift, end = first - start, start + last - first
     values, width = record.values.shape[2:]
@@ -83,7 +83,7 @@ def _remember(
     memory: Array,
     memories: Array,
 ) -> None:
-    """The state of environment `e` before step t, after a reset."""
+    """Write the state of environment `e` before step t, after any reset."""
     size = len(c)
     if inputs.reset[t, e]:
         joined[:] = 0
@@ -148,7 +148,7 @@ def _write(s: int, b: int, inputs: Inputs, w: Leaves, record: Record, memory: Ar
 
 @part
 def _read(s: int, b: int, inputs: Inputs, record: Record, memory: Array, read: Array) -> float:
-    """v^r = mean over heads of f(k^r) in `read`; returns the meta error, mean of (f(k^w) - v^w)^2."""
+    """Write v^r = mean over heads of f(k^r) to `read`; return the meta error, mean of (f(k^w) - v^w)^2."""
     heads, width = record.values.shape[2:]
     keys, z, values = record.keys[s, b], record.found[s, b], record.values[s, b]
     for level in range(3):

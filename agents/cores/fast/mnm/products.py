@@ -1,4 +1,4 @@
-"""Multiplications of one environment's memory with a few keys: too small for a BLAS routine.
+"""Multiplications of one environment's memory and a few keys, too small for a BLAS routine.
 
 One pass over M [d, d] serves three keys; x and y are [R, d].
 """

@@ -1,4 +1,4 @@
-"""MNM's unroll by compiled functions, as one node of autograd's graph, for a CPU."""
+"""MNM's unroll by compiled functions, as one node of the autograd graph, for a CPU."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -41,12 +41,12 @@ class Result(NamedTuple):
 def run(
     tensors: Leaves, reset: Tensor, initial: Tensor, scales: tuple[float, float], heads: int, bptt_length: int | None
 ) -> Result:
-    """All T steps.
+    """Run all T steps.
 
     Args:
-        tensors: the inputs' share of the controller's gates, the state before the first step, and parameters.
+        tensors: the inputs' contribution to the controller's gates, the state before the first step, and parameters.
         reset, bptt_length: as in `Core.unroll`.
-        initial: the memory that an episode begins with, [3, d, d].
+        initial: the memory at the start of an episode, [3, d, d].
         scales: scale s of the write, and the factor of the meta error.
         heads: H.
     """
@@ -63,9 +63,9 @@ def run(
     resets, first = arrays(reset, initial)
     recording = torch.is_grad_enabled()
     replaced = resets & recording
-    replaced[0] = False  # no gradient goes back to the memory that the first step replaces
-    kept = np.where(replaced, replaced.cumsum().reshape(replaced.shape) - 1, -1)
-    inputs = Inputs(resets, kept, first, np.asarray(scales, first.dtype))
+    replaced[0] = False  # no gradient reaches the memory that the first step replaces
+    indices = np.where(replaced, replaced.cumsum().reshape(replaced.shape) - 1, -1)
+    inputs = Inputs(resets, indices, first, np.asarray(scales, first.dtype))
     address = routine(tensors.gates.dtype, tensors.recurrent)
     plan = _Plan(inputs, heads, bptt_length or 0, recording, address)
     return Result(*_Unroll.apply(plan, *tensors))  # pyright: ignore
@@ -74,23 +74,23 @@ def run(
 def prepare(
     tensors: Leaves, initial: Tensor, scales: tuple[float, float], heads: int
 ) -> Callable[[Array, Tensor, Tensor, Tensor, Array], tuple[Tensor, Tensor, Tensor]]:
-    """Prepare steps for acting: step(gates [B, 4 S], h, c, read, reset bool [B]) returns [h ; v^r] [B, S + d], the next
-    cells and meta errors [B], and overwrites `tensors.memory`. Arguments as of `run`, with T = 1."""
+    """Prepare a step for acting: step(gates [B, 4 S], h, c, read, reset bool [B]) returns [h ; v^r] [B, S + d], the
+    next cells and meta errors [B], and overwrites `tensors.memory`. Arguments as in `run`, with T = 1."""
     batch, (first, memory) = len(tensors.h), arrays(initial, tensors.memory)
     address, scale = routine(tensors.gates.dtype, tensors.recurrent), np.asarray(scales, first.dtype)
     weights, none = Leaves(*arrays(*tensors)), np.full((1, batch), -1)
     width = min(batch, GROUP_OF_A_STEP)
     record = make_record(1, width, weights, heads, 0)
-    weights = _transposed(address, tensors, weights)
+    weights = _transpose(address, tensors, weights)
 
     def step(gates: Array, h: Tensor, c: Tensor, read: Tensor, reset: Array) -> tuple[Tensor, Tensor, Tensor]:
         states = dict(zip(("h", "c", "read"), arrays(h, c, read), strict=True))
-        own, inputs = weights._replace(gates=gates[np.newaxis], **states), Inputs(reset[np.newaxis], none, first, scale)
+        now, inputs = weights._replace(gates=gates[np.newaxis], **states), Inputs(reset[np.newaxis], none, first, scale)
         out, errors = h.new_empty(1, batch, h.shape[1] + read.shape[1]), h.new_empty(1, batch)
         cells = c.new_empty(c.shape)
         for begin in range(0, batch, width):
             results = out.numpy(), errors.numpy(), cells.numpy(), memory
-            forward(address, begin, min(begin + width, batch), inputs, own, record, *results)
+            forward(address, begin, min(begin + width, batch), inputs, now, record, *results)
         bf16.release()
         return out[0], cells, errors[0]
 
@@ -110,7 +110,7 @@ class _Unroll(torch.autograd.Function):
     def forward(ctx: Any, plan: _Plan, *leaves: Tensor) -> tuple[Tensor, ...]:
         tensors, weights, inputs = Leaves(*leaves), Leaves(*arrays(*leaves)), plan.inputs
         steps, batch = inputs.reset.shape
-        weights = _transposed(plan.routine, tensors, weights)
+        weights = _transpose(plan.routine, tensors, weights)
         record = make_record(steps, batch, weights, plan.heads, inputs.kept.max() + 1) if plan.recording else None
         size, width = weights.h.shape[1], weights.read.shape[1]
         out, errors = tensors.gates.new_empty(steps, batch, size + width), tensors.gates.new_empty(steps, batch)
@@ -119,8 +119,8 @@ class _Unroll(torch.autograd.Function):
         results = [result.numpy() for result in (out, errors, cells, memory)]
 
         def work(_: int, first: int, last: int) -> None:
-            own = record or make_record(1, min(group, batch), weights, plan.heads, 0)
-            forward(address, first, last, inputs, weights, own, *results)
+            buffers = record or make_record(1, min(group, batch), weights, plan.heads, 0)
+            forward(address, first, last, inputs, weights, buffers, *results)
 
         by_groups(work, batch, group)
         if plan.recording:
@@ -135,7 +135,7 @@ class _Unroll(torch.autograd.Function):
         *leaves, out, last_memory = ctx.saved_tensors
         tensors, weights = Leaves(*leaves), Leaves(*arrays(*leaves))
         if plan.routine < 0:
-            weights = _packed(tensors, weights, turn=True)
+            weights = _pack(tensors, weights, turn=True)
         (memory,) = arrays(last_memory.clone())
         grad_out, grad_errors, grad_c, grad_memory = arrays(*grad)
         address, group = plan.routine, group_size(len(memory))
@@ -152,28 +152,28 @@ class _Unroll(torch.autograd.Function):
             memory=grad_memory.copy(),
         )
 
-        def work(number: int, first: int, last: int) -> None:
+        def work(index: int, first: int, last: int) -> None:
             above = grad_out, grad_errors
-            backward(address, number, first, last, plan.cut, plan.inputs, weights, record, memory, *above, grads)
+            backward(address, index, first, last, plan.cut, plan.inputs, weights, record, memory, *above, grads)
 
         by_groups(work, len(memory), group)
-        return None, *_named(tensors, grads, record, out.numpy(), address < 0)
+        return None, *_collect(tensors, grads, record, out.numpy(), address < 0)
 
 
-def _transposed(address: int, tensors: Leaves, weights: Leaves) -> Leaves:
-    """The weights with matrices in the layout of the forward pass."""
+def _transpose(address: int, tensors: Leaves, weights: Leaves) -> Leaves:
+    """Return the weights with matrices in the layout of the forward pass."""
     if address < 0:
-        return _packed(tensors, weights)
+        return _pack(tensors, weights)
     return weights._replace(**{name: turned(getattr(weights, name)) for name in MATRICES})
 
 
-def _packed(tensors: Leaves, weights: Leaves, turn: bool = False) -> Leaves:
-    """The weights with matrices in the layout of a routine with bfloat16 factors."""
+def _pack(tensors: Leaves, weights: Leaves, turn: bool = False) -> Leaves:
+    """Return the weights with matrices in the layout of a routine with bfloat16 factors."""
     return weights._replace(**{name: packed(getattr(tensors, name), turn=turn) for name in MATRICES})
 
 
-def _named(tensors: Leaves, grads: Gradients, record: Record, out: Array, rounded: bool) -> Leaves:
-    """Gradients of all tensors."""
+def _collect(tensors: Leaves, grads: Gradients, record: Record, out: Array, rounded: bool) -> Leaves:
+    """Collect the gradients of all tensors."""
     size = grads.c.shape[1]
     hidden = np.ascontiguousarray(out[..., :size])
     width = len(tensors.rate)

@@ -1,7 +1,7 @@
-"""The tensors and arrays that the relational memory core's compiled unroll works on.
+"""Tensors and arrays of the relational memory core's compiled unroll.
 
-Shapes: T steps, B environments, N slots of F values, H heads with q, k, v of D values in all, L layers of the MLP,
-2 G values for the gates (G = 0: none), P places of an image with keys and values of E values in all (P = 0: none).
+Shapes: T steps, B environments, N slots of F values, H heads with q, k, v of D values in total, L layers of the MLP,
+2 G values of the gates (G = 0: none), P positions of an image with k, v of E values in total (P = 0: none).
 """
 
 from typing import Any, NamedTuple, TypeAlias
@@ -11,28 +11,28 @@ from torch import Tensor
 
 from ..elementwise import Array
 
-Numbers: TypeAlias = Any  # A tensor, or the array of its memory for compiled functions
+Values: TypeAlias = Any  # A tensor, or the array of its memory for compiled functions
 
 
 class Leaves(NamedTuple):
-    """Everything that the unroll depends on and that gradients are computed for; matrices are [outputs, inputs]."""
+    """All values that the unroll depends on and that have gradients; matrices are [outputs, inputs]."""
 
-    row: Numbers  # [T, B, F]: the projected input
-    gates_input: Numbers  # [T, B, 2 G]: its share of the gates
-    places: Numbers  # [T, B, P, E]: per head keys and values of the image's places
-    memory: Numbers  # [B, N, F], before the first step
-    qkv: Numbers  # [D, F]
-    mlp: Numbers  # [L, F, F]
-    gates: Numbers  # [2 G, F]: the memory's share of the gates
-    qkv_bias: Numbers  # [D], as the gain and the offset
-    qkv_gain: Numbers
-    qkv_offset: Numbers
-    attention_gain: Numbers  # [F], as the three below
-    attention_offset: Numbers
-    mlp_gain: Numbers
-    mlp_offset: Numbers
-    mlp_bias: Numbers  # [L, F]
-    gates_bias: Numbers  # [2 G]
+    row: Values  # [T, B, F]: the projected input
+    gates_input: Values  # [T, B, 2 G]: its contribution to the gates
+    places: Values  # [T, B, P, E]: keys and values of the image's positions, per head
+    memory: Values  # [B, N, F], before the first step
+    qkv: Values  # [D, F]
+    mlp: Values  # [L, F, F]
+    gates: Values  # [2 G, F]: from the memory to the gates
+    qkv_bias: Values  # [D], like gain and offset
+    qkv_gain: Values
+    qkv_offset: Values
+    attention_gain: Values  # [F], like the three below
+    attention_offset: Values
+    mlp_gain: Values
+    mlp_offset: Values
+    mlp_bias: Values  # [L, F]
+    gates_bias: Values  # [2 G]
 
 
 VECTORS = Leaves._fields[7:]  # Biases, and gains and offsets of norms
@@ -87,10 +87,10 @@ def make_record(leaves: Leaves, heads: int, steps: int, batch: int) -> Record:
 
 
 def make_gradients(leaves: Leaves, record: Record, grad_last: Tensor, groups: int) -> Leaves:
-    """Allocate what the backward pass writes; at first `memory` is the gradient of the last memory.
+    """Allocate the results of the backward pass; `memory` is initially the gradient of the last memory.
 
-    In the place of a matrix is the gradient of its products: `qkv` [T, B, N + 1, D], `mlp` [L, T, B, N, F], `gates`
-    [T, B, N, 2 G]. Of a vector every group of environments has its own sum, [groups, ...].
+    Matrices are replaced by the gradients of their products: `qkv` [T, B, N + 1, D], `mlp` [L, T, B, N, F], `gates`
+    [T, B, N, 2 G]. Vectors have one sum per group of environments, [groups, ...].
     """
     sums = {name: np.zeros((groups, *getattr(leaves, name).shape), record.rows.dtype) for name in VECTORS}
     return Leaves(

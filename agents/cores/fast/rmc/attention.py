@@ -1,10 +1,10 @@
 """Attention, norms and gates of the RMC between its matrix multiplications, and their gradients, for a CPU.
 
-Parts of the compiled loop in `kernels.py`, each for one batch element or one row, so that its values stay in
-the CPU's cache from the first operation to the last and do not depend on the rest of the batch.
+Parts of the compiled loop in `kernels.py`, each for one environment or one row, so that values stay in the CPU's
+cache from the first operation to the last and do not depend on the rest of the batch.
 
 Shapes: N + 1 rows of F values (the last row, the input, has no query); H heads of width V = F / H; keys of size K;
-D = H (2 K + V), per head query, key and value; P places of an image, which have only keys and values, E = H (K + V).
+D = H (2 K + V), per head query, key and value; P positions of an image, only with keys and values, E = H (K + V).
 """
 
 import numpy as np
@@ -16,10 +16,10 @@ from ..elementwise import Array, add_scaled, copy, dot, part, scale
 def attend(
     normal: Array, rows: Array, gain: Array, offset: Array, places: Array, qkv: Array, weights: Array, out: Array
 ) -> None:
-    """out [N, F] = the first N rows + their attention over all N + 1 and over places [P, E].
+    """out [N, F] = the first N rows + their attention over all N + 1 rows and over places [P, E].
 
-    normal [N + 1, D] are the normalized values of the rows' q, k, v; written are qkv [N + 1, D], and the attention's
-    weights [H, N, N + 1 + P].
+    normal [N + 1, D] are the normalized values of the rows' q, k, v; qkv [N + 1, D] and the attention weights
+    [H, N, N + 1 + P] are written.
     """
     heads = len(weights)
     width, size, more = out.shape[1] // heads, qkv.shape[1] // heads, places.shape[1] // heads
@@ -33,7 +33,7 @@ def attend(
 def attend_backward(
     grad: Array, qkv: Array, places: Array, weights: Array, grad_qkv: Array, grad_places: Array
 ) -> None:
-    """The adjoint of `attend`: gradient of its result [N, F] -> of q, k and v [N + 1, D] and of the places [P, E]."""
+    """The adjoint of `attend`: gradient of the result [N, F] -> of q, k and v [N + 1, D] and of the places [P, E]."""
     heads = len(weights)
     width, size, more = grad.shape[1] // heads, qkv.shape[1] // heads, places.shape[1] // heads
     grad_qkv[:] = 0
@@ -95,7 +95,7 @@ def _attend_head(
 ) -> None:
     """One head's columns of rows + A, with A = weights v and weights [N, N + 1 + P] = softmax(q k^T / sqrt(K)).
 
-    The head's q, k, v begin at column `first` of qkv, its k, v at column `start` of places, its share of a row at
+    The head's q, k, v begin at column `first` of qkv, its k, v at column `start` of places, its part of a row at
     `column`.
     """
     queries, every = len(weights), len(qkv)

@@ -1,4 +1,4 @@
-"""The relational memory core's unroll by compiled functions, as one node of autograd's graph, for a CPU."""
+"""The relational memory core's unroll by compiled functions, as one node of the autograd graph, for a CPU."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -29,14 +29,14 @@ from .kernels import backward, forward
 def run(
     leaves: Leaves, mlp: list[Tensor], initial: Tensor, heads: int, reset: Tensor | None, bptt_length: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Memories [T, B, N, F] after each step, and the last one.
+    """Return the memories [T, B, N, F] after each step, and the last memory.
 
     Args:
         leaves: inputs, state and parameters, as tensors.
-        mlp: the weights behind `leaves.mlp`.
-        initial: the memory that an episode begins with, [N, F].
+        mlp: the weights that `leaves.mlp` stacks.
+        initial: the memory at the start of an episode, [N, F].
         heads: H.
-        reset, bptt_length: as in `Core.unroll`; None: there is no reset.
+        reset, bptt_length: as in `Core.unroll`; without resets, `reset` may be None.
     """
     row: Tensor = leaves.row
     steps = row.shape[:2]
@@ -52,13 +52,13 @@ def run(
 def prepare(
     tensors: Leaves, mlp: list[Tensor], initial: Tensor, heads: int
 ) -> Callable[[Array, Array, Array, Tensor, Array], Tensor]:
-    """Prepare steps for acting: step(row, gates_input, places, memory, reset bool [B]) returns the next memory
-    [B, N, F]. The first three arguments are those of `Leaves`, with T = 1. Arguments as of `run`."""
+    """Prepare a step for acting: step(row, gates_input, places, memory, reset bool [B]) returns the next memory
+    [B, N, F]. The first three arguments are those of `Leaves`, with T = 1. Arguments as in `run`."""
     address = routine(tensors.row.dtype, tensors.qkv)
     leaves, (first,) = Leaves(*arrays(*tensors)), arrays(initial)
     if address < 0:
         plan = _Plan(heads, Resets(first, first), 0, False, address, ([tensors.qkv], mlp, [tensors.gates]))
-        leaves = plan.packed(leaves)
+        leaves = plan.pack(leaves)
     batch = len(leaves.memory)
     width = min(batch, GROUP_OF_A_STEP)
     record = make_record(leaves, heads, 1, width)
@@ -82,10 +82,10 @@ class _Plan(NamedTuple):
     cut: int  # Number of steps after which gradients are truncated; 0: none
     recording: bool  # Whether a backward pass may follow
     routine: int  # Address of the multiplication routine
-    matrices: tuple[list[Tensor], list[Tensor], list[Tensor]]  # The weights behind `qkv`, `mlp` and `gates`
+    matrices: tuple[list[Tensor], list[Tensor], list[Tensor]]  # Weights of `qkv`, `mlp` and `gates`, before stacking
 
-    def packed(self, leaves: Leaves, turn: bool = False) -> Leaves:
-        """Leaves with weights packed for the routine with bfloat16 factors; with `turn` for the gradient."""
+    def pack(self, leaves: Leaves, turn: bool = False) -> Leaves:
+        """Pack the weights for the routine with bfloat16 factors; with `turn`, for the gradient."""
         qkv, mlp, gates = (packed(*part, turn=turn) for part in self.matrices)
         return leaves._replace(qkv=qkv, mlp=mlp.reshape(*leaves.mlp.shape[:1], -1, mlp.shape[-1]), gates=gates)
 
@@ -102,13 +102,13 @@ class _Unroll(torch.autograd.Function):
         many = steps > 1
         width = GROUP if many else GROUP_OF_A_STEP
         if address < 0:
-            leaves = plan.packed(leaves)
+            leaves = plan.pack(leaves)
         elif many:
             leaves = leaves._replace(qkv=turned(leaves.qkv), mlp=turned(leaves.mlp), gates=turned(leaves.gates))
 
         def work(_: int, first: int, last: int) -> None:
-            own = record or make_record(leaves, plan.heads, 1, min(width, batch))
-            forward(address, first, last, plan.resets, leaves, many, own, values)
+            buffers = record or make_record(leaves, plan.heads, 1, min(width, batch))
+            forward(address, first, last, plan.resets, leaves, many, buffers, values)
 
         by_groups(work, batch, width)
         if plan.recording:
@@ -124,17 +124,17 @@ class _Unroll(torch.autograd.Function):
         grads = make_gradients(leaves, record, grad_last, groups(batch, GROUP))
         address, above = plan.routine, grad_out.contiguous().numpy()
         if address < 0:
-            leaves = plan.packed(leaves, turn=True)
+            leaves = plan.pack(leaves, turn=True)
 
         def work(group: int, first: int, last: int) -> None:
             backward(address, group, first, last, plan.cut, plan.resets, leaves, record, above, grads)
 
         by_groups(work, batch, GROUP)
-        return None, *_summed(grads, record, address < 0)
+        return None, *_collect(grads, record, address < 0)
 
 
-def _summed(grads: Leaves, record: Record, rounded: bool) -> Leaves:
-    """Gradients of all leaves."""
+def _collect(grads: Leaves, record: Record, rounded: bool) -> Leaves:
+    """Collect the gradients of all leaves."""
     pairs = [(grads.qkv, record.rows), *zip(grads.mlp, record.hidden[:-1], strict=True)]
     if record.gates.size:
         pairs.append((grads.gates, record.squashed))
