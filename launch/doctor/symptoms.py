@@ -108,7 +108,7 @@ def episodes(rows: Sequence[Row], config: RunConfig) -> Finding | None:
         return None
     steps = rows[-1]["step"] / max(config.num_members * config.columns, 1)
     description = f"none has ended in about {steps:,.0f} steps per environment"
-    return Finding("episodes", description, "warning", "limit steps: --env-args max_episode_steps=500 (or max_steps)")
+    return Finding("episodes", description, "warning", "a step limit: --env-args max_episode_steps=500 (or max_steps)")
 
 
 def returns(rows: Sequence[Row], config: RunConfig) -> Finding | None:
