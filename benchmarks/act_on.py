@@ -35,7 +35,7 @@ WARM_UP = 3
 
 
 def open_run(arguments: list[str], folder: Path, files: ExitStack) -> Trainer:
-    """A run in this process, ready for its first update."""
+    """Open a run in this process, ready for its first update."""
     config: RunConfig = parse_run([*arguments, "--run-dir", str(folder)])
     factory = config.factory()
     agents, fields = make_agents(config, factory, find_device(config.device))

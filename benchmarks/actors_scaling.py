@@ -4,22 +4,21 @@
 
 Two tables, printed and written to benchmarks/results/actors_scaling.json after every row.
 
-Throughput: `rl-train --env boxworld --core rmc` with so many actors, the real command.
+Throughput: the real command, `rl-train --env boxworld --core rmc`, with the given number of actors.
 
-Plumbing: actors that answer at once with an unroll of 40 steps made beforehand, so that neither environment nor policy
-takes time. The learner really learns, with the RMC paper's network and batch (32 x 40): after each update the unrolls
-of the next one are waiting, and what is timed is everything besides learning: asking, fetching, joining into a batch,
-taking the new weights out of the network and storing them for the actors. `share_of_update` is that over an update's
-own time (`update_ms`, measured before there are any actors), `cpu_share_of_update` the same in CPU time of the
-learner's process: on few cores a hundred actors also take the learner's core, which on a cluster they would not. At the
-paper's 100 actors it should be at most 0.1. With --envs 1 an update takes 32 unrolls, as in the paper; with --envs 32
-it takes one. Actors have the priority that they have in a run, and are queried as many unrolls at once
-(`unrolls_per_request`) as the window of requests says. `rate_...` is the
-same without the updates, as fast as it goes: the most that one learner could be fed, with all actors on this machine's
-cores.
+Plumbing: actors that return a prepared unroll of 40 steps at once, so that neither environment nor policy takes time.
+The learner updates the RMC paper's network with its batch (32 x 40). After each update the unrolls of the next one are
+ready. Timed is everything except learning: requesting and fetching unrolls, joining them into a batch, reading the new
+weights from the network and storing them for the actors. `share_of_update` is this time divided by that of an update
+alone (`update_ms`, measured before any actors exist); `cpu_share_of_update` is the same in CPU time of the learner's
+process, since on few cores a hundred actors also use the learner's core, unlike on a cluster. With the paper's 100
+actors it should be at most 0.1. With --envs 1 an update takes 32 unrolls, as in the paper; with --envs 32 it takes one.
+Actors have the priority of a real run, and each request is for as many unrolls as the request window sets
+(`unrolls_per_request`). `rate_...` is the cost without updates, at full speed: the maximum rate at which one learner
+could be supplied, with all actors on this machine's cores.
 
-Instant actors claim no core, so there may be more of them than cores. One that is left out for want of memory is said
-so (`left_out`).
+Instant actors claim no core, so there may be more of them than cores. `left_out` counts actors for which there was no
+memory.
 """
 
 import argparse
@@ -63,7 +62,7 @@ class Instant:
         self._unroll = unroll
 
     def unroll(self, weights: Weights | None = None) -> Unroll:
-        """The unroll, marked with these weights or the last ones."""
+        """Return the unroll, labeled with the version of these weights or the last ones."""
         if weights is not None:
             versions = torch.full_like(self._unroll.weights_version, weights.version)
             self._unroll = self._unroll._replace(weights_version=versions)
@@ -71,7 +70,7 @@ class Instant:
 
 
 def factory(num_envs: int) -> ActorFactory:
-    """Actors of the paper's network with `num_envs` environments each."""
+    """Return a factory of actors with the paper's network and `num_envs` environments each."""
     return ActorFactory(
         env=PAPER.env, agent=PAPER.agent, num_envs=num_envs, unroll_length=PAPER.unroll_length, seed=PAPER.seed
     )
@@ -87,13 +86,13 @@ class InstantFactory:
 
 
 def new_learner() -> Learner:
-    """The paper's, undivided."""
+    """Return a learner with the paper's settings."""
     agent = factory(1).make_agent(factory(1).make_batch())
     return Learner(agent, PAPER.learner, PAPER.total_steps)
 
 
 def take(pool: RayPool) -> Unroll:
-    """The next unroll, without a time limit."""
+    """Wait for the next unroll, without a time limit."""
     while (unroll := pool.next()) is None:
         pass
     return unroll
@@ -127,14 +126,14 @@ class Feed:
         return weights
 
     def batch(self) -> Unroll:
-        """The next batch."""
+        """Wait for the next batch."""
         batch = self.batcher.next(lambda: take(self.pool))
-        assert batch is not None, "take() waits"
+        assert batch is not None, "take() waits for an unroll"
         return batch
 
 
 def throughput(num_actors: int, seconds: float) -> dict[str, float]:
-    """Speed of `rl-train` with `num_actors` actors."""
+    """Measure the speed of `rl-train` with `num_actors` actors."""
     arguments = ["--env", "boxworld", "--core", "rmc", "--num-actors", str(num_actors), "--log-every", "1000"]
     speed = training_speed(arguments, seconds, warm_up=max(5.0, seconds / 4))
     row = {"actors": num_actors, "steps_per_second": round(speed.steps_per_second)}
@@ -143,7 +142,7 @@ def throughput(num_actors: int, seconds: float) -> dict[str, float]:
 
 
 def plumbing(num_actors: int, num_envs: int, seconds: float, update_ms: float) -> dict[str, float]:
-    """Cost of everything but acting and learning, relative to updates that take `update_ms` alone."""
+    """Measure everything but acting and learning, relative to updates that take `update_ms` alone."""
     feed = Feed(num_actors, num_envs)
     per_update = PAPER.envs_per_update / num_envs
     idle = idle_rate(feed, seconds / 3) / per_update
@@ -164,7 +163,7 @@ def plumbing(num_actors: int, num_envs: int, seconds: float, update_ms: float) -
     memory, sizes = tree_memory(psutil.Process().pid), actor_sizes()
     feed.pool.close()
     while actor_sizes():
-        time.sleep(0.5)  # they make room for the next ones
+        time.sleep(0.5)  # memory for the next actors
     moved = 1000 * statistics.mean(moves)
     return {
         "actors": num_actors,
@@ -198,7 +197,7 @@ def actor_sizes() -> list[int]:
 
 
 def update_milliseconds() -> float:
-    """One update of the paper's batch in one thread, without other work."""
+    """Measure one update with the paper's batch in one thread, without other work."""
     learner, batch = new_learner(), factory(PAPER.envs_per_update).make_actor(0).unroll()
     times: list[float] = []
     for _ in range(12):
@@ -209,7 +208,7 @@ def update_milliseconds() -> float:
 
 
 def idle_rate(feed: Feed, seconds: float) -> float:
-    """Milliseconds per batch for a learner that only takes batches and publishes."""
+    """Measure milliseconds per batch for a learner that only takes batches and publishes."""
     began, count = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
         feed.batch()
@@ -219,13 +218,13 @@ def idle_rate(feed: Feed, seconds: float) -> float:
 
 
 def fitting(num_actors: int, mb_per_actor: float) -> int:
-    """How many of so many actors there is memory for."""
+    """Number of actors, at most `num_actors`, that fit in memory."""
     room = psutil.virtual_memory().available - RESERVE_BYTES
     return max(1, min(num_actors, int(room / (1e6 * mb_per_actor)))) if mb_per_actor else num_actors
 
 
 def main() -> None:
-    """Measure according to the command line."""
+    """Measure according to the arguments."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     some = [n for n in (1, 2, 4, 8, 16) if n <= max(num_cores(), 4)]
     parser.add_argument("--actors", type=int, nargs="*", default=some)
@@ -250,11 +249,11 @@ def main() -> None:
     ray.cloudpickle.register_pickle_by_value(__import__("__main__"))
     start_ray(1)
     for num_envs in arguments.envs:
-        each = 0.0
+        actor_mb = 0.0
         for number in sorted(arguments.plumbing):
-            fits = fitting(number, each)
+            fits = fitting(number, actor_mb)
             row = plumbing(fits, num_envs, arguments.seconds, result["update_ms"])
-            each = row["actor_mb"]
+            actor_mb = row["actor_mb"]
             note("plumbing", row | ({"left_out": number - fits} if fits < number else {}))
     ray.shutdown()
 

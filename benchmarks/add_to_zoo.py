@@ -1,4 +1,4 @@
-"""Add a trained agent to the zoo, with its evaluation and its origin.
+"""Add a trained agent to the zoo, with its evaluation and provenance.
 
 python benchmarks/add_to_zoo.py NAME RUN [--checkpoint latest] [--member -1] [--episodes 1000]
         [--env-args KEY=VALUE ...] [--commit COMMIT]
@@ -40,12 +40,12 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("run", type=Path)
     parser.add_argument("--checkpoint", default="latest", help="latest, best or a step")
-    parser.add_argument("--member", type=int, default=-1, help="of a population; -1 is the best")
+    parser.add_argument("--member", type=int, default=-1, help="member of a population; -1 is the best")
     parser.add_argument("--episodes", type=int, default=1000)
     parser.add_argument(
-        "--env-args", nargs="+", default=[], help="parameters of the environment for the evaluation alone"
+        "--env-args", nargs="+", default=[], help="parameters of the environment for the evaluation only"
     )
-    parser.add_argument("--commit", default="", help="that the run was trained with; this one if not given")
+    parser.add_argument("--commit", default="", help="commit that trained the run; by default the current one")
     options = parser.parse_args()
 
     trained = open_run(str(options.run), options.checkpoint)

@@ -1,14 +1,13 @@
-"""Speed of two versions of engram on one machine, in turns.
+"""Compare the speed of two versions of engram on one machine, in turns.
 
     python benchmarks/before_and_after.py FOLDER [--only cores|environments|training] [--cores NAME ...] [--write]
 
-FOLDER contains a checkout of the earlier version named `engram`; the later one is the installed one. Each version
-runs in a process of its own that is queried one short measurement at a time, first one version, then the other, so
-that other load on the machine slows both equally. Rates are per second of CPU time. A turn gives one ratio,
-later rate / earlier rate; reported are the median of the ratios, their quartiles, and both median rates. With --write
-they go into results/house.json.
+FOLDER contains a checkout of the earlier version named `engram`; the later version is the installed one. Each version
+runs in a separate process, and short measurements alternate between the versions, so that other load on the machine
+slows both equally. Rates are per second of CPU time. A turn gives one ratio, later rate / earlier rate; the result has
+the median and quartiles of the ratios, and both median rates. With --write it goes into results/house.json.
 
-Measured are: every core that both versions have, one step for acting and an unroll with its gradient for learning (the
+It measures every core that both versions have, one step for acting and an unroll with its gradient for learning (the
 settings of `speed/cores.py`, one thread); every environment that both have, in batches; and `rl-train --env boxworld
 --core rmc --local`, between two rows of its metrics.
 """
@@ -125,7 +124,7 @@ EARLIER, LATER = 0, 1
 
 
 def environment(folder: Path | None) -> dict[str, str]:
-    """Variables of a process that imports engram from `folder`, or the installed one."""
+    """Return the environment variables of a process that imports engram from `folder`, or the installed version."""
     paths = {"PYTHONPATH": str(folder)} if folder else {}
     return os.environ | {"OMP_NUM_THREADS": "1"} | paths
 
@@ -136,7 +135,7 @@ class Version:
     def __init__(self, folder: Path | None) -> None:
         command = [sys.executable, "-c", WORKER]
         pipe = subprocess.PIPE
-        # In an empty folder: in a checkout, Python would import its folders by their own names.
+        # In an empty folder: in a checkout, Python would import its folders as top-level packages.
         self._place = tempfile.TemporaryDirectory()
         self._process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, text=True, env=environment(folder), cwd=self._place.name
@@ -163,7 +162,7 @@ class Version:
 
 
 def summary(earlier: list[float], later: list[float]) -> dict[str, float]:
-    """Median and quartiles of the turns' ratios, and both median rates."""
+    """Return median and quartiles of the ratios of all turns, and both median rates."""
     ratios = [b / a for a, b in zip(earlier, later, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
     rates = {"before": statistics.median(earlier), "after": statistics.median(later)}
@@ -172,10 +171,10 @@ def summary(earlier: list[float], later: list[float]) -> dict[str, float]:
     }
 
 
-def in_turns(versions: list[Version], turns: int, seconds: float, **what: Any) -> dict[str, dict[str, float]]:
-    """By name of each work: `summary` of `turns` turns."""
+def in_turns(versions: list[Version], turns: int, seconds: float, **work: Any) -> dict[str, dict[str, float]]:
+    """Measure `work` in `turns` turns; return a `summary` by name."""
     for version in versions:
-        version.ask(**what)
+        version.ask(**work)
     rates: dict[str, tuple[list[float], list[float]]] = {}
     for turn in range(turns):
         for which in (EARLIER, LATER) if turn % 2 == 0 else (LATER, EARLIER):
@@ -184,34 +183,34 @@ def in_turns(versions: list[Version], turns: int, seconds: float, **what: Any) -
     return {name: summary(*pair) for name, pair in rates.items()}
 
 
-def core_speeds(versions: list[Version], given: argparse.Namespace) -> dict[str, Any]:
-    """Every core in batches of 32 and 128."""
+def core_speeds(versions: list[Version], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure every core in batches of 32 and 128."""
     from speed.cores import BOXWORLD, SETTINGS, UNROLL_LENGTHS, USUAL_LENGTH
 
     from engram.launch.config.presets.lookup import preset
 
     both = [name for name in versions[EARLIER].knows["cores"] if name in versions[LATER].knows["cores"]]
     speeds: dict[str, Any] = {}
-    for name in given.cores or both:
+    for name in arguments.cores or both:
         environment, size = SETTINGS.get(name, BOXWORLD)
         length, options = UNROLL_LENGTHS.get(name, USUAL_LENGTH), preset("paper", environment, name).agent.core_args
-        what = {"kind": "core", "name": name, "size": size, "options": options, "length": length}
-        for batch in given.batch_sizes:
-            speeds[f"{name} {batch}"] = in_turns(versions, given.turns, given.seconds, batch=batch, **what)
+        work = {"kind": "core", "name": name, "size": size, "options": options, "length": length}
+        for batch in arguments.batch_sizes:
+            speeds[f"{name} {batch}"] = in_turns(versions, arguments.turns, arguments.seconds, batch=batch, **work)
             print(f"{name} {batch}", json.dumps(speeds[f"{name} {batch}"]), file=sys.stderr, flush=True)
-            if given.write:
+            if arguments.write:
                 keep("cores", speeds)
     return speeds
 
 
 def environment_speeds(versions: list[Version], options: argparse.Namespace) -> dict[str, Any]:
-    """Every environment, 256 environments at once."""
+    """Measure every environment in batches of 256."""
     both = [name for name in versions[EARLIER].knows["environments"] if name in versions[LATER].knows["environments"]]
     speeds: dict[str, Any] = {}
     for name in both:
         if not name.endswith("-twin"):  # a twin is the same code
-            what = {"kind": "environment", "name": name, "batch": 256}
-            speeds[name] = in_turns(versions, options.turns, options.seconds, **what)["steps"]
+            work = {"kind": "environment", "name": name, "batch": 256}
+            speeds[name] = in_turns(versions, options.turns, options.seconds, **work)["steps"]
             print(name, json.dumps(speeds[name]), file=sys.stderr, flush=True)
             if options.write:
                 keep("environments", speeds)
@@ -219,7 +218,7 @@ def environment_speeds(versions: list[Version], options: argparse.Namespace) -> 
 
 
 def training_rate(folder: Path | None) -> float:
-    """Steps per second of CPU time between the second row of metrics and the last."""
+    """Measure steps per second of CPU time between the second row of metrics and the last."""
     with tempfile.TemporaryDirectory() as place:
         arguments = [*TRAINING.split(), "--run-dir", f"{place}/run"]
         rows: list[tuple[float, float]] = []
@@ -242,13 +241,13 @@ def training_rate(folder: Path | None) -> float:
 
 
 def training_speeds(before: Path, turns: int) -> dict[str, float]:
-    """RMC from environment to weights, a run of each version per turn."""
+    """Measure complete training runs of RMC, one with each version per turn."""
     pairs = [(training_rate(before), training_rate(None)) for _ in range(turns)]
     return summary([pair[EARLIER] for pair in pairs], [pair[LATER] for pair in pairs])
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All requested measurements."""
+    """Make all requested measurements."""
     before = options.before.resolve()
     results: dict[str, Any] = {}
     versions = [Version(before), Version(None)]

@@ -1,16 +1,16 @@
-"""Solved rate of BoxWorld players with the agents' observations, perfect memory, and with or without look-ahead.
+"""Solved rates of BoxWorld players with the agents' observations and perfect memory, with or without look-ahead.
 
     python benchmarks/boxworld_players.py [--levels 500]
 
 The paper's levels: a window of 5 x 5 cells, paths of 1 to 5 locks, 0 to 5 distractors, 120 steps. A player walks to the
-nearest useful object, else to the cell with the largest unknown part of the room. The three differ in the boxes they
-open with the key in hand:
+nearest useful object, else to the cell that reveals most of the room. The three players differ in the boxes that they
+open with their key:
 
-    any     the nearest one that the key fits
-    gem     the gem's box if it has been seen and the key fits, else the nearest
-    ahead   only one that is known to lead to the gem; it explores until one is known
+    any     the nearest box that the key fits
+    gem     the gem's box if it is known and the key fits, else the nearest
+    ahead   only a box that is known to lead to the gem; until then it explores
 
-Writes the share of levels solved, with a 95% interval, and the mean length into results/boxworld-players.json.
+Writes the solved rate, with a 95% interval, and the mean length to results/boxworld-players.json.
 """
 
 import argparse
@@ -38,7 +38,7 @@ WORTH = 0.6
 
 
 class Player:
-    """A player: the cells of its room that it has seen, and where it walks."""
+    """A player that remembers the cells it has seen and decides where to walk."""
 
     def __init__(self, strategy: str, side: int) -> None:
         self.strategy = strategy
@@ -46,13 +46,13 @@ class Player:
         self.inside = slice(REACH, side - REACH)
 
     def see(self, board: Array, at: Place) -> None:
-        """Remember the window's cells; all locks look alike."""
+        """Remember the cells of the window, in which all locks look alike."""
         window = tuple(slice(k - REACH, k + REACH + 1) for k in at)
         cells = board[window].astype(np.int64)
         self.known[window] = np.where(cells >= BAIT, cells - NUM_COLORS, cells)
 
     def walk(self, at: Place, held: int) -> int:
-        """The next action, with the key `held` in hand (NOTHING: none)."""
+        """Return the next action for the held key (NOTHING: none)."""
         targets = self._boxes(held) | self._loose(held)
         distance, action = {at: 0}, {at: 0}
         queue, free = deque([at]), self._free()
@@ -72,7 +72,7 @@ class Player:
         return action[min(ways or [(0.0, next(iter(new)))])[1]]
 
     def _boxes(self, held: int) -> set[Place]:
-        """Locks to open with the key in hand."""
+        """Return the locks to open with the held key."""
         boxes = {(int(r), int(c)): int(self.known[r, c - 1]) for r, c in np.argwhere(self.known >= LOCK)}
         fitting = {place for place in boxes if self.known[place] - LOCK == held - KEY}
         if self.strategy == "any":
@@ -87,18 +87,18 @@ class Player:
         return useful if useful or (self.known[self.inside, self.inside] == UNSEEN).any() else fitting
 
     def _loose(self, held: int) -> set[Place]:
-        """The gem if it is loose, and without a key also loose keys."""
+        """Return the gem if it is loose and, without a held key, loose keys."""
         contents = (self.known == GEM) | ((held == NOTHING) & (self.known >= KEY) & (self.known < LOCK))
         return {(int(r), int(c)) for r, c in np.argwhere(contents) if UNSEEN < self.known[r, c + 1] < LOCK}
 
     def _free(self) -> list[list[bool]]:
-        """For each cell: whether it is floor or unknown."""
+        """Return for each cell whether it is floor or unknown."""
         free = np.zeros_like(self.known, dtype=bool)
         free[self.inside, self.inside] = np.isin(self.known[self.inside, self.inside], (FLOOR, UNSEEN))
         return free.tolist()
 
     def _unseen(self) -> list[list[int]]:
-        """For each cell: how many cells of the room a player would see for the first time from there."""
+        """Return for each cell the number of cells that a player would see for the first time from there."""
         unseen = np.zeros_like(self.known)
         unseen[self.inside, self.inside] = self.known[self.inside, self.inside] == UNSEEN
         windows = np.lib.stride_tricks.sliding_window_view(np.pad(unseen, REACH), (2 * REACH + 1,) * 2)
@@ -113,7 +113,7 @@ class Ahead:
         self.players = [Player("ahead", batch.state.board.shape[1]) for _ in range(batch.num_envs)]
 
     def act(self, observation: Array, first: Array) -> Array:
-        """An action for each environment [N]; one whose episode has ended gets 0."""
+        """Return an action for each environment [N]; 0 where the episode has ended."""
         state, actions = self.batch.state, np.zeros(self.batch.num_envs, np.int64)
         for i in np.flatnonzero(~state.over):
             if first[i]:
@@ -124,17 +124,17 @@ class Ahead:
         return actions
 
     def save(self) -> dict[str, Array]:
-        """State of the players: the known cells."""
+        """Return the state of the players: the known cells."""
         return {"known": np.stack([player.known for player in self.players])}
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Continue from a state made by `save`."""
+        """Continue from a state returned by `save`."""
         for player, cells in zip(self.players, saved["known"], strict=True):
             player.known[:] = cells
 
 
 def play(strategy: str, levels: int) -> dict[str, object]:
-    """Play `levels` levels; returns the solved rate and the mean number of steps."""
+    """Play `levels` levels; return the solved rate and the mean number of steps."""
     environment = BoxWorldBatch(levels)
     environment.reset(seed=0)
     state = environment.state

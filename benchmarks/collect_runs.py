@@ -2,7 +2,7 @@
 
     python benchmarks/collect_runs.py NAME RUN... [--evaluate EPISODES] [--checkpoint best] [--env-args KEY=VALUE ...]
 
-writes benchmarks/results/NAME.json (per run: settings that differ from the defaults, the command that repeats it, the
+Writes benchmarks/results/NAME.json (per run: settings that differ from the defaults, the command that repeats it, the
 curve, wall time, and the results of `rl-eval` on new levels) and NAME.png. For a population: every member's curve, its
 first and last settings, and the number of copies.
 """
@@ -33,7 +33,7 @@ SHORT = {"agent.core_args": "--core-args", "env_args": "--env-args"}
 
 
 def curve(run: Path, measure: str) -> dict[str, list[float]]:
-    """Steps, wall seconds, the measure, averaged into at most POINTS parts of rows, and the stage of a curriculum."""
+    """Steps, wall seconds, the measure averaged over at most POINTS groups of rows, and the curriculum's stage."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if f"episode/{measure}" in row["metrics"]]
     parts = [part for part in np.array_split(np.arange(len(rows)), POINTS) if len(part)]
@@ -84,7 +84,7 @@ def command(config: RunConfig) -> str:
 
 
 def evaluation(run: Path, episodes: int, checkpoint: str, env_args: list[str]) -> dict[str, Any]:
-    """Results of rl-eval for a checkpoint, in an environment that differs from that of training by `env_args`."""
+    """Results of rl-eval for a checkpoint, with `env_args` that differ from those of training."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "eval.json"
         rl_eval = Path(sys.executable).with_name("rl-eval")

@@ -6,7 +6,7 @@
 
 Both train the same network (2x2 convolutions of 12 and 24 kernels with position planes, one LSTM of 256 for policy and
 value) with Adam, on 1,280 steps per update, each step used once, states reset exactly at the ends of episodes.
-RecurrentPPO gets the faster way to the environments, the faster number of threads and the fastest number of
+RecurrentPPO gets the faster interface to the environments, the faster number of threads and the fastest number of
 environments, chosen by a short trial of each; then the two alternate.
 """
 
@@ -50,7 +50,7 @@ def recurrent_ppo_speed(setting: Setting, seconds: float, warm_up: float, seed: 
     from stable_baselines3.common.callbacks import BaseCallback
 
     class Clock(BaseCallback):
-        """Notes when each cycle after the warm-up starts, and ends the run when time is up."""
+        """Callback that records the start of each cycle after the warm-up, and ends the run when time is up."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -86,13 +86,13 @@ def recurrent_ppo_speed(setting: Setting, seconds: float, warm_up: float, seed: 
 
 
 def in_own_process(setting: Setting, seconds: float, warm_up: float, seed: int) -> float:
-    """`recurrent_ppo_speed` in a fresh process, as `rl-train` has one."""
+    """Run `recurrent_ppo_speed` in a new process, like that of `rl-train`."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(recurrent_ppo_speed, setting, seconds, warm_up, seed).result()
 
 
 def fastest_setting(seconds: float, seed: int, console: Console) -> tuple[Setting, list[dict[str, Any]]]:
-    """The fastest way to run RecurrentPPO here, and what each way reached in a short trial."""
+    """Find the fastest way to run RecurrentPPO here, and the speed of each way in a short trial."""
     settings = [Setting(n, k, True) for n, k in product((32, 64, 128), sorted({1, num_cores()}))]
     settings.append(Setting(64, 1, False))
     trials: list[dict[str, Any]] = []

@@ -38,7 +38,7 @@ def cpu_seconds(work: Callable[[], Any]) -> float:
 
 
 def multiply(core: torch.nn.Module) -> None:
-    """Multiply all T B inputs of every weight matrix, and compute the gradients of both."""
+    """Multiply every weight matrix by all T B inputs, and compute the gradients of both."""
     for weight in core.parameters():
         if weight.dim() == 2 and min(weight.shape) > 1:
             x = torch.ones(STEPS * ENVS, weight.shape[1], requires_grad=True)
@@ -46,7 +46,7 @@ def multiply(core: torch.nn.Module) -> None:
 
 
 def measured(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """CPU milliseconds of both ways, and their ratio."""
+    """CPU milliseconds of unroll and loop, and their ratio."""
     torch.manual_seed(0)
     core = make_core(name, INPUTS, **options)
     inputs, reset = torch.randn(STEPS, ENVS, INPUTS), torch.rand(STEPS, ENVS) < 0.01

@@ -107,7 +107,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]], num_envs: int) -> Table:
-    """The rows for human viewers."""
+    """Format the rows as a table for the terminal."""
     shown = Table(title="Environments on one core")
     heads = (
         "environment",

@@ -33,7 +33,7 @@ class Sleeping(gymnasium.Env[Any, Any]):
         return self.np_random.random(4, np.float32), {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Wait, and pay 1 for action 1."""
+        """Wait, and give a reward of 1 for action 1."""
         self.wait()
         self.time += 1
         return self.np_random.random(4, np.float32), float(action), self.time == 100, False, {}
@@ -44,7 +44,7 @@ class Sleeping(gymnasium.Env[Any, Any]):
 
 
 class Busy(Sleeping):
-    """The same with the core at work."""
+    """The same episodes, with the core busy instead of asleep."""
 
     def wait(self) -> None:
         """Spend the time of a step."""

@@ -2,7 +2,7 @@
 
     python benchmarks/fuzz.py [--cases 20000] [--seed 0]
 
-Prints cases that end in a traceback or a hang, or that change a file of the run, and exits with 1 if there is one.
+Prints cases that end in a traceback, hang, or change a file of the run, and exits with 1 if there are any.
 """
 
 import argparse
@@ -26,7 +26,7 @@ OFTEN = ["--pbt.warmup", "2", "--pbt.interval", "2", "--pbt.window", "2", "--che
 
 
 def main() -> int:
-    """Run all cases; the exit code."""
+    """Run all cases; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def one_case(random: Random, case: int, run: Path) -> tuple[str, str] | None:
-    """A case: None if all is well, else what kind of failure and its details."""
+    """Run a case; return None on success, else the kind of failure and its details."""
     how, before, spoilt = "", {}, run.with_name("spoilt")
     if case % 4:
         command, arguments = command_line(random)

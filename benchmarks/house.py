@@ -1,15 +1,15 @@
-"""Count what a newcomer has to read: lines, modules on an unroll's way, hand-written gradients, files per folder.
+"""Count what a newcomer has to read: lines, modules on an unroll's path, hand-written gradients, files per folder.
 
     python benchmarks/house.py [--write] [--as NAME]
 
-prints the counts; with --write they go into results/house.json, under "counts" or the given name, next to the speeds of
+Prints the counts; with --write they go into results/house.json, under "counts" or the given name, next to the speeds of
 before_and_after.py.
 
-An unroll's way is counted in two real runs of BoxWorld and V-trace, from the environment to the weights: `statement`
+An unroll's path from the environment to the weights is counted in two real runs of BoxWorld with V-trace: `statement`
 is an LSTM with `ENGRAM_COMPILED=0` and `--local`, `ray` a compiled RMC with one Ray actor. During the trainer's second
-update every module of engram of which a function runs is noted, in both processes. Compiled functions, which leave no
-trace, count where they were called in that run, with all that they inline. What runs before (construction,
-registration, checks of configuration) is not on the way. The looser count, `imported`, is every module that the
+update, every engram module with a function that runs is recorded, in both processes. Compiled functions, which cannot
+be traced, count where they are called in that run, with everything that they inline. What runs before (construction,
+registration, checks of the configuration) is not on the path. The looser count, `imported`, is every module that the
 learner's process has imported by then.
 """
 
@@ -122,17 +122,17 @@ print(json.dumps({"run": [*seen, *compiled()], "imported": imported}))
 
 
 def lines(file: Path) -> int:
-    """Lines of a file."""
+    """Count the lines of a file."""
     return len(file.read_text().splitlines())
 
 
 def holds_code(file: Path) -> bool:
-    """Whether there is more than a docstring in it."""
+    """Whether a file contains more than a docstring."""
     return any(not isinstance(node, ast.Expr) for node in ast.parse(file.read_text()).body)
 
 
 def journey(kind: str) -> dict[str, Any]:
-    """Count the modules on one unroll's way, `statement` or `ray`, with the lines of each, and all imported ones."""
+    """Count the modules on an unroll's path, `statement` or `ray`, with the lines of each, and all imported modules."""
     switch = {"ENGRAM_COMPILED": "0" if kind == "statement" else "1"}
     with tempfile.TemporaryDirectory() as notes:
         done = subprocess.run(
@@ -155,10 +155,10 @@ def journey(kind: str) -> dict[str, Any]:
 
 
 def ours(names: set[str]) -> dict[str, int]:
-    """Lines of those of some files that are engram's and hold code."""
+    """Return the lines of those of the files that are engram's and contain code."""
     files = [Path(name).relative_to(ROOT) for name in names if name and Path(name).is_relative_to(ROOT)]
-    own = [file for file in sorted(files) if file.parts[0] in FOLDERS and holds_code(ROOT / file)]
-    return {str(file): lines(ROOT / file) for file in own}
+    code = [file for file in sorted(files) if file.parts[0] in FOLDERS and holds_code(ROOT / file)]
+    return {str(file): lines(ROOT / file) for file in code}
 
 
 def gradients() -> list[str]:
@@ -172,7 +172,7 @@ def gradients() -> list[str]:
 
 
 def count() -> dict[str, Any]:
-    """Everything that is counted."""
+    """Return all counts."""
     files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
     launch = [folder for folder in (ROOT / "launch").iterdir() if folder.is_dir() and any(folder.glob("*.py"))]
     return {

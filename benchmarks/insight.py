@@ -1,4 +1,4 @@
-"""A trained agent's recurrent state: interventions and decoded facts, all over the same episodes, as one result.
+"""Interventions on a trained agent's recurrent state and facts decoded from it, over the same episodes.
 
     python benchmarks/insight.py RUN NAME --intervene wipe@80 wipe@80:pool=5 --decode goal --every 10
 
@@ -58,8 +58,8 @@ def main() -> None:
     results["mean_length"] = float(base.episodes[:, 2].mean())
     print(results["undisturbed"], results["mean_length"], flush=True)
     for text in options.intervene:
-        what = parsed(text)
-        point = effect(base, play_all(make, options.episodes, options.batch, what, 0), fields, what.step)
+        change = parsed(text)
+        point = effect(base, play_all(make, options.episodes, options.batch, change, 0), fields, change.step)
         (results.setdefault("interventions", {})[text],) = effects([point]).plain
         summary = {k: [round(d.changed, 3), [round(x, 3) for x in d.difference]] for k, d in point.outcomes.items()}
         print(text, point.reached, summary, flush=True)

@@ -1,9 +1,9 @@
-"""Why freezing LRU's states costs so much: they stop turning. Turned or faded afterwards, what does the agent solve?
+"""Why freezing LRU's states costs so much: they stop rotating. The solved rate if they are rotated or faded afterward.
 
     python benchmarks/insight_lru.py [--episodes 512]
 
-Freezes the memory of zoo:t-maze-lru from step 30 to 80 and multiplies its states before step 80 by what the steps would
-have done: lambda^50 (both), its phase alone (turned) or its absolute value alone (faded).
+Freezes the memory of zoo:t-maze-lru from step 30 to 80 and multiplies its states before step 80 by the factor of these
+steps: lambda^50 (both), only its phase (turned) or only its absolute value (faded).
 Writes results/insight-t-maze-lru-turned.json.
 """
 

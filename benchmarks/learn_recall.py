@@ -2,14 +2,14 @@
 
     python benchmarks/learn_recall.py FOLDER [CORE ...] [--jobs 2] [--minutes 10]
 
-trains every core on one T-maze with V-trace, in FOLDER/CORE, and collects curves, commands and what the best checkpoint
-reaches on new levels into results/learning-recall.json and .png. Existing runs are collected unchanged.
+Trains every core on one T-maze with V-trace, in FOLDER/CORE, and collects curves, commands and the best checkpoints'
+results on new levels in results/learning-recall.json and .png. Existing runs are collected unchanged.
 
-The player sees the cue for at least 30 frames, then waits 60 in limbo where nothing differs, and six moves lead from
-there to a goal. Guessing a goal earns 0 on average, so nothing pushes a policy anywhere until it finds that cue and
-side go together; what decides how soon is how strongly the cue still moves a core's outputs at the choice before any
-learning. Hence gates begin with a long memory, and the observation goes to the core as it is (no convolution, and no
-embedding where a core does not learn through one in this time).
+The agent sees the cue for at least 30 frames, then waits 60 frames in a limbo where all observations are equal, and
+reaches a goal in six moves. Guessing a goal earns 0 on average, so a policy gets no gradient until it relates cue and
+side; how soon depends on how strongly the cue affects a core's outputs at the choice before any learning. Hence gates
+begin with a long memory, and the core receives the raw observation (no convolution, and no embedding where a core does
+not learn through one in this time).
 """
 
 import argparse
@@ -49,7 +49,7 @@ CORES = {
 
 
 def train(core: str, folder: Path, seed: int, minutes: float) -> Path:
-    """Train one core; returns the run's directory."""
+    """Train one core; return the run's directory."""
     run, setting = folder / core, CORES[core]
     if not (run / "metrics.jsonl").exists():
         arguments = [

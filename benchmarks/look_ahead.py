@@ -1,14 +1,14 @@
-"""How many examples the look ahead of BoxWorld takes: which of two boxes that one key opens leads on to the gem?
+"""Number of examples that look-ahead in BoxWorld takes: which of two boxes that one key opens leads to the gem?
 
     python benchmarks/look_ahead.py [--examples 60000]
 
-Supervised, the whole board visible, two locks and one distractor in a room of 8 x 8: the right box holds the key of
-the gem's box, the other one a key that opens nothing. Colors and places are new in every level, so that two colors
-have to be compared wherever they are. A network gives every cell a number, and that of the right box's content is to
-be above that of the other's. Three of them: two layers over the flattened board, as agents have it, and two blocks of
-attention over its cells (Zambaldi et al. 2018, "Relational deep reinforcement learning"), both behind the two
-convolutions of `--preset curriculum`; and the same attention behind one convolution of 64 kernels. Writes the share of
-right answers on levels that were not seen before into results/look-ahead.json.
+Supervised learning with the whole board visible, two locks and one distractor in an 8 x 8 room: the correct box
+contains the key to the gem's box, the other a key that opens nothing. Colors and positions are new in every level, so
+a network has to compare two colors wherever they are. It scores every cell, and the content of the correct box should
+score higher. Three networks: two layers over the flattened board, as agents have, and two blocks of attention over its
+cells (Zambaldi et al. 2018, "Relational deep reinforcement learning"), both after the two convolutions of `--preset
+curriculum`; and the same attention after one convolution of 64 kernels. Writes the fraction of correct answers on new
+levels to results/look-ahead.json.
 """
 
 import argparse
@@ -66,7 +66,7 @@ class Attention(nn.Module):
 
 
 def examples(environment: BoxWorldBatch) -> Generator[tuple[Tensor, Tensor]]:
-    """Boards [BATCH, rows, cols, 3], and the cells [BATCH, 2] of the contents of the right and the other box."""
+    """Yield boards [BATCH, rows, cols, 3] and the cells [BATCH, 2] of the contents of the correct and the other box."""
     seed = 0
     while True:
         boards, _ = environment.reset(seed=seed)
@@ -91,7 +91,7 @@ def learn(
     torso = ConvTorso(observation_spec(environment.single_observation_space), config)  # pyright: ignore
     network = kind(torso)
     optimizer = torch.optim.Adam(network.parameters(), lr)
-    seen, right, since, rows = 0, 0, 0, list[dict[str, float]]()
+    learned, right, since, rows = 0, 0, 0, list[dict[str, float]]()
     start = time.perf_counter()
     for boards, pairs in examples(environment):
         torso.observe(boards)
@@ -101,12 +101,12 @@ def learn(
         functional.softplus(bad - good).mean().backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
-        seen += BATCH
+        learned += BATCH
         if since >= ROW:
-            rows.append({"examples": seen, "right": round(right / since, 4)})
+            rows.append({"examples": learned, "right": round(right / since, 4)})
             print(name, rows[-1], f"{time.perf_counter() - start:.0f} s", flush=True)
             right = since = 0
-        if seen >= count:
+        if learned >= count:
             break
     environment.close()
     return {"lr": lr, "parameters": sum(p.numel() for p in network.parameters()), "rows": rows}

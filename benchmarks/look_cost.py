@@ -2,11 +2,11 @@
 
     python benchmarks/look_cost.py [--seconds 120]
 
-writes results/look-cost.json. Acting: an actor whose core has been recorded and two whose cores never were make
-unrolls in turn, by processor time. Which of the three objects of a process was made first changes its speed by about
-one part in a hundred, independent of the recording. So each of 12 processes chooses the recorded one at random, the
-median ratio of a process is one sample, and the interval is that of the processes. Training: runs in which an image is
-due at every update, and the share of their seconds that images and statistics took.
+Writes results/look-cost.json. Acting: CPU time of unrolls, in turn, of an actor whose core has been recorded and two
+whose cores have not. The order in which the three are created changes their speed by about 1%, independent of the
+recording. So each of 12 processes chooses the recorded one at random, the median ratio of a process is one sample, and
+the interval is over processes. Training: runs in which an image is due at every update, and the fraction of their time
+that images and statistics take.
 """
 
 import argparse
@@ -43,20 +43,20 @@ STEPS = 2
 
 
 def actor(env: str, core: str) -> Actor:
-    """An actor of 32 environments."""
+    """Make an actor of 32 environments."""
     agent = AgentConfig(core=core)
     return ActorFactory(env=env, agent=agent, num_envs=32, unroll_length=STEPS, seed=0).make_actor(0)
 
 
 def seconds(one: Actor) -> float:
-    """Processor time of an unroll."""
+    """Measure the CPU time of an unroll."""
     started = time.process_time()
     one.unroll()
     return time.process_time() - started
 
 
 def one_process(env: str, core: str, limit: float, seed: int) -> tuple[float, float]:
-    """Median ratios of a process: the recorded actor, and another that was never recorded, to one never recorded."""
+    """Median ratios of a process: the recorded actor, and an unrecorded one, to another unrecorded actor."""
     draw = np.random.default_rng(seed)
     made = [actor(env, core) for _ in range(3)]
     never, looked_at, control = (made[k] for k in draw.permutation(3))
@@ -73,7 +73,7 @@ def one_process(env: str, core: str, limit: float, seed: int) -> tuple[float, fl
 
 
 def acting(env: str, core: str, limit: float) -> dict[str, Any]:
-    """Cost of an earlier recording, and of chance only: means over processes with intervals of 95%."""
+    """Cost of an earlier recording, and that of a control: means over processes with 95% intervals."""
     jobs = [(env, core, limit / PROCESSES, seed) for seed in range(PROCESSES)]
     with get_context("spawn").Pool(1, prepare_process, (1,), maxtasksperchild=1) as pool:
         ratios = np.array(pool.starmap(one_process, jobs, chunksize=1))
@@ -86,7 +86,7 @@ def acting(env: str, core: str, limit: float) -> dict[str, Any]:
 
 
 def training(env: str, core: str, limit: float) -> dict[str, Any]:
-    """A run in this process whose images are due at every update."""
+    """Measure a run in this process whose images are due at every update."""
     with TemporaryDirectory() as folder, ExitStack() as files:
         arguments = ["--env", env, "--core", core, "--look-every", "1", "--local", "--run-dir", f"{folder}/run"]
         config = parse_run(arguments)

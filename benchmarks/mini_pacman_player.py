@@ -25,7 +25,7 @@ WAYS = {at: [(a, at + int(MOVES[a])) for a in (1, 2, 3, 4) if FULL_BOARD[at + MO
 
 
 def _distances(start: int) -> Array:
-    """Steps from one cell to every other."""
+    """Return the number of steps from one cell to every other cell."""
     distance, queue = np.full(len(FULL_BOARD), 10_000), deque([start])
     distance[start] = 0
     while queue:
@@ -44,14 +44,14 @@ class Player:
     """The player in a batch of environments.
 
     Args:
-        batch: environments whose state it reads.
+        batch: environments whose state the player reads.
     """
 
     def __init__(self, batch: MiniPacmanBatch) -> None:
         self.batch = batch
 
     def act(self, observation: Array, first: Array) -> Array:
-        """An action for each environment [N]; one whose episode has ended gets 0."""
+        """Return an action for each environment [N]; 0 where the episode has ended."""
         state = self.batch.state
         actions = np.zeros(self.batch.num_envs, np.int64)
         for i in np.flatnonzero(~state.over):
@@ -86,7 +86,7 @@ def choose(at: int, ghosts: list[int], goals: set[int], power: int) -> int:
 
 
 def play(games: int, **options: object) -> Array:
-    """Returns of `games` games."""
+    """Play `games` games; return their returns."""
     batch = MiniPacmanBatch(games, **options)  # pyright: ignore[reportArgumentType]
     (observation, _), player = batch.reset(seed=0), Player(batch)
     returns, over = np.zeros(games), np.zeros(games, bool)

@@ -1,9 +1,9 @@
 """Checks of a device, as JSON: python benchmarks/on_device.py certificate|resume|learners --device cuda
 
-certificate: the lines of rl-check-core for every core with a memory, all tensors made on the device; exit code 1 if one
-fails. resume: a synchronous run that is stopped half-way and resumed has the weights of an uninterrupted one, bit for
-bit. learners: a synchronous run with two learners, on a device each, has the weights of one with one learner, up to the
-order of sums, and a run continues after one of its two learners is killed.
+certificate: the lines of rl-check-core for every core with memory, with all tensors on the device; exit code 1 if any
+fails. resume: a synchronous run that is stopped halfway and resumed has the weights of an uninterrupted one, bit for
+bit. learners: a synchronous run with two learners, each on its own device, has the weights of a run with one learner,
+up to the order of sums, and a run continues after one of its two learners is killed.
 """
 
 import argparse
@@ -32,7 +32,7 @@ LARGEST_DIFFERENCE = 1e-3
 
 
 def certificate(names: list[str], long_run: int) -> dict[str, Any]:
-    """Failing lines by core, on torch's default device."""
+    """Return failing lines by core, on torch's default device."""
     failed: dict[str, Any] = {}
     for name in names:
         lines = certify(lambda name=name: make_core(name, INPUT_SIZE), INPUT_SIZE, long_run=long_run)
@@ -42,7 +42,7 @@ def certificate(names: list[str], long_run: int) -> dict[str, Any]:
 
 
 def trained(place: Path, ends: list[int], command: list[str]) -> dict[str, Any]:
-    """The learner's state after a run that is resumed after all ends but the last."""
+    """Train up to each number of steps in turn, with resumes; return the learner's final state."""
     for number, end in enumerate(ends):
         command = ["--resume", str(place)] if number else [*command, "--run-dir", str(place)]
         if code := rl_train([*command, "--total-steps", str(end)]):
@@ -69,7 +69,7 @@ def kill_learner(run: Path) -> None:
 
 
 def learners(device: str, core: str, arguments: list[str], steps: int) -> dict[str, Any]:
-    """Run with one learner and with two, and kill one of two."""
+    """Run with one learner and with two, and kill one of the two."""
     run = [*command_of(device, core, arguments), "--num-actors", "2", "--log-every", "1"]
     with tempfile.TemporaryDirectory() as folder:
         one, two = (
@@ -82,7 +82,7 @@ def learners(device: str, core: str, arguments: list[str], steps: int) -> dict[s
 
 
 def resume(device: str, core: str, arguments: list[str], steps: int) -> dict[str, Any]:
-    """Run in one piece and in two; compare the learner's state in the last checkpoints."""
+    """Run uninterrupted and with a resume; compare the learner's state in the last checkpoints."""
     run = [*command_of(device, core, arguments), "--local"]
     with tempfile.TemporaryDirectory() as folder:
         whole = trained(Path(folder) / "whole", [steps], run)

@@ -1,12 +1,12 @@
-"""Environments without a preset: `rl-train` without a flag against sb3's PPO and sb3-contrib's RecurrentPPO.
+"""Environments without a preset: `rl-train` with default settings, sb3's PPO and sb3-contrib's RecurrentPPO.
 
     pip install --no-deps stable-baselines3 sb3-contrib && pip install pandas
     python benchmarks/out_of_the_box.py WORK                  all environments, learners and seeds without a result
     python benchmarks/out_of_the_box.py WORK --environments cartpole acrobot --learners engram ppo --seeds 1 2
 Ours is `rl-train --env ENVIRONMENT --core gru --seed N` and nothing else that changes what is learned. Theirs have the
 settings of rl-baselines3-zoo where it has some for the environment (hyperparams/ppo.yml and ppo_lstm.yml), else the
-library's defaults. A run's score is the mean return of the episodes that ended within 10,000 steps; it is over when the
-score is at the goal, or after the environment's last step; one of theirs also after --minutes of CPU time. Every
+library's defaults. A run's score is the mean return of the episodes that ended within 10,000 steps. A run ends when its
+score reaches the goal or its steps are done; a run of theirs also ends after --minutes of CPU time. Every
 result is a file in WORK; a stopped benchmark can be resumed. All results are collected into
 benchmarks/results/out-of-the-box.json and .png.
 """
@@ -73,7 +73,7 @@ ENVIRONMENTS = {
 
 
 def engram(environment: Environment, seed: int, folder: Path, local: bool) -> list[tuple[int, float]]:
-    """The curve of `rl-train` without flags: (steps, score); ends when it has said enough or its steps are done."""
+    """Train with default settings; return the curve (steps, score), which ends at the goal or after all steps."""
     command = [str(Path(sys.executable).with_name("rl-train")), "--env", environment.env, "--core", "gru"]
     command += ["--seed", str(seed), "--run-dir", str(folder), "--log-every", str(WINDOW)]
     command += ["--local"] if local else []
@@ -97,12 +97,12 @@ def _scores(file: Path) -> list[tuple[int, float]]:
 
 
 def finished(environment: Environment, curve: list[tuple[int, float]]) -> bool:
-    """Whether the score is at the goal, or time is up."""
+    """Whether the score has reached the goal, or time is up."""
     return bool(curve) and (curve[-1][1] >= environment.goal or curve[-1][0] >= environment.last)
 
 
 def stable_baselines(environment: Environment, seed: int, recurrent: bool, minutes: float) -> list[tuple[int, float]]:
-    """The curve of sb3's PPO or sb3-contrib's RecurrentPPO with the zoo's settings, up to so many minutes."""
+    """Train sb3's PPO or sb3-contrib's RecurrentPPO with the zoo's settings for at most `minutes`; return the curve."""
     import torch
     from sb3_contrib import RecurrentPPO
     from stable_baselines3 import PPO
@@ -123,7 +123,7 @@ def stable_baselines(environment: Environment, seed: int, recurrent: bool, minut
     ended: list[float] = []
 
     class Scores(BaseCallback):
-        """Mean returns of the episodes of every window."""
+        """Mean returns of episodes by window."""
 
         def _on_step(self) -> bool:
             ended.extend(info["episode"]["r"] for info in self.locals["infos"] if "episode" in info)
@@ -138,7 +138,7 @@ def stable_baselines(environment: Environment, seed: int, recurrent: bool, minut
 
 
 def theirs(env: str) -> Any:
-    """The same environment for sb3, which reads neither text nor tuples."""
+    """Make the same environment for sb3, which supports neither text nor tuples."""
     import gymnasium
     from gymnasium.wrappers import FlattenObservation
 
@@ -161,7 +161,7 @@ def theirs(env: str) -> Any:
 
 
 def measure(name: str, learner: str, seed: int, work: Path, local: bool, minutes: float) -> None:
-    """One run and its result file."""
+    """Measure one run and write its result file."""
     environment, started = ENVIRONMENTS[name], time.monotonic()
     if learner == "engram":
         curve = engram(environment, seed, work / f"run-{name}-{seed}-{os.getpid()}", local)
@@ -189,7 +189,7 @@ def measure(name: str, learner: str, seed: int, work: Path, local: bool, minutes
 
 
 def collect(work: Path, into: Path) -> None:
-    """All results in WORK as one file and one plot."""
+    """Collect all results in WORK in one file and one plot."""
     results = [json.loads(path.read_text()) for path in sorted(work.glob("*.json"))]
     head = provenance("stable-baselines3", "sb3-contrib", "minigrid", "popgym")
     note = "load: how many processes wanted the machine's cores; minutes are comparable where it was 1, core_minutes, "
@@ -201,7 +201,7 @@ def collect(work: Path, into: Path) -> None:
 
 
 def draw(results: list[dict[str, Any]], into: Path) -> None:
-    """The curves of all results, a plot for each environment."""
+    """Plot the curves of all results, one plot for each environment."""
     names = [name for name in ENVIRONMENTS if any(result["environment"] == name for result in results)]
     if not names:
         return

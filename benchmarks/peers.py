@@ -15,7 +15,7 @@ from engram.envs.registration import make_batch
 
 
 class Envs:
-    """Environments that are stepped as one batch; where an episode ends, the same step begins the next one.
+    """Environments that are stepped as one batch; the step that ends an episode also begins the next one.
 
     Args:
         env: name for `rl-train --env`: one of engram's, or module:Class of a gymnasium.Env.
@@ -52,7 +52,7 @@ class Envs:
         return self.vector.reset(seed=seed)[0].copy()
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The observations that the next actions see, those that this step led to, reward, terminated, truncated."""
+        """Return the observations for the next actions, those after this step, reward, terminated and truncated."""
         final, reward, terminated, truncated, _ = self.vector.step(actions)
         self.count(reward, terminated, truncated)
         observation, over = final, terminated | truncated
@@ -62,7 +62,7 @@ class Envs:
         return observation.copy(), final, reward.astype(np.float32), terminated, truncated
 
     def count(self, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
-        """Note a step of all environments and the episodes that it ended."""
+        """Count a step of all environments and the episodes that it ended."""
         self.steps += len(reward)
         self.returns = self.returns + reward
         for i in np.flatnonzero(terminated | truncated):
@@ -76,7 +76,7 @@ class Envs:
 
 
 def their_torso(embedding: int) -> Any:
-    """Our torso as a features extractor of theirs; they hand over observations as float32."""
+    """Make our torso a features extractor of stable-baselines3, which passes observations as float32."""
     from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
     class Torso(BaseFeaturesExtractor):
@@ -92,7 +92,7 @@ def their_torso(embedding: int) -> Any:
 
 
 def lstm_policy(embedding: int = 0) -> dict[str, Any]:
-    """`policy_kwargs` of RecurrentPPO for our network: our torso, one LSTM of 256 for policy and value."""
+    """Return RecurrentPPO's `policy_kwargs` for our network: our torso, one LSTM of 256 for policy and value."""
     return {
         "features_extractor_class": their_torso(embedding),
         "net_arch": [],
@@ -103,7 +103,7 @@ def lstm_policy(embedding: int = 0) -> dict[str, Any]:
 
 
 def vector_env(num_envs: int, seed: int, envs: Envs | None = None, batched: bool = True) -> Any:
-    """`num_envs` environments behind the interface of stable-baselines3.
+    """Make `num_envs` environments with the interface of stable-baselines3.
 
     Args:
         num_envs: number of environments, at least 1.

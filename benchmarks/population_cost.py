@@ -4,9 +4,9 @@
     python benchmarks/population_cost.py --core lstm --members 4
 
 Learner time: a run of one member and a population alternate in this process, round by round, each with all of its
-hosting (batches, update, publishing, recorded scores, evaluations with copies, rows of metrics). Acting is done by the
-same process and subtracted. CPU time, so that other load does not count. Steps per second of all members, processes and
-memory: the two runs as `rl-train` with two actors on Ray. Writes benchmarks/results/population-cost-ENV-CORE.json.
+hosting (batches, update, publishing, recorded scores, evaluations with copies, rows of metrics). The same process acts;
+that time is subtracted. Times are CPU times, so other load does not count. Steps per second of all members, processes
+and memory are those of `rl-train` with two Ray actors. Writes benchmarks/results/population-cost-ENV-CORE.json.
 """
 
 import argparse
@@ -58,7 +58,7 @@ class Meter:
 
 
 def open_run(arguments: list[str], folder: Path, files: ExitStack) -> tuple[Trainer, Meter]:
-    """A run in this process, ready for its first update."""
+    """Open a run in this process, ready for its first update."""
     config: RunConfig = parse_run([*arguments, "--local", "--run-dir", str(folder)])
     factory = config.factory()
     agents, fields = make_agents(config, factory, find_device("cpu"))
@@ -81,7 +81,7 @@ def round_seconds(trainer: Trainer, meter: Meter) -> float:
 
 
 def learner_time(arguments: list[str], population: list[str], rounds: int) -> dict[str, Any]:
-    """CPU milliseconds of rounds of both runs, in turn."""
+    """Measure CPU milliseconds of rounds of both runs, in turn."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
         one = open_run(arguments, Path(folder) / "one", files)
         many = open_run([*arguments, *population, *EVALUATIONS], Path(folder) / "many", files)
@@ -141,7 +141,7 @@ def processes(arguments: list[str], seconds: float) -> dict[str, Any]:
 
 
 def last_row(run: Path) -> dict[str, Any]:
-    """The newest row of a run's metrics, of a population all members' together; waits for the first."""
+    """Return the newest row of a run's metrics, for a population that of the whole; wait for the first row."""
     file = run / "metrics.jsonl"
     while not (file.exists() and file.read_text().endswith("}\n")):
         time.sleep(0.2)
@@ -149,7 +149,7 @@ def last_row(run: Path) -> dict[str, Any]:
 
 
 def pss(pid: int) -> float:
-    """A process's memory in MB, pages that it shares divided by those who share them."""
+    """A process's memory in MB, with shared pages divided by the number of processes that share them."""
     return psutil.Process(pid).memory_full_info().pss / 1e6
 
 

@@ -3,7 +3,7 @@
     python benchmarks/precision.py                      7 minutes; writes results/precision.json
     python benchmarks/precision.py --curves FOLDER      learning curves of five seeds each, into the same file
 
-Nothing else should run on the machine. Ratios are bfloat16's rate over float32's, of neighboring measurements.
+Nothing else should run on the machine. Ratios are bfloat16's rate over float32's in adjacent measurements.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def multiplications() -> dict[str, dict[str, float]]:
 
 
 def seconds(work: Callable[[], Any], limit: float = 0.5) -> float:
-    """The fastest of the calls that fit into the limit."""
+    """Seconds of the fastest call within the time limit."""
     times, end = list[float](), time.perf_counter() + limit
     while time.perf_counter() < end:
         begin = time.perf_counter()
@@ -69,7 +69,7 @@ def seconds(work: Callable[[], Any], limit: float = 0.5) -> float:
 
 
 def parts(arguments: list[str]) -> dict[str, float]:
-    """Ratios of acting and learning, alone on one core."""
+    """Measure ratios of acting and learning, each alone on one core."""
     times: dict[str, list[float]] = {}
     for precision in PRECISIONS:
         with open_parts(parse_run([*arguments, "--precision", precision]), torch.device("cpu")) as work:
@@ -79,7 +79,7 @@ def parts(arguments: list[str]) -> dict[str, float]:
 
 
 def training(arguments: list[str], turns: int, length: float) -> dict[str, Any]:
-    """Steps per second of rl-train, in turns."""
+    """Measure steps per second of rl-train, in turns."""
     rates: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}
     for turn in range(turns):
         for precision in PRECISIONS[:: 1 if turn % 2 == 0 else -1]:
@@ -109,7 +109,7 @@ def curves(folder: Path, seeds: str) -> dict[str, Any]:
 
 
 def last_fifth(file: Path) -> float:
-    """Mean score of the episodes in the last fifth of a run: the share solved, else the return."""
+    """Mean score of the episodes in the last fifth of a run: the solved rate, else the return."""
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     measure = "episode/solved" if any("episode/solved" in row["metrics"] for row in rows) else "episode/return"
     scores = [
@@ -128,8 +128,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0)
     options = parser.parse_args()
     if options.curves:
-        found = {"curves": curves(options.curves, options.seeds)}
-        RESULT.write_text(json.dumps(json.loads(RESULT.read_text()) | found, indent=1) + "\n")
+        result = {"curves": curves(options.curves, options.seeds)}
+        RESULT.write_text(json.dumps(json.loads(RESULT.read_text()) | result, indent=1) + "\n")
         return
     if not bf16.routine():
         sys.exit(f"no bfloat16 multiplications: {bf16.missing()}")

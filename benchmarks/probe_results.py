@@ -2,7 +2,7 @@
 
     python benchmarks/probe_results.py RUN ... [--sequences 256]
 
-adds to results/probe-runs.json, by the name of the run's folder; existing entries remain unless the run has more
+Adds to results/probe-runs.json, by the name of the run's folder; existing entries remain unless the run has more
 updates.
 """
 
@@ -54,7 +54,7 @@ def main() -> None:
             continue
         if result["task"] == "recall":
             result["beyond"] = curve(path, options.sequences)
-            print(path.name, [(each["delay"], round(each["accuracy"], 3)) for each in result["beyond"]], flush=True)
+            print(path.name, [(test["delay"], round(test["accuracy"], 3)) for test in result["beyond"]], flush=True)
         results[path.name] = result | {"collected": provenance()}
         replace_file(RESULTS, json.dumps(results, indent=1).encode() + b"\n")
 

@@ -2,7 +2,7 @@
 
     python benchmarks/probe_suite.py --cores lstm rmc my_module:MyCore --tasks copy recall --minutes 5 --jobs 2
 
-A cell is one core on one task. Half of its budget goes to a search: each learning rate gets an equal part of it. The
+A cell is one core on one task. Half of its budget is split equally between the learning rates of a search. The
 run with the best accuracy on new data of training's distribution continues with the other half and is tested. Cells
 are runs of `rl-probe` in separate folders, so a stopped suite can be resumed.
 """
@@ -99,7 +99,7 @@ class Cell(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the suite of the arguments; returns the exit code."""
+    """Run the suite of the arguments; return the exit code."""
     config = parse(SuiteConfig, arguments, "probe_suite", __doc__ or "")
     cells = cells_of(config)
     out, console = Path(config.out), make_console()
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def cells_of(config: SuiteConfig) -> list[Cell]:
-    """All pairs. Raises EngramError for an unknown name or a parameter that its task does not have."""
+    """Return all pairs. Raises EngramError for an unknown name or a parameter that its task does not have."""
     cores = config.cores or tuple(core_names())
     with user_errors():
         for task in config.tasks:
@@ -161,7 +161,7 @@ def _keep_settings(config: SuiteConfig, out: Path) -> None:
 
 
 def run_cell(config: SuiteConfig, cell: Cell, out: Path) -> str:
-    """Search, continue with the best, test; returns an error message, "" for none. Finished parts are skipped."""
+    """Search, continue the best run, and test; return an error message or "". Finished parts are skipped."""
     folder = out / cell.task / cell.core
     if (folder / RESULT).exists():
         return ""
@@ -210,7 +210,7 @@ def _pairs(values: dict[str, Any]) -> list[str]:
 
 
 def _call(arguments: list[str]) -> str:
-    """Run `rl-probe` with these arguments in a child process; returns its last line if it failed or was stopped."""
+    """Run `rl-probe` with these arguments in a child process; return its last line if it failed or was stopped."""
     code = "import sys; from engram.launch.entry import rl_probe; rl_probe(sys.argv[1:])"
     # -P: the working directory does not precede the libraries; `run` appends it.
     done = subprocess.run([sys.executable, "-P", "-c", code, *arguments], capture_output=True, text=True)
@@ -225,7 +225,7 @@ Results = dict[tuple[str, str], dict[str, Any]]
 
 
 def read_results(out: Path) -> Results:
-    """All finished cells of a suite."""
+    """Read all finished cells of a suite."""
     every = [
         json.loads(path.read_text()) for path in sorted(out.glob(f"*/*/{RESULT}")) if path.parent.name[:3] != "lr-"
     ]
@@ -250,7 +250,7 @@ def write_leaderboard(out: Path, minutes: float) -> None:
 
 
 def above_chance(result: dict[str, Any]) -> float:
-    """Accuracy scaled to 0 at chance and 1 for all correct."""
+    """Accuracy scaled to 0 at chance and 1 at perfect."""
     chance = result["chance"]
     return (result["accuracy"] - chance) / (1 - chance)
 
@@ -266,7 +266,7 @@ def ranked(results: Results) -> tuple[list[str], list[str]]:
 
 
 def _cell(result: dict[str, Any] | None) -> str:
-    """An accuracy with half the width of its interval, in percent."""
+    """Format an accuracy with half the width of its interval, in percent."""
     if result is None:
         return "-"
     return f"{100 * result['accuracy']:.1f} ±{50 * (result['high'] - result['low']):.1f}"
@@ -290,7 +290,7 @@ def _any(results: Results, task: str) -> dict[str, Any]:
 
 
 def as_text(results: Results, tasks: list[str], cores: list[str]) -> str:
-    """Aligned columns."""
+    """Format aligned columns."""
     table = rows(results, tasks, cores)
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
@@ -298,14 +298,14 @@ def as_text(results: Results, tasks: list[str], cores: list[str]) -> str:
 
 
 def as_markdown(results: Results, tasks: list[str], cores: list[str]) -> str:
-    """A table of a Markdown page."""
+    """Format a Markdown table."""
     heading, *table = rows(results, tasks, cores)
     lines = [heading, ["---"] * len(heading), *table]
     return "\n".join(f"| {' | '.join(row)} |" for row in lines) + "\n"
 
 
 def draw(path: Path, results: Results, tasks: list[str], cores: list[str], minutes: float) -> None:
-    """The heat map: 0 is chance, 1 is all correct."""
+    """Draw the heat map: 0 is chance, 1 is perfect."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -2,11 +2,11 @@
 
     python benchmarks/restarts.py [--restarts 1000] [--name restarts]
 
-The pool's own process that serves an actor is replaced by a tiny one that ends itself at its first unroll, since a
-thousand processes with torch would take an hour. All else is the pool's and Ray's own: slots, requests, failures;
-the pauses between them are left out. Noted twenty times: memory of the driver and of all processes, shared memory, the
-driver's open files and threads, processes, and what Ray has written to its session's folder. Writes
-benchmarks/results/restarts.json; `per_restart` is what each restart of the second half added.
+The actor process of the pool is replaced by a tiny one that ends itself at its first unroll, since a thousand processes
+with torch would take an hour. Everything else is real (slots, requests, failures), except that the pauses after
+failures are omitted. Sampled twenty times: memory of the driver and of all processes, shared memory, the driver's open
+files and threads, processes, and what Ray has written to its session folder. Writes benchmarks/results/restarts.json;
+`per_restart` is what each restart of the second half added.
 """
 
 import argparse
@@ -35,7 +35,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 class ShortLived:
-    """Starts, and dies at the first request."""
+    """An actor that dies at its first request."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -44,12 +44,12 @@ class ShortLived:
         return place_of_this_process(ray.util.get_node_ip_address())
 
     def answer(self, *_: Any) -> None:
-        """Die as from a signal."""
+        """Die as if killed by a signal."""
         os._exit(1)
 
 
 def sample(restarts: int, began: float, session: Path) -> dict[str, float]:
-    """Current memory, files, threads and processes."""
+    """Sample memory, files, threads and processes."""
     own, written = psutil.Process(), [path.stat() for path in session.rglob("*") if path.is_file()]
     return {
         "restarts": restarts,
@@ -66,7 +66,7 @@ def sample(restarts: int, began: float, session: Path) -> dict[str, float]:
 
 
 def per_restart(samples: list[dict[str, float]]) -> dict[str, float]:
-    """The slope of each quantity over the second half of the samples, least squares."""
+    """Least-squares slope of each quantity over the second half of the samples."""
     half = samples[len(samples) // 2 :]
     at = [each["restarts"] for each in half]
     return {name: round(float(np.polyfit(at, [each[name] for each in half], 1)[0]), 5) for name in half[0]}

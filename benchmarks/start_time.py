@@ -4,8 +4,8 @@
 
 The real command in a child process, with a clock around the first and last functions of the parts. Compiled
 code is on disk, from a run before the measured ones. Parts overlap (Ray starts while optimizers are built), so
-that they do not add up; the moments are seconds since the process began. The fastest of the repetitions counts, since
-other load only slows a run down. Printed, and written to benchmarks/results/start.json.
+they do not add up; times are in seconds since the process began. The fastest of the repetitions counts, since
+other load only slows a run down. Prints the result and writes it to benchmarks/results/start.json.
 """
 
 import argparse
@@ -45,9 +45,9 @@ def timed(owner, name, before, after):
     inner = getattr(owner, name)
     def outer(*args, **kwargs):
         if before: note(before)
-        found = inner(*args, **kwargs)
+        result = inner(*args, **kwargs)
         note(after)
-        return found
+        return result
     setattr(owner, name, outer)
 
 def watch():
@@ -74,7 +74,7 @@ command.run()
 
 
 def start(arguments: list[str], folder: Path) -> dict[str, float]:
-    """Moments of one run that ends after its first updates."""
+    """Times of one run that ends after its first updates."""
     moments = folder / "moments.json"
     command = [
         sys.executable,

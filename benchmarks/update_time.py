@@ -1,11 +1,11 @@
-"""Milliseconds of one update of the learner on a device, as JSON, of BoxWorld with 40 steps.
+"""Milliseconds of one learner update on a device, as JSON, for BoxWorld with unrolls of 40 steps.
 
     python benchmarks/update_time.py --device cuda                       every core
     python benchmarks/update_time.py --device cuda --cuda-graph          recorded and eager, in turns
     python benchmarks/update_time.py --cores rmc lstm --envs 32 256 1024
 
-The median of some updates with the batch on the device, each of which is waited for. Copies of one unroll make up a
-batch of more environments than an actor of 32.
+The median of several synchronized updates with the batch on the device. A batch of more than an actor's 32 environments
+consists of copies of one unroll.
 """
 
 import argparse
@@ -35,12 +35,12 @@ TORSOS = {
 
 
 def of_width(unroll: Unroll, envs: int) -> Unroll:
-    """The unroll with so many environments."""
+    """Return the unroll, repeated to `envs` environments."""
     return some_environments(join([unroll] * -(-envs // WIDTH)), slice(0, envs))
 
 
 def milliseconds(learners: dict[str, Learner], batch: Unroll, repeats: int) -> dict[str, float]:
-    """The median of each learner's updates, which take turns after some for warm-up."""
+    """Median time of each learner's updates, in turns after a warm-up."""
     seconds: dict[str, list[float]] = {name: [] for name in learners}
     for number in range(WARM_UP + 2 + repeats):
         for name, learner in learners.items():

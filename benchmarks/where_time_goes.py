@@ -12,7 +12,7 @@ function:
     copies       memmove, memset, torch's copies, new pages of memory
     autograd     torch's graph
     dispatch     torch and libc around an operation: arguments, allocation, choice of the kernel
-    python       the interpreter, NumPy's and numba's entrances
+    python       the interpreter, entry points of NumPy and numba
     ray          Ray's libraries and processes
     other        the kernel, libraries
 """
@@ -62,7 +62,7 @@ def kind_of(library: str, function: str) -> str:
 
 
 def shares(file: Path) -> dict[str, float]:
-    """Percent of the samples of each kind."""
+    """Percentage of samples of each kind."""
     columns = ["--sort", "comm,dso,symbol", "--field-separator", "|", "--percent-limit", "0", "--stdio"]
     report = subprocess.run(["perf", "report", "-i", str(file), *columns], capture_output=True, text=True, check=True)
     total: dict[str, float] = collections.defaultdict(float)

@@ -1,1 +1,1 @@
-"""Environments and algorithms of one file each, to be copied and changed, such as `engram.examples.masked_cartpole`."""
+"""Single-file environments, cores and algorithms to copy and change, such as `engram.examples.masked_cartpole`."""

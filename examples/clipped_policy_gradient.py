@@ -2,8 +2,8 @@
 
     rl-train --env cued-catch --core gru --algorithm engram.examples.clipped_policy_gradient:ClippedPolicyGradient
 
-An algorithm turns one pass of the network over a batch into targets and loss terms, [T, B] each; resets, masks,
-the entropy bonus and the optimizer belong to the learner.
+An algorithm turns one pass of the network over a batch into targets and loss terms, each [T, B]; resets, masks,
+the entropy bonus and the optimizer are the learner's part.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from engram.learners.returns import n_step_returns, policy_terms, value_terms
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings specific to this algorithm."""
+    """Settings of this algorithm."""
 
     bound: float = 1.0
-    """Advantages are clipped to plus or minus this, above 0."""
+    """Advantages are clipped to -bound..bound; above 0."""
 
     def __post_init__(self) -> None:
         if not self.bound > 0:
@@ -34,12 +34,12 @@ class ClippedPolicyGradient(Algorithm):
     metrics: ClassVar[tuple[str, ...]] = ("bounded/clip_rate",)
 
     def targets(self, now: Pass) -> Targets:
-        """n-step returns, and their advantages clipped."""
-        found = n_step_returns(now.step.rewards, now.step.discounts, now.values, now.bootstrap)
-        return Targets(found.targets, found.advantages.clamp(-self.settings.bound, self.settings.bound))
+        """Return n-step returns and their clipped advantages."""
+        returns = n_step_returns(now.step.rewards, now.step.discounts, now.values, now.bootstrap)
+        return Targets(returns.targets, returns.advantages.clamp(-self.settings.bound, self.settings.bound))
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
-        """The two losses of every step, and how often an advantage was clipped."""
+        """Return the two losses of every step, and whether its advantage was clipped."""
         valid = now.step.valid
         clipped = (targets.advantages.abs() >= self.settings.bound).float()
         policy = policy_terms(now.log_policy, targets.advantages, valid)

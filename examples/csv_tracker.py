@@ -12,19 +12,19 @@ from engram.launch.trackers.tracker import Tracker
 
 
 class CSVTracker(Tracker):
-    """Appends [step, name, value] to tracked.csv in the run directory."""
+    """A table with lines [step, name, value], appended to tracked.csv in the run directory."""
 
     def __init__(self, run: Path, *, name: str, group: str | None, config: dict[str, Any]) -> None:
         self.folder, self.file = run, (run / "tracked.csv").open("a", newline="")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """One line per metric."""
+        """Write one line per metric."""
         csv.writer(self.file).writerows((step, name, value) for name, value in values.items())
 
     def video(self, step: int, name: str, gif: bytes) -> None:
-        """One file per video."""
+        """Write one file per video."""
         (self.folder / f"{name.replace('/', '-')}-{step}.gif").write_bytes(gif)
 
     def close(self) -> None:
-        """Write what is buffered."""
+        """Write buffered lines and close the file."""
         self.file.close()

@@ -3,7 +3,7 @@
     rl-check-core engram.examples.leaky_memory:LeakyMemory
     rl-train --env cued-catch --core engram.examples.leaky_memory:LeakyMemory --core-args hidden_size=64
 
-A core maps one input and its state to one output and the next state. engram resets the state where episodes end,
+A core maps an input and its state to an output and the next state. engram resets the state where episodes end,
 and cuts gradients.
 """
 
@@ -32,11 +32,11 @@ class LeakyMemory(Core):
         self.read = nn.Linear(hidden_size + input_size, hidden_size)
 
     def initial_state(self, batch_size: int) -> LeakyState:
-        """Zeros."""
+        """Return zeros."""
         return LeakyState(self.decay.new_zeros(batch_size, self.output_size))
 
     def forward(self, inputs: Tensor, state: LeakyState) -> tuple[Tensor, LeakyState]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
+        """Map inputs [B, input_size] and state to output [B, hidden_size] and next state."""
         keep = torch.sigmoid(self.decay)
         memory = keep * state.memory + (1 - keep) * self.write(inputs)
         return torch.tanh(self.read(torch.cat([memory, inputs], 1))), LeakyState(memory)

@@ -2,7 +2,7 @@
 
     rl-train --env engram.examples.masked_cartpole:MaskedCartPole --core gru
 
-Any subclass of `gymnasium.Env` can be named like this, as `module:Class`.
+Any subclass of `gymnasium.Env` can be named in this way, as `module:Class`.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 
 class MaskedCartPole(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """CartPole-v1 that shows the cart's position and the pole's angle, float32 [2]."""
+    """CartPole-v1 with only the cart's position and the pole's angle as observation, float32 [2]."""
 
     def __init__(self, render_mode: str | None = None, max_episode_steps: int = 500) -> None:
         super().__init__(gymnasium.make("CartPole-v1", render_mode=render_mode, max_episode_steps=max_episode_steps))
@@ -21,5 +21,5 @@ class MaskedCartPole(gymnasium.ObservationWrapper[Any, Any, Any]):
         self.observation_space = spaces.Box(box.low[[0, 2]], box.high[[0, 2]], dtype=np.float32)
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
-        """Position and angle of (position, velocity, angle, angular velocity)."""
+        """Select position and angle from (position, velocity, angle, angular velocity)."""
         return observation[[0, 2]]

@@ -1,9 +1,9 @@
-"""A sweep with Optuna over `engram.train`: a sampler that learns from earlier trials, and pruning of poor ones.
+"""A sweep with Optuna over `engram.train`, with a sampler that learns from earlier trials and pruning of poor ones.
 
     pip install "engram-rl[sweeps]"
     python examples/optuna_sweep.py --env t-maze --core gru --trials 20 --total-steps 300000
 
-Every trial is a run directory below `--folder`. A trial whose return is below the median of the others at the same step
+Every trial is a run directory in `--folder`. A trial whose return is below the median of the others at the same step
 ends early.
 """
 
@@ -27,11 +27,11 @@ def sweep(
 
     Args:
         env, core: as for `engram.train`.
-        folder: of the run directories.
-        trials: runs of the search.
-        total_steps: of every run.
-        seed: of the sampler; trial k trains with seed + k.
-        settings: of every run, as for `engram.train`.
+        folder: folder for the run directories.
+        trials: number of runs.
+        total_steps: environment steps of every run.
+        seed: seed of the sampler; trial k trains with seed + k.
+        settings: settings of every run, as for `engram.train`.
 
     Returns:
         The study: `best_params`, `best_value`, and every trial with its state.
@@ -46,7 +46,7 @@ def sweep(
         tenths = 0
 
         def poor(row: dict[str, float]) -> bool:
-            """Report the return after every tenth of the steps; True ends the run."""
+            """Report the return after every tenth of the steps; return True to end the run."""
             nonlocal tenths
             value, before, tenths = row.get(METRIC, math.nan), tenths, int(10 * row["step"] / total_steps)
             if math.isnan(value) or tenths == before:
@@ -80,7 +80,7 @@ def sweep(
 
 
 def main() -> None:
-    """Run the sweep of the command line and print the trials, best first."""
+    """Run a sweep with the arguments of the command line and print the trials, best first."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--env", default="t-maze")
     parser.add_argument("--core", default="gru")
@@ -88,10 +88,8 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--total-steps", type=int, default=300_000)
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    study = sweep(
-        given.env, given.core, given.folder, trials=given.trials, seed=given.seed, total_steps=given.total_steps
-    )
+    args = parser.parse_args()
+    study = sweep(args.env, args.core, args.folder, trials=args.trials, seed=args.seed, total_steps=args.total_steps)
     done = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
     for trial in sorted(done, key=lambda trial: -(trial.value or 0.0)):
         print(

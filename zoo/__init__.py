@@ -2,7 +2,7 @@
 
 zoo/NAME/config.toml            the configuration of the run that trained it
 zoo/NAME/weights.safetensors    its weights
-zoo/NAME/agent.json             its evaluation with 95% intervals, and where it comes from
+zoo/NAME/agent.json             its evaluation with 95% intervals, and its provenance
 """
 
 import json
@@ -40,7 +40,7 @@ class Kept(NamedTuple):
 
 
 def names() -> list[str]:
-    """The names of all agents."""
+    """Names of all agents."""
     return sorted(file.parent.name for file in _HERE.glob(f"*/{FACTS}"))
 
 
@@ -51,20 +51,20 @@ def facts(name: str) -> dict[str, Any]:
     return json.loads((_HERE / name / FACTS).read_text())
 
 
-def environment(found: dict[str, Any]) -> str:
-    """Environment of an agent, with its constructor arguments in training and those of the evaluation."""
-    command = shlex.split(found["provenance"]["command"])
+def environment(record: dict[str, Any]) -> str:
+    """Environment of an agent, with its arguments in training and in the evaluation."""
+    command = shlex.split(record["provenance"]["command"])
     trained = (
-        list(takewhile(lambda word: not word.startswith("--"), command[command.index("--env-args") + 1 :]))
+        list(takewhile(lambda argument: not argument.startswith("--"), command[command.index("--env-args") + 1 :]))
         if ("--env-args" in command)
         else []
     )
-    words = (found["env"], *trained, *found["evaluation"]["env_args"])
-    return " ".join(words).replace("assignment=drawn", "assignment=random")  # its name in earlier versions
+    arguments = (record["env"], *trained, *record["evaluation"]["env_args"])
+    return " ".join(arguments).replace("assignment=drawn", "assignment=random")  # the name in earlier versions
 
 
 def load(name: str) -> Kept:
-    """An agent by its name, without `zoo:`. Raises EngramError."""
+    """Load an agent by its name without `zoo:`. Raises EngramError."""
     facts(name)
     folder = _HERE / name
     with library_errors(str(folder), OSError, ValueError, SafetensorError):
@@ -72,21 +72,21 @@ def load(name: str) -> Kept:
 
 
 def read(folder: Path, content: Callable[[str], bytes]) -> Kept:
-    """An agent from the contents of its three files. Raises ValueError, SafetensorError and what `content` raises."""
+    """Read an agent from the contents of its files. Raises ValueError, SafetensorError and what `content` raises."""
     config = tomllib.loads(content(CONFIG).decode())
     return Kept(folder, config, load_tensors(content(WEIGHTS)), json.loads(content(FACTS)))
 
 
-def add(name: str, config: bytes, weights: dict[str, Tensor], found: dict[str, Any]) -> Path:
-    """Put an agent into the zoo, in the place of one of the same name; returns its folder. Raises OSError."""
+def add(name: str, config: bytes, weights: dict[str, Tensor], record: dict[str, Any]) -> Path:
+    """Add an agent to the zoo, replacing one of the same name; return its folder. Raises OSError."""
     folder = _HERE / name
     folder.mkdir(exist_ok=True)
-    for file, content in files(config, weights, found).items():
+    for file, content in files(config, weights, record).items():
         replace_file(folder / file, content)
     return folder
 
 
-def files(config: bytes, weights: dict[str, Tensor], found: dict[str, Any]) -> dict[str, bytes]:
-    """The contents of an agent's three files by name, as `read` reads them."""
+def files(config: bytes, weights: dict[str, Tensor], record: dict[str, Any]) -> dict[str, bytes]:
+    """Return the contents of an agent's three files by name, as `read` expects them."""
     tensors = save({name: tensor.contiguous() for name, tensor in weights.items()})
-    return {CONFIG: config, WEIGHTS: tensors, FACTS: (json.dumps(found, indent=1) + "\n").encode()}
+    return {CONFIG: config, WEIGHTS: tensors, FACTS: (json.dumps(record, indent=1) + "\n").encode()}

@@ -1,1 +1,1 @@
-"""`rl-bench`: training speed compared with the machine's ideal speed."""
+"""`rl-bench`: training speed as a fraction of the machine's ideal speed."""

@@ -31,9 +31,9 @@ from .parts import Parts, measure, open_parts, speed_of_light
 OWN_FLAGS = ("--seconds", "--json")  # Flags of rl-bench; every other flag is rl-train's
 OWN_SETTINGS = ("--run-dir", "--total-steps", "--time-limit", "--log-seconds")
 """Flags of rl-train that the measurement sets itself."""
-SLICES, ROWS = 6, 9  # Turns of each part per measurement; rows of metrics in the measured time
+SLICES, ROWS = 6, 9  # Slices of each part per measurement; rows of metrics in the measured time
 MOST_WARM_UP, MOST_PART = 5.0, 3.0
-"""Maximum seconds of warm-up, and of each part per measurement; less if --seconds is short."""
+"""Maximum seconds of warm-up and of each part per measurement; shorter if --seconds is short."""
 LABELS = {
     "env": "environments, alone on 1 core",
     "infer": "inference, alone on 1 core",
@@ -55,7 +55,7 @@ All other flags are those of rl-train (rl-train --help), such as --env, --core, 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure according to the arguments; returns the exit code."""
+    """Measure according to the arguments; return the exit code."""
     if {"-h", "--help"} & set(arguments):
         print(_HELP)
         return 0
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 def bench(
     config: RunConfig, arguments: Sequence[str], seconds: float, report: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Rates of the parts and of training, ready for JSON.
+    """Measure the rates of the parts and of training; return them ready for JSON.
 
     Args:
         arguments: the configuration as arguments of `rl-train`.
@@ -96,7 +96,7 @@ def bench(
             after = measure(work, part_seconds, SLICES)
     parts = Parts(*((before[name] + after[name]) / 2 for name in Parts._fields))
     ideal = speed_of_light(parts, num_cores(), device.type != "cpu")
-    rates = {name: 1 / each for name, each in parts._asdict().items()} | {
+    rates = {name: 1 / seconds for name, seconds in parts._asdict().items()} | {
         "ideal": ideal,
         "reached": speed.steps_per_second,
     }
@@ -132,18 +132,18 @@ def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> 
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise EngramError(lines[-1])
-        every = read_log(path / "metrics.jsonl")
-    rows = [row for row in every if row["time"] >= every[0]["time"] + warm_up]
-    refuse(len(rows) < 2, f"rl-train logged {len(rows)} rows in --seconds {seconds:g}; needed: 2, a longer time")
+        log = read_log(path / "metrics.jsonl")
+    rows = [row for row in log if row["time"] >= log[0]["time"] + warm_up]
+    refuse(len(rows) < 2, f"rl-train logged {len(rows)} rows in --seconds {seconds:g}; needed: 2; raise --seconds")
     first, last = rows[0], rows[-1]
     steps, elapsed = last["step"] - first["step"], last["time"] - first["time"]
     names = [name for name in last["metrics"] if name.startswith("perf/")]
     means = {name: fmean(row["metrics"].get(name, 0.0) for row in rows[1:]) for name in names}
-    return TrainingSpeed(steps / elapsed, steps, elapsed, means, every[0]["time"] - started)
+    return TrainingSpeed(steps / elapsed, steps, elapsed, means, log[0]["time"] - started)
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    """The result of `bench` as a table."""
+    """Print the result of `bench` as a table."""
     config, machine, training = result["configuration"], result["machine"], result["training"]
     table = Table(
         "",

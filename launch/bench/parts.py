@@ -5,8 +5,8 @@
     learn    Learner.step on real batches
 
 Training cannot be faster than cores / (t_env + t_infer + t_learn): the ideal speed of a machine for one network.
-Times are per environment step, as in the rest of engram: steps with an ignored action, between two episodes, cost
-time and do not count.
+Times are per environment step, as in the rest of engram: steps with an ignored action, between two episodes, take
+time but do not count.
 """
 
 import itertools
@@ -29,9 +29,9 @@ from ...learners.learner import Learner
 from ..config.run_config import RunConfig
 
 UNROLLS = 6  # Number of unrolls on which the parts are measured
-EARLIER_UNROLLS = 4  # Number of unrolls before those, after which the environments are out of phase
+EARLIER_UNROLLS = 4  # Number of earlier unrolls, after which the environments are out of phase
 
-Work = Callable[[], float]  # Performs a piece of a part's work; returns its environment steps
+Work = Callable[[], float]  # Does some work of a part; returns its environment steps
 
 
 class Parts(NamedTuple):
@@ -43,9 +43,9 @@ class Parts(NamedTuple):
 
 
 def speed_of_light(parts: Parts, cores: int, learner_has_device: bool) -> float:
-    """The maximum number of environment steps per second that `cores` cores can learn from.
+    """Maximum number of environment steps per second that `cores` cores can learn from.
 
-    cores / (t_env + t_infer + t_learn)                   the learner uses a share of the cores
+    cores / (t_env + t_infer + t_learn)                   the learner shares the cores
     min(cores / (t_env + t_infer), 1 / t_learn)           the learner has a separate device
     """
     acting = parts.env + parts.infer
@@ -54,7 +54,7 @@ def speed_of_light(parts: Parts, cores: int, learner_has_device: bool) -> float:
 
 @contextmanager
 def open_parts(config: RunConfig, device: torch.device) -> Generator[dict[str, Work]]:
-    """The work of each field of Parts, with the networks and batch sizes of `config`; closes the environments."""
+    """Yield the work of each field of Parts, with the networks and batch sizes of `config`; close the environments."""
     factory = config.factory()
     torch.manual_seed(config.seed)
     with closing(factory.make_actor(0)) as actor:
@@ -70,8 +70,8 @@ def open_parts(config: RunConfig, device: torch.device) -> Generator[dict[str, W
 
 
 def measure(work: dict[str, Work], seconds: float, slices: int) -> dict[str, float]:
-    """Seconds per environment step of each kind of work, measured in `slices` turns of `seconds / slices` each. In
-    turns, other load slows all of them equally. The first call of each is not counted."""
+    """Measure the seconds per environment step of each kind of work, in `slices` turns of `seconds / slices` each. In
+    turns, other load slows all kinds equally. The first call of each is not counted."""
     for do in work.values():
         do()
     wall, steps = dict.fromkeys(work, 0.0), dict.fromkeys(work, 0.0)
@@ -131,7 +131,7 @@ def _learn_work(config: RunConfig, actor: Actor, unrolls: list[Unroll], device: 
     batcher = Batcher(config.columns)
     sources = iter(unrolls)
     first = batcher.next(lambda: next(sources, None) or actor.unroll())
-    assert first is not None, "this actor always answers"
+    assert first is not None, "this actor always returns an unroll"
     batches = [first]
     for unroll in sources:
         batcher.add(unroll)

@@ -1,1 +1,1 @@
-"""`rl-check-core`: the certificate of a memory core."""
+"""`rl-check-core`: a certificate of correct recurrence for a memory core."""

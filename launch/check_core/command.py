@@ -1,4 +1,4 @@
-"""`rl-check-core`: a certificate of correct recurrence for a core, built-in or custom."""
+"""`rl-check-core`: a certificate of correct recurrence for a built-in or custom core."""
 
 import copy
 import pickle
@@ -27,7 +27,7 @@ from ..config.command_line import make_console, parse
 
 _HELP = """Check a memory core line by line: whether its state is reset, carried, detached and stored correctly.
 
-NAME is a registered core or module:Class. Exit code 0 if every line passes, 1 if one fails, 2 for a wrong command."""
+NAME is a registered core or module:Class. Exit code 0 if every line passes, 1 if one fails, 2 for invalid arguments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class CheckConfig(Settings):
     core_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Options of the core, KEY=VALUE."""
     input_size: int = setting(16, (3, None))
-    """Features of the core's inputs, at least 3."""
+    """Number of input features, at least 3."""
     seed: int = 0
     """Seed of weights and inputs."""
     long_run: int = setting(10_000, (1, None))
@@ -47,7 +47,7 @@ class CheckConfig(Settings):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the certificate of the core in the arguments; returns the exit code."""
+    """Print the certificate of the core in the arguments; return the exit code."""
     config = parse(CheckConfig, arguments, "rl-check-core", _HELP)
     prepare_process(1)
     console = make_console()
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def certificate(config: CheckConfig, console: Console) -> bool:
-    """Print each line when its check ends; returns whether all pass."""
+    """Print each line when its check ends; return whether all pass."""
 
     def make() -> Core:
         return make_core(config.core, config.input_size, **config.core_args)
@@ -82,14 +82,14 @@ def certificate(config: CheckConfig, console: Console) -> bool:
 
 
 def show(line: Line, console: Console) -> None:
-    """One line of the certificate."""
+    """Print one line of the certificate."""
     verdict, style = ("pass", "green") if line.passed else ("FAIL", "bold red")
     detail = (line.detail, "dim" if line.passed else style)
     console.print(Text.assemble((f"  {verdict}  ", style), f"{line.name:<32}", detail), soft_wrap=True)
 
 
 def state_travels(probe: Probe) -> str:
-    """A state is unchanged after an Unroll is pickled, split by environments and joined again."""
+    """Check that a state is unchanged after an Unroll is pickled, split by environment and joined again."""
     state: CoreState = probe.state
     flags = torch.zeros(STEPS + 1, ENVS, dtype=torch.bool)
     unroll = Unroll(
@@ -114,9 +114,9 @@ def state_travels(probe: Probe) -> str:
 
 
 def gradients_in_memory_order(probe: Probe) -> str:
-    """Gradients are assigned in the memory layout of their parameters: one step of fused Adam equals one of plain Adam.
-    The fused kernel reads weights and gradients as flat memory, so that other strides would pair other elements."""
-    core = probe.make()  # the original: a deepcopy of a parameter with gaps has none
+    """Check that gradients have the memory layout of their parameters: a step of fused Adam equals one of plain Adam.
+    The fused kernel reads weights and gradients as flat memory, so different strides would pair the wrong elements."""
+    core = probe.make()  # not a deepcopy: a copy of a parameter with gaps has no gaps
     plain = copy.deepcopy(core)
     one = by_unroll(core, probe.inputs.float(), probe.reset, core.initial_state(ENVS))
     parameters = [p for p in core.parameters() if p.requires_grad]

@@ -16,8 +16,8 @@ from .report import comma_separated, draw, markdown, results, show
 
 _HELP = """Compare runs: curves with bands, interquartile means with bootstrap intervals, probabilities of improvement.
 
-RUN is a run directory, a directory of several runs (rl-train --seeds, --sweep, or any folder), or a URL of either. Runs
-that differ only in their seeds are one curve."""
+RUN is a run directory, a directory of several runs (from rl-train --seeds or --sweep, or any folder), or the URL of
+one. Runs that differ only in their seeds are one curve."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class CompareConfig(Settings):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare according to the arguments; returns the exit code."""
+    """Compare according to the arguments; return the exit code."""
     config = parse(CompareConfig, arguments, "rl-compare", _HELP)
     comparison = compare(load(config.runs), config.by, config.metric)
     compared, console = results(comparison), make_console()

@@ -30,7 +30,7 @@ class LoadedRun(NamedTuple):
 
     @property
     def last_step(self) -> float:
-        """Steps of the newest row."""
+        """Steps in the last row."""
         return max((float(table["step"][-1]) for table in self.tables[:1] if len(table["step"])), default=0.0)
 
     def series(self, metric: str) -> tuple[Array, Array]:
@@ -38,18 +38,18 @@ class LoadedRun(NamedTuple):
         return series_of_run(self.tables, metric)
 
 
-def load(places: Sequence[str]) -> list[LoadedRun]:
-    """All runs at these paths and URLs. Raises EngramError for one without runs, or one that cannot be read."""
+def load(sources: Sequence[str]) -> list[LoadedRun]:
+    """Load all runs at these paths and URLs. Raises EngramError for one without runs or one that cannot be read."""
     defaults = dict(flat_settings(RunConfig()))
     loaded: dict[str, LoadedRun] = {}
-    for place in places:
-        with store_errors(f"{redacted(place)} cannot be read", place):
-            files, root = open_store(place)
+    for source in sources:
+        with store_errors(f"{redacted(source)} cannot be read", source):
+            files, root = open_store(source)
             configs = [file for file in files.find(root, maxdepth=DEPTH) if file.endswith(f"/{CONFIG}")]
             folders = sorted((file.removesuffix(f"/{CONFIG}") for file in configs), key=_natural)
-            name = redacted(place).rstrip("/")
+            name = redacted(source).rstrip("/")
             runs = [_read(files, folder, name + folder.removeprefix(root), defaults) for folder in folders]
-        refuse(not runs, f"{redacted(place)} contains no run; expected: a run directory, or a folder or URL of some")
+        refuse(not runs, f"{redacted(source)} contains no run; expected: a run directory, or a folder or URL of runs")
         loaded |= {run.name: run for run in runs}
     return list(loaded.values())
 
@@ -76,19 +76,19 @@ class Cell(NamedTuple):
     """Runs of one curve in one environment."""
 
     seeds: list[int]
-    finals: Array  # Mean of the metric over the last tenth of the steps up to the environment's `end`, [R]
-    values: Array  # Metric at the environment's `steps`, [R, S]
+    finals: Array  # [R]: mean of the metric over the last tenth of the steps up to the environment's `end`
+    values: Array  # [R, S]: metric at the environment's `steps`
 
 
 class Environment(NamedTuple):
     """Axes and scale that the curves of one environment share."""
 
-    end: float  # Steps that all of its runs have reached
-    steps: Array  # Steps of the curves' points, [S]
+    end: float  # Steps that all runs in the environment have reached
+    steps: Array  # [S]: steps of the points of the curves
 
 
 class Comparison(NamedTuple):
-    """Curves in environments."""
+    """Curves in one or more environments."""
 
     metric: str
     environments: dict[str, Environment]
@@ -96,11 +96,11 @@ class Comparison(NamedTuple):
     notes: list[str]  # Remarks for the reader of the comparison
 
     def strata(self, curve: str, among: Sequence[str]) -> list[Array]:
-        """Final scores [R] of a curve by environment; for several environments scaled to 0..1 over all runs of each."""
+        """Final scores [R] of a curve by environment, each scaled to 0..1 over all its runs if there are several."""
         finals = {name: self.cells[curve][name].finals for name in among}
-        return [self._scaled(*each) for each in finals.items()] if len(among) > 1 else list(finals.values())
+        return [self._scale(*item) for item in finals.items()] if len(among) > 1 else list(finals.values())
 
-    def _scaled(self, environment: str, finals: Array) -> Array:
+    def _scale(self, environment: str, finals: Array) -> Array:
         every = np.concatenate([cells[environment].finals for cells in self.cells.values() if environment in cells])
         low, high = every.min(), every.max()
         return (finals - low) / (high - low) if high > low else np.full_like(finals, 0.5)
@@ -114,12 +114,12 @@ def compare(runs: Sequence[LoadedRun], by: Sequence[str], metric: str) -> Compar
     """Group runs into curves. Raises EngramError for an unknown setting or metric."""
     _check_metric(runs, metric)
     by = [_setting(name, runs) for name in by]
-    where = [name for name in _varied(runs) if name.startswith("env_args.") and name not in by]
+    where = [name for name in _varying(runs) if name.startswith("env_args.") and name not in by]
     places: dict[str, list[LoadedRun]] = {}
     for run in runs:
         places.setdefault(" ".join([run.settings["env"], *(_pair(run, name) for name in where)]), []).append(run)
     # Presets differ between environments: settings equal in all runs of each environment do not distinguish curves.
-    varied = dict.fromkeys(name for together in places.values() for name in _varied(together))
+    varied = dict.fromkeys(name for together in places.values() for name in _varying(together))
     which = by or _distinguishing(list(varied), places) or ["agent.core"]
     others = sorted(set(varied) - set(which))
     notes = [f"runs also differ in {', '.join(others)}"] if others else []
@@ -129,7 +129,7 @@ def compare(runs: Sequence[LoadedRun], by: Sequence[str], metric: str) -> Compar
             if len(run.series(metric)[0]):
                 curves.setdefault(_label(run, which), {}).setdefault(place, []).append(run)
             else:
-                notes.append(f"left out, it has no {metric} yet: {run.name}")
+                notes.append(f"left out because it has no {metric} yet: {run.name}")
     return _measured(curves, metric, notes)
 
 
@@ -151,7 +151,7 @@ def _measured(curves: dict[str, dict[str, list[LoadedRun]]], metric: str, notes:
                 if len(set(cell.seeds)) < len(cell.seeds):
                     notes.append(f"{curve} in {name}: runs with equal seeds are not independent")
                 if len(cell.seeds) < len(places[name]):
-                    notes.append(f"{curve} in {name}: left out, a run without {metric} up to {end:,.0f} steps")
+                    notes.append(f"{curve} in {name}: a run without {metric} up to {end:,.0f} steps is left out")
     refuse(not cells, f"no run has {metric} yet")
     return Comparison(metric, environments, cells, notes)
 
@@ -171,14 +171,14 @@ def _cell(runs: Sequence[LoadedRun], metric: str, environment: Environment) -> C
 
 
 def smoothed(steps: Array, values: Array, at: Array) -> Array:
-    """Values [S] at steps `at` [S] of a series [K]: means over equal parts of the steps, joined by lines."""
+    """Values [S] at steps `at` [S] of a series [K]: means over equal intervals of steps, interpolated linearly."""
     part = np.searchsorted(at, steps)
     parts = np.unique(part)
-    means = [(steps[part == each].mean(), values[part == each].mean()) for each in parts]
+    means = [(steps[part == k].mean(), values[part == k].mean()) for k in parts]
     return np.interp(at, *np.array(means).T)
 
 
-def _varied(runs: Sequence[LoadedRun]) -> list[str]:
+def _varying(runs: Sequence[LoadedRun]) -> list[str]:
     """Settings other than the seed that differ between runs and affect learning."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
     passive = (RESUMABLE | PASSIVE) - {"start_from"}
@@ -190,7 +190,7 @@ def _varied(runs: Sequence[LoadedRun]) -> list[str]:
 
 
 def _distinguishing(names: Sequence[str], places: dict[str, list[LoadedRun]]) -> list[str]:
-    """A smallest subset of the settings that distinguishes as many curves; the core and the algorithm come first."""
+    """A small subset of the settings that distinguishes as many curves; the core and the algorithm come first."""
 
     def curves(names: Sequence[str]) -> int:
         return sum(len({_label(run, names) for run in together}) for together in places.values())
@@ -203,13 +203,13 @@ def _distinguishing(names: Sequence[str], places: dict[str, list[LoadedRun]]) ->
 
 
 def _setting(name: str, runs: Sequence[LoadedRun]) -> str:
-    """The dotted name of a setting of `--by`: the name of a flag of `rl-train`, or the full name."""
+    """Return the dotted name of a setting in `--by`, which may be a flag of `rl-train` or the end of the name."""
     dotted = {setting: setting for run in runs for setting in run.settings}
     names = {flag: ".".join(path) for flag, path in settings_of(RunConfig).items()} | dotted
     requested = name.removeprefix("--").replace("-", "_")
     ends = [setting for setting in dotted if setting.rpartition(".")[2] == requested]
-    if found := names.get(requested) or (ends[0] if len(ends) == 1 else ""):
-        return found
+    if dotted_name := names.get(requested) or (ends[0] if len(ends) == 1 else ""):
+        return dotted_name
     raise EngramError(f"by names {name!r}, which is not a setting of the runs; {advice(requested, list(names))}")
 
 

@@ -1,4 +1,4 @@
-"""A comparison as tables and a figure: the terminal, Markdown and CSV have the same cells."""
+"""A comparison as tables and a figure; the terminal, Markdown and CSV contain the same values."""
 
 import csv
 import io
@@ -14,12 +14,12 @@ from rich.table import Column, Table
 from .groups import Comparison
 from .statistics import COVERAGE, Estimate, curve_of, improvement_of, interquartile_mean_of
 
-ALL = "all"  # Name of the row of all environments together
-FEW = 5  # Runs of a curve below which intervals are too narrow
+ALL = "all"  # Name of the row for all environments together
+FEW = 5  # Number of runs of a curve below which intervals are too narrow
 
 
 DPI = 150
-STYLES = [(f"C{color}", dashes) for dashes in ("-", "--", ":") for color in range(10)]  # Color and line of each curve
+STYLES = [(f"C{color}", dashes) for dashes in ("-", "--", ":") for color in range(10)]  # Color and line of a curve
 
 
 class Result(NamedTuple):
@@ -50,8 +50,8 @@ def results(comparison: Comparison) -> list[Result]:
     for curve, other in permutations(comparison.cells, 2):
         if among := comparison.shared(curve, other):
             x, y = (comparison.strata(name, among) for name in (curve, other))
-            place = among[0] if len(among) == 1 else ALL
-            compared.append(Result("P(better)", curve, other, place, sum(map(len, x)), improvement_of(x, y)))
+            where = among[0] if len(among) == 1 else ALL
+            compared.append(Result("P(better)", curve, other, where, sum(map(len, x)), improvement_of(x, y)))
     return compared
 
 
@@ -62,17 +62,17 @@ def remarks(comparison: Comparison) -> list[str]:
         f"{COVERAGE:.0%} interval of a stratified bootstrap over runs"
     ]
     if len(comparison.environments) > 1:
-        lines.append(f"{ALL}: each environment scaled to 0..1 by the lowest and highest final value of the runs here")
+        lines.append(f"{ALL}: each environment scaled to 0..1 by the lowest and highest final value of these runs")
     fewest = min(len(cell.seeds) for cells in comparison.cells.values() for cell in cells.values())
     if fewest < FEW:
-        lines.append(f"with {fewest} run{'s' * (fewest > 1)} of a curve a bootstrap interval is too narrow, or missing")
+        lines.append(f"with {fewest} run{'s' * (fewest > 1)} per curve, bootstrap intervals are too narrow or missing")
     return lines + comparison.notes
 
 
 def tables(compared: Sequence[Result]) -> list[tuple[list[str], list[list[str]]]]:
-    """Header and rows of the means, and of the probabilities if there are several curves."""
-    means = [[each.curve, each.environment, f"{each.runs}", each.text] for each in compared if not each.versus]
-    pairs = [[each.curve, each.versus, each.environment, each.text] for each in compared if each.versus]
+    """Return header and rows of the means, and of the probabilities if there are several curves."""
+    means = [[x.curve, x.environment, f"{x.runs}", x.text] for x in compared if not x.versus]
+    pairs = [[x.curve, x.versus, x.environment, x.text] for x in compared if x.versus]
     parts = [(["curve", "environment", "runs", "IQM"], means)]
     return [*parts, (["curve", "versus", "environment", "P(better)"], pairs)] if pairs else parts
 
@@ -89,26 +89,26 @@ def show(comparison: Comparison, compared: Sequence[Result], console: Console) -
 
 
 def markdown(comparison: Comparison, compared: Sequence[Result], image: str) -> str:
-    """A page with the image, the tables and the remarks."""
+    """Return a page with the image, the tables and the remarks."""
     lines = [f"![{comparison.metric}]({image})", ""]
     for header, rows in tables(compared):
-        cells = [[each.replace("|", "\\|") for each in row] for row in rows]
+        cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
         lines += [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *cells)] + [""]
     return "\n".join([*lines, *(f"- {line}" for line in remarks(comparison)), ""])
 
 
 def comma_separated(compared: Sequence[Result]) -> str:
-    """A row per statistic, in full precision; empty where there is no value."""
+    """Return CSV with a row per statistic, in full precision; cells without a value are empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["statistic", "curve", "versus", "environment", "runs", "value", "low", "high"])
-    for each in compared:
-        writer.writerow([*each[:-1], *("" if math.isnan(x) else repr(x) for x in each.estimate)])
+    for result in compared:
+        writer.writerow([*result[:-1], *("" if math.isnan(x) else repr(x) for x in result.estimate)])
     return out.getvalue()
 
 
 def draw(comparison: Comparison, results: Sequence[Result]) -> bytes:
-    """The figure as PNG."""
+    """Return the figure as PNG."""
     from matplotlib.figure import Figure  # takes half a second
 
     places = list(comparison.environments)
@@ -123,12 +123,12 @@ def draw(comparison: Comparison, results: Sequence[Result]) -> bytes:
 
 
 def _draw_curves(axes: Any, comparison: Comparison, place: str) -> None:
-    """Interquartile means with their bands, and a thin line per run."""
+    """Draw interquartile means with their bands, and a thin line per run."""
     steps = comparison.environments[place].steps / 1e6
-    for number, (curve, cells) in enumerate(comparison.cells.items()):
+    for index, (curve, cells) in enumerate(comparison.cells.items()):
         if place not in cells:
             continue
-        color, dashes = STYLES[number % len(STYLES)]
+        color, dashes = STYLES[index % len(STYLES)]
         seeds, values = cells[place].seeds, cells[place].values
         middle, low, high = curve_of(values)
         axes.plot(steps, middle, dashes, color=color, label=f"{curve} ({len(seeds)})")
@@ -140,14 +140,14 @@ def _draw_curves(axes: Any, comparison: Comparison, place: str) -> None:
 
 
 def _draw_means(axes: Any, comparison: Comparison, results: Sequence[Result]) -> None:
-    """Final interquartile means, over all environments if there are several."""
+    """Draw final interquartile means, over all environments if there are several."""
     curves, several = list(comparison.cells), len(comparison.environments) > 1
     for result in results:
         last = ALL if several else list(comparison.cells[result.curve])[-1]
         if not result.versus and result.environment == last:
-            number, (value, low, high) = curves.index(result.curve), result.estimate
+            index, (value, low, high) = curves.index(result.curve), result.estimate
             error = None if math.isnan(low) else [[value - low], [high - value]]
-            axes.errorbar([value], [number], xerr=error, fmt="o", color=STYLES[number % len(STYLES)][0])
+            axes.errorbar([value], [index], xerr=error, fmt="o", color=STYLES[index % len(STYLES)][0])
     axes.set_yticks(range(len(curves)), curves)
     axes.set_ylim(len(curves) - 0.5, -0.5)
     axes.set(title="final IQM, scaled, all environments" if several else "final IQM", xlabel=comparison.metric)

@@ -1,6 +1,6 @@
 """Statistics over a few training runs: interquartile mean, probability of improvement, stratified bootstrap.
 
-Definitions of Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice", section 4.
+Definitions: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice", section 4.
 Scores of one curve are a list of strata, one per environment, each an array [R] with a score per run; R may differ
 between strata.
 """
@@ -20,7 +20,7 @@ SEED = 0  # Seed of the bootstrap: the same runs give the same intervals
 
 
 class Estimate(NamedTuple):
-    """A value with its bootstrap interval; nan bounds if there is one run per stratum."""
+    """A value with its bootstrap interval, whose bounds are nan if there is one run per stratum."""
 
     value: float
     low: float
@@ -28,40 +28,40 @@ class Estimate(NamedTuple):
 
 
 def interquartile_mean(scores: Array) -> Array:
-    """Mean [...] of the middle half of scores [..., N]: N // 4 of them are dropped at either end (section 4.3)."""
+    """Mean [...] of the middle half of scores [..., N]: N // 4 of them are dropped at each end (section 4.3)."""
     n = scores.shape[-1]
     return np.sort(scores, -1)[..., n // 4 : n - n // 4].mean(-1)
 
 
 def improvement(x: Strata, y: Strata) -> float:
-    """Probability that a run of `x` has a higher score than one of `y`, the mean over environments (section 4.3).
+    """Probability that a run of `x` has a higher score than a run of `y`, averaged over environments (section 4.3).
 
     P(X > Y) = 1 / E sum_e 1 / (R_x R_y) sum_i sum_j S(x_ei, y_ej), S = 1 if x > y, 1/2 if x = y, else 0.
 
     Args:
         x, y: scores, E strata [R_x], [R_y].
     """
-    return float(_improvement([each[None] for each in x], [each[None] for each in y])[0])
+    return float(_improvement([scores[None] for scores in x], [scores[None] for scores in y])[0])
 
 
 def interquartile_mean_of(strata: Strata) -> Estimate:
     """Interquartile mean over all runs and environments, with the interval of a stratified bootstrap."""
     value = float(interquartile_mean(np.concatenate(strata)))
-    samples = interquartile_mean(np.concatenate(_resampled(strata, np.random.default_rng(SEED)), -1))
+    samples = interquartile_mean(np.concatenate(_resample(strata, np.random.default_rng(SEED)), -1))
     return _estimate(value, samples, strata)
 
 
 def improvement_of(x: Strata, y: Strata) -> Estimate:
     """`improvement` with the interval of a stratified bootstrap of both."""
     rng = np.random.default_rng(SEED)
-    return _estimate(improvement(x, y), _improvement(_resampled(x, rng), _resampled(y, rng)), [*x, *y])
+    return _estimate(improvement(x, y), _improvement(_resample(x, rng), _resample(y, rng)), [*x, *y])
 
 
 def curve_of(values: Array) -> tuple[Array, Array, Array]:
     """Interquartile mean of a curve [S] with the lower and upper bounds [S] of its bootstrap interval.
 
     Args:
-        values: of R runs at S steps, [R, S].
+        values: values [R, S] of R runs at S steps.
     """
     runs = values.shape[0]
     rng = np.random.default_rng(SEED)
@@ -73,18 +73,18 @@ def curve_of(values: Array) -> tuple[Array, Array, Array]:
 _BOUNDS = ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
 
 
-def _resampled(strata: Strata, rng: np.random.Generator) -> list[Array]:
-    """Bootstrap samples [RESAMPLES, R] of each stratum: runs with replacement, never across environments."""
-    return [each[rng.integers(len(each), size=(RESAMPLES, len(each)))] for each in strata]
+def _resample(strata: Strata, rng: np.random.Generator) -> list[Array]:
+    """Sample [RESAMPLES, R] from each stratum: runs with replacement, never across environments."""
+    return [scores[rng.integers(len(scores), size=(RESAMPLES, len(scores)))] for scores in strata]
 
 
 def _improvement(x: Strata, y: Strata) -> Array:
     """`improvement` [N] of strata [N, R_x] and [N, R_y]."""
-    each: list[Array] = []
+    means: list[Array] = []
     for a, b in zip(x, y, strict=True):
         difference = a[:, :, None] - b[:, None, :]  # [N, R_x, R_y]
-        each.append(((difference > 0) + 0.5 * (difference == 0)).mean((1, 2)))
-    return np.mean(each, 0)
+        means.append(((difference > 0) + 0.5 * (difference == 0)).mean((1, 2)))
+    return np.mean(means, 0)
 
 
 def _estimate(value: float, samples: Array, strata: Strata) -> Estimate:

@@ -1,4 +1,4 @@
-"""Estimated cost of a run, properties of machines, and problems that rl-doctor reports. `look` runs on every node."""
+"""Estimated cost of a run, facts about machines, and problems that rl-doctor reports. `look` runs on every node."""
 
 import os
 import pickle
@@ -26,7 +26,7 @@ from ..metrics.provenance import PACKAGES, machine, package_version
 
 RAY_BYTES = 400 * 2**20  # Bytes of Ray's own processes on one machine
 TRAINING_COPIES, CHECKPOINT_COPIES = 4, 3
-"""Multiples of the weights: weights and at most two moments, and in training also gradients."""
+"""Multiples of the size of the weights: weights, at most two moments and, in training, gradients."""
 
 
 class Estimate(NamedTuple):
@@ -36,15 +36,15 @@ class Estimate(NamedTuple):
     unroll: int  # One unroll of one actor
     object_store: int  # Maximum size of unrolls and weights in flight; 0 with --local
     learner: int  # Memory of the learner's process
-    memory: int  # All processes and the object store together, on all machines
+    memory: int  # Total of all processes and the object store, on all machines
     disk: int  # Checkpoints
 
 
 def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
-    """Estimate from a few steps of one environment. Raises ValueError like the creation of the agent.
+    """Estimate the cost of a run from a few steps of one environment. Raises ValueError if the agent cannot be made.
 
     Args:
-        work: bytes of its batches and unrolls (`check_memory`).
+        work: bytes of the learner's batches and unrolls, from `check_memory`.
     """
     factory = config.factory()
     sizes: list[int] = []
@@ -54,14 +54,14 @@ def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
             weights, environment = flatten(actor.agent), _saved(actor)
     step = sizes[1] - sizes[0]
     unroll = config.actor_envs * (sizes[0] + (config.unroll_length - 1) * step)
-    whole, own = own_memory()
+    whole, private = own_memory()
     work += TRAINING_COPIES * weights.nbytes * config.num_members
     store, processes = 0, 0
     if not config.in_process:
         ahead = config.lag_bound + 1
         unrolls = actors if config.synchronous else -(-ahead * config.columns // config.actor_envs)
         store = config.num_members * (unrolls * unroll + (1 + ahead) * weights.nbytes)
-        processes = RAY_BYTES + actors * (own + 2 * unroll)
+        processes = RAY_BYTES + actors * (private + 2 * unroll)
     states = actors * config.actor_envs * environment if config.synchronous else 0
     return Estimate(
         parameters=weights.size,
@@ -98,7 +98,7 @@ class Finding(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """One machine, as visible to a process on it. Sizes are in bytes."""
+    """Facts about one machine, as seen by a process on it. Sizes are in bytes."""
 
     name: str
     versions: dict[str, str | None]  # Versions of Python and the packages
@@ -111,7 +111,7 @@ class Facts(NamedTuple):
 
 
 def look() -> Facts:
-    """The facts of this process's machine."""
+    """Return the facts about this process's machine."""
     import resource  # not on Windows
 
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -127,7 +127,7 @@ def look() -> Facts:
 
 
 def examine(config: RunConfig, here: Facts, nodes: Sequence[Facts], estimate: Estimate, actors: int) -> list[Finding]:
-    """All findings; `here` is the learner's machine, `nodes` all machines."""
+    """Return all findings; `here` is the learner's machine, and `nodes` are all machines."""
     findings = [versions(here, nodes), processors(config, here, nodes, actors), *learners(config, nodes, estimate)]
     threads = os.environ.get("OMP_NUM_THREADS", "1")
     advice = "unset OMP_NUM_THREADS: actors then use one thread each"
@@ -153,20 +153,20 @@ def _if(wrong: bool, what: str, verdict: Verdict, value: str, advice: str) -> Fi
 
 
 def versions(here: Facts, nodes: Sequence[Facts]) -> Finding:
-    """Whether all nodes have exactly the same versions of Python and the packages."""
+    """Check that all nodes have exactly the same versions of Python and the packages."""
     other = [
-        f"{name} {own} here, {node.versions.get(name)} on {node.name}"
-        for name, own in here.versions.items()
+        f"{name} {version} here, {node.versions.get(name)} on {node.name}"
+        for name, version in here.versions.items()
         for node in nodes
-        if node.versions.get(name) != own
+        if node.versions.get(name) != version
     ]
-    value = "; ".join(other) or ", ".join(f"{name} {own}" for name, own in here.versions.items())
+    value = "; ".join(other) or ", ".join(f"{name} {version}" for name, version in here.versions.items())
     advice = "one image, or one constraints.txt, for all nodes (docs/tutorials/cluster.md)"
     return _if(bool(other), "versions", "problem", value, advice)
 
 
 def processors(config: RunConfig, here: Facts, nodes: Sequence[Facts], actors: int) -> Finding:
-    """Whether there is a core for every actor."""
+    """Check that there is a core for every actor."""
     cores = sum(node.cores for node in nodes)
     gpus = f", {len(here.gpus)} x {here.gpus[0]}" if here.gpus else ", no GPU"
     value = f"{cores} cores on {len(nodes)} machine(s){gpus} for {actors} actors"
@@ -178,11 +178,11 @@ def processors(config: RunConfig, here: Facts, nodes: Sequence[Facts], actors: i
 
 
 def learners(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> list[Finding]:
-    """Whether every additional learner has a CPU in addition to the actors' and a reserved node, if there are any."""
+    """Check that additional learners have CPUs in addition to the actors', and reserved nodes if there are any."""
     if config.num_learners == 1:
         return []
     cores, gpus, reserved = (
-        sum(each) for each in zip(*((n.cores, len(n.gpus), n.learners) for n in nodes), strict=True)
+        sum(counts) for counts in zip(*((n.cores, len(n.gpus), n.learners) for n in nodes), strict=True)
     )
     part = f"{config.share_envs} environments of an update each, {size_in_words(4 * estimate.parameters)} of gradient"
     if config.population:
@@ -198,14 +198,14 @@ def learners(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> l
 
 
 def share_of(estimate: Estimate, node: Facts, here: Facts, nodes: Sequence[Facts]) -> int:
-    """Bytes of the run on one node: the learner and its unrolls on this machine, actors distributed over the cores."""
-    own = estimate.learner + estimate.object_store
-    share = (estimate.memory - own) * node.cores // max(1, sum(each.cores for each in nodes))
-    return share + (own if node.name == here.name else 0)
+    """Return the run's bytes on one node: the learner and its unrolls are here, actors are spread over all cores."""
+    local = estimate.learner + estimate.object_store
+    share = (estimate.memory - local) * node.cores // max(1, sum(x.cores for x in nodes))
+    return share + (local if node.name == here.name else 0)
 
 
 def shared_memory(config: RunConfig, node: Facts, estimate: Estimate) -> Finding:
-    """Whether unrolls fit in shared memory: Ray falls back to files if /dev/shm is too small."""
+    """Check that unrolls fit in shared memory: Ray falls back to files if /dev/shm is too small."""
     if config.in_process:
         return Finding("shared memory", "not used with --local", "ok")
     needed = max(estimate.object_store, 0 if config.ray_address else OBJECT_STORE_BYTES)
@@ -217,40 +217,40 @@ def shared_memory(config: RunConfig, node: Facts, estimate: Estimate) -> Finding
 
 
 def run_disk(config: RunConfig, estimate: Estimate) -> Finding:
-    """Whether the checkpoints fit on the disk and can be written."""
-    place = Path(config.run_dir or "runs").absolute()
-    while not place.exists():
-        place = place.parent
-    if not os.access(place, os.W_OK):
-        return Finding("run directory", f"{place} cannot be written", "problem", "another --run-dir")
-    free = shutil.disk_usage(place).free
-    value = f"{size_in_words(free)} free under {place}, {size_in_words(estimate.disk)} for checkpoints"
+    """Check that the checkpoints fit on the disk and can be written."""
+    folder = Path(config.run_dir or "runs").absolute()
+    while not folder.exists():
+        folder = folder.parent
+    if not os.access(folder, os.W_OK):
+        return Finding("run directory", f"{folder} cannot be written", "problem", "another --run-dir")
+    free = shutil.disk_usage(folder).free
+    value = f"{size_in_words(free)} free under {folder}, {size_in_words(estimate.disk)} for checkpoints"
     advice = "another --run-dir, or fewer --keep-checkpoints"
     return _if(free < estimate.disk + 2**28, "run directory", "problem", value, advice)
 
 
 def home() -> Finding:
-    """Whether the home directory is writable, for tokens and caches."""
+    """Check that the home directory is writable, for tokens and caches."""
     if folder := writable_home():
         return Finding("home directory", str(folder), "ok")
     try:
         instead = f"caches are under {cache_folder()}"
     except OSError as problem:
         instead = f"nothing is cached ({problem})"
-    advice = f"HOME=DIR, a directory that you can write; {instead}"
+    advice = f"HOME=DIR, a directory that you can write to; {instead}"
     return Finding("home directory", f"{os.path.expanduser('~')} cannot be written", "warning", advice)
 
 
 def token(config: RunConfig) -> Finding:
-    """Whether Ray requires its token, and whether other users can read it."""
+    """Check that Ray requires its token, and that other users cannot read it."""
     if (mode := os.environ.get("RAY_AUTH_MODE", "token")) != "token":
-        advice = "unset RAY_AUTH_MODE: anyone in the network can run code as you"
+        advice = "unset RAY_AUTH_MODE: anyone on the network can run code as you"
         return Finding("token", f"RAY_AUTH_MODE = {mode}", "warning", advice)
     file = token_file()
     if "RAY_AUTH_TOKEN" not in os.environ and not token_is_kept():
         advice = "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, as on the cluster's head"
-        what = f"{file} cannot be read or written; each private Ray gets another one"
-        return _if(bool(config.ray_address), "token", "problem", what, advice)
+        value = f"{file} cannot be read or written; each private Ray gets a different one"
+        return _if(bool(config.ray_address), "token", "problem", value, advice)
     if os.access(file, os.R_OK) and file.stat().st_mode & 0o077:
         return Finding("token", f"{file}, readable by others", "warning", f"chmod 600 {file}")
     return Finding("token", "required", "ok")

@@ -43,7 +43,7 @@ Exit code 0 if the run can start, 1 if there is a problem."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Examine according to the arguments; returns the exit code."""
+    """Examine according to the arguments; return the exit code."""
     if {"-h", "--help"} & set(arguments):
         print(_HELP)
         return 0
@@ -55,10 +55,10 @@ def main(arguments: Sequence[str]) -> int:
     nodes, lost = cluster(config.ray_address) if config.ray_address else ([here], [])
     cores = sum(node.cores for node in nodes) if not config.local else 1
     actors = config.fixed_actors or max(1, int(cores / config.actor_cpus))
-    with user_errors(), library_errors("one actor and one update do not fit into memory", MemoryError):
+    with user_errors(), library_errors("one actor and one update do not fit in memory", MemoryError):
         with closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
             work = check_memory(config, factory, batch)
-        cost = estimate(config, work, actors)  # once the batch is closed: some environments exist once per machine
+        cost = estimate(config, work, actors)  # after the batch is closed: some environments allow only one
     findings = [*lost, *examine(config, here, nodes, cost, actors)]
     if "--json" in arguments:
         print_json(findings, estimate=cost._asdict(), nodes=[node._asdict() for node in nodes])
@@ -68,17 +68,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def examine_run(path: str, arguments: Sequence[str]) -> int:
-    """Report symptoms in a run's metrics, for a population those of every member; returns 1 if there are any."""
+    """Report symptoms in a run's metrics, for a population those of every member; return 1 if there are any."""
     if wrong := [argument for argument in arguments if argument != "--json"]:
         raise EngramError(f"{wrong[0]!r} cannot be combined with the run directory {path!r}; allowed there: --json")
     run = RunDirectory.open(path, lock=False)
     config = run_config(run)
-    of = {f"member {i}: ": run.member(i) for i in range(config.population)} or {"": run}
+    runs = {f"member {i}: ": run.member(i) for i in range(config.population)} or {"": run}
     with file_errors(f"cannot read the metrics of {run.path}"):
         findings = [
-            finding._replace(what=whose + finding.what)
-            for whose, each in of.items()
-            for finding in symptoms(read_rows(each.metrics_file), config)
+            finding._replace(what=prefix + finding.what)
+            for prefix, member in runs.items()
+            for finding in symptoms(read_rows(member.metrics_file), config)
         ]
     if "--json" in arguments:
         print_json(findings)
@@ -88,7 +88,7 @@ def examine_run(path: str, arguments: Sequence[str]) -> int:
 
 
 def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
-    """The facts of every node of a cluster, and findings on the nodes that did not respond."""
+    """Return facts about every node of a cluster, and findings about nodes that did not respond."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -101,18 +101,18 @@ def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
         if node["Alive"]:
             strategy: Any = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             remote = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=strategy)(look)
-            own = {field: int(node["Resources"].get(name, 0)) for field, name in RESOURCES.items()}
-            pending[node["NodeManagerAddress"]] = own, remote.remote()
+            resources = {field: int(node["Resources"].get(name, 0)) for field, name in RESOURCES.items()}
+            pending[node["NodeManagerAddress"]] = resources, remote.remote()
     facts: list[Facts] = []
     lost: list[Finding] = []
-    for name, (own, ref) in pending.items():
+    for name, (resources, ref) in pending.items():
         try:
-            # Ray may give actors fewer cores of a node than it has: none of a GPU head's.
+            # Ray may offer fewer cores than a node has, such as none on a GPU head node.
             node_facts: Any = ray.get(ref, timeout=NODE_TIMEOUT)
-            facts.append(node_facts._replace(**own))
+            facts.append(node_facts._replace(**resources))
         except (GetTimeoutError, RayError) as problem:
             last = str(problem).strip().splitlines()[-1]
-            advice = "install the same engram there (docs/tutorials/cluster.md)"
+            advice = "install the same version of engram there (docs/tutorials/cluster.md)"
             lost.append(Finding(f"node {name}", last, "problem", advice))
     ray.shutdown()
     return facts, lost
@@ -124,26 +124,26 @@ def worst(findings: Sequence[Finding]) -> Verdict:
 
 
 def print_json(findings: Sequence[Finding], **others: Any) -> None:
-    """Print the findings, and others, as one JSON object."""
-    facts = {"verdict": worst(findings), "findings": [each._asdict() for each in findings]}
+    """Print the findings and `others` as one JSON object."""
+    facts = {"verdict": worst(findings), "findings": [finding._asdict() for finding in findings]}
     print(json.dumps(facts | others, indent=1))
 
 
 def show(findings: Sequence[Finding], cost: Estimate, console: Console) -> None:
-    """Two tables: the findings, and the estimate."""
+    """Print two tables: the findings and the estimate."""
     show_findings(findings, console)
-    rows = Table("this run takes", "", box=None)
+    rows = Table("this run needs", "", box=None)
     rows.add_row("parameters", f"{cost.parameters:,}")
     rows.add_row("one unroll", size_in_words(cost.unroll))
     rows.add_row("object store", f"at most {size_in_words(cost.object_store)}")
-    rows.add_row("memory", f"about {size_in_words(cost.memory)}, on all machines together")
+    rows.add_row("memory", f"about {size_in_words(cost.memory)} in total on all machines")
     rows.add_row("checkpoints", f"at most {size_in_words(cost.disk)}")
     console.print()
     console.print(rows)
 
 
 def show_findings(findings: Sequence[Finding], console: Console) -> None:
-    """A table of findings."""
+    """Print a table of findings."""
     table = Table("check", "result", "", "recommendation", box=None)
     for what, value, verdict, advice in findings:
         table.add_row(what, value, Text(verdict, _COLORS[verdict]), advice)

@@ -15,8 +15,8 @@ FEWEST = 8  # Minimum number of rows to judge a run
 DROWNED = 10.0  # Ratio of the value loss to the other losses above which it dominates them
 GONE, FLAT = 0.05, 0.97
 """Fractions of the entropy at the start: below the first it has collapsed, above the second it has not decreased."""
-CLIPPED = 0.95  # Fraction of rows with a clipped gradient that counts as all
-OLD = 2.0  # Largest mean age of the acting weights, in updates
+CLIPPED = 0.95  # Fraction of rows with a clipped gradient that counts as every row
+OLD = 2.0  # Mean age of the acting weights, in updates, above which they are too old
 SOLVED = 0.9  # Solved rate above which a low entropy is no symptom
 WAITS = 0.5  # Fraction of time that the learner waits above which more actors help
 
@@ -24,16 +24,16 @@ Rule = Callable[[Sequence[Row], RunConfig], Finding | None]
 
 
 def symptoms(rows: Sequence[Row], config: RunConfig) -> list[Finding]:
-    """All symptoms; a single finding if there are none, or if it is too early to judge."""
+    """Return all symptoms, or a single finding if there are none or if it is too early to judge."""
     if len(rows) < FEWEST:
         description = f"{len(rows)} rows of metrics; at least {FEWEST} are needed to judge"
-        return [Finding("metrics", description, "ok", "wait, or a lower --log-every")]
+        return [Finding("metrics", description, "ok", "wait, or lower --log-every")]
     findings = [finding for rule in RULES if (finding := rule(rows, config)) is not None]
     return findings or [Finding("metrics", f"{len(rows)} rows of metrics, no problems found", "ok")]
 
 
 def value_loss(rows: Sequence[Row], config: RunConfig) -> Finding | None:
-    """The value loss is so large that it dominates learning."""
+    """Report a value loss that is so large that it dominates learning."""
     late = _late(rows)
     value, policy, entropy = (_typical(late, f"loss/{name}") for name in ("value", "policy", "entropy"))
     if value is None or policy is None or value <= DROWNED * (policy + (entropy or 0.0)):
@@ -45,13 +45,13 @@ def value_loss(rows: Sequence[Row], config: RunConfig) -> Finding | None:
     flags = [] if config.agent.normalize_returns else ["--normalize-returns"]
     if most and norm is not None:
         flags.append(f"--max-grad-norm {2 * norm:.2g}")
-    description = f"{value:.3g}, {min(times, 1e6):,.0f} times policy and entropy loss together: it dominates learning"
+    description = f"{value:.3g}, {min(times, 1e6):,.0f} times the sum of policy and entropy loss: it dominates learning"
     advice = ", or ".join([*flags, f"--value-cost {config.learner.value_cost / 20:.2g}"])
     return Finding("value loss", description, "warning", advice)
 
 
 def entropy(rows: Sequence[Row], config: RunConfig) -> Finding | None:
-    """The policy is certain of actions with low returns, or as uncertain as at the start."""
+    """Report a policy that is certain of actions with low returns, or as uncertain as at the start."""
     values = _values(rows, "policy/entropy")
     if len(values) < FEWEST:
         return None
@@ -68,7 +68,7 @@ def entropy(rows: Sequence[Row], config: RunConfig) -> Finding | None:
 
 
 def gradients(rows: Sequence[Row], config: RunConfig) -> Finding | None:
-    """Every update is clipped: the size of the step no longer depends on the loss."""
+    """Report that every gradient is clipped: the size of the step no longer depends on the loss."""
     most = config.learner.max_grad_norm
     norms = _values(_late(rows), "learner/grad_norm")
     if not most or not norms or sum(norm > most for norm in norms) < CLIPPED * len(norms):
@@ -82,20 +82,20 @@ def gradients(rows: Sequence[Row], config: RunConfig) -> Finding | None:
 
 
 def skipped(rows: Sequence[Row], config: RunConfig) -> Finding | None:
-    """Updates were skipped because a loss was not finite."""
-    number = rows[-1].get("learner/skipped", 0.0)
-    if not number:
+    """Report updates that were skipped because a loss was not finite."""
+    count = rows[-1].get("learner/skipped", 0.0)
+    if not count:
         return None
     for cause in ("observation", "reward"):
         if any(f"learner/skipped_{cause}" in row for row in rows):
-            description = f"{number:.0f} skipped because {config.env} returned a {cause} that is nan or inf"
+            description = f"{count:.0f} skipped because {config.env} returned a {cause} that is nan or inf"
             return Finding("updates", description, "warning", f"fix the environment {config.env}, which returned it")
-    description = f"{number:.0f} skipped because the loss was not finite"
+    description = f"{count:.0f} skipped because the loss was not finite"
     return Finding("updates", description, "warning", f"--lr {config.learner.lr / 3:.2g}, or a lower --max-grad-norm")
 
 
 def lag(rows: Sequence[Row], config: RunConfig) -> Finding | None:
-    """The acting weights are much older than the learner's."""
+    """Report acting weights that are much older than the learner's."""
     mean_lag = _mean(_late(rows), "perf/policy_lag")
     if mean_lag is None or mean_lag <= OLD:
         return None
@@ -103,16 +103,16 @@ def lag(rows: Sequence[Row], config: RunConfig) -> Finding | None:
 
 
 def episodes(rows: Sequence[Row], config: RunConfig) -> Finding | None:
-    """No episode has ended, so there are no returns."""
+    """Report that no episode has ended, so that there are no returns."""
     if any("episode/length" in row for row in rows):
         return None
-    each = rows[-1]["step"] / max(config.num_members * config.columns, 1)
-    description = f"none has ended in about {each:,.0f} steps of every environment"
-    return Finding("episodes", description, "warning", "a step limit: --env-args max_episode_steps=500 (max_steps)")
+    steps = rows[-1]["step"] / max(config.num_members * config.columns, 1)
+    description = f"none has ended in about {steps:,.0f} steps per environment"
+    return Finding("episodes", description, "warning", "a step limit: --env-args max_episode_steps=500 (or max_steps)")
 
 
 def returns(rows: Sequence[Row], config: RunConfig) -> Finding | None:
-    """The return has not risen since the start."""
+    """Report a return that has not risen since the start."""
     values = _values(rows, "episode/return")
     solved = _mean(_late(rows), "episode/solved")
     if len(values) < FEWEST or _rising(rows) or (solved is not None and solved >= SOLVED):
@@ -126,12 +126,12 @@ def returns(rows: Sequence[Row], config: RunConfig) -> Finding | None:
 
 
 def waiting(rows: Sequence[Row], config: RunConfig) -> Finding | None:
-    """The learner waits for its actors most of the time."""
-    found = _mean(_late(rows), "perf/queue_wait")
-    if config.local or config.synchronous or found is None or found <= WAITS:
+    """Report a learner that waits for its actors most of the time."""
+    waits = _mean(_late(rows), "perf/queue_wait")
+    if config.local or config.synchronous or waits is None or waits <= WAITS:
         return None
     more = "auto" if config.fixed_actors is None else 2 * config.fixed_actors
-    return Finding("learner", f"waits {found:.0%} of the time", "warning", f"--num-actors {more}, if there are cores")
+    return Finding("learner", f"waits {waits:.0%} of the time", "warning", f"--num-actors {more}, if there are cores")
 
 
 RULES: tuple[Rule, ...] = (value_loss, entropy, gradients, skipped, lag, episodes, returns, waiting)
@@ -157,7 +157,7 @@ def _typical(rows: Sequence[Row], name: str) -> float | None:
 
 
 def _rising(rows: Sequence[Row]) -> bool:
-    """Whether the mean return of the last quarter is above the first's by twice the standard error of the
+    """Whether the mean return of the last quarter exceeds that of the first by twice the standard error of the
     difference."""
     values = _values(rows, "episode/return")
     quarter = len(values) // 4

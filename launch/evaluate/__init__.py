@@ -1,1 +1,1 @@
-"""`rl-eval`: an agent of a run plays fresh episodes."""
+"""`rl-eval`: evaluate a trained agent on new episodes."""

@@ -1,4 +1,4 @@
-"""`rl-eval --card DIR`: a trained agent as a folder to share, with a Hugging Face model card as its README."""
+"""`rl-eval --card DIR`: export a trained agent as a folder to share, with a Hugging Face model card as README."""
 
 import json
 from typing import Any, NamedTuple
@@ -19,34 +19,34 @@ README, GIF = "README.md", "agent.gif"
 class Card(NamedTuple):
     """Contents of a model card."""
 
-    config: RunConfig  # Configuration of the training run; the card omits settings of its machine
-    env_args: dict[str, Any]  # Parameters of the evaluated environment
+    config: RunConfig  # Configuration of the training run; the card omits machine-specific settings
+    env_args: dict[str, Any]  # Parameters of the environment in the evaluation
     weights: dict[str, Tensor]
     summary: Summary
-    facts: dict[str, Any]  # Facts of training and evaluation, such as the seeds
+    facts: dict[str, Any]  # Facts about training and evaluation, such as the seeds
     gif: bytes | None  # An animation of the first episodes; None if the environment cannot be rendered
 
 
-def write_card(place: str, card: Card) -> str:
-    """Write the card to the folder or URL `place`, readable by `open_run`; returns a message. Raises EngramError."""
+def write_card(target: str, card: Card) -> str:
+    """Write a card that `open_run` can read to the folder or URL `target`; return a message. Raises EngramError."""
     settings = {name: value for name, value in to_dict(card.config).items() if name not in RESUMABLE}
     evaluation = card.summary.all.plain() | {"env_args": card.env_args} | card.facts
-    about = {"env": card.config.env, "core": card.config.agent.core}
-    about |= {"evaluation": evaluation, "provenance": provenance()}
+    metadata = {"env": card.config.env, "core": card.config.agent.core}
+    metadata |= {"evaluation": evaluation, "provenance": provenance()}
     config = as_toml(settings)
-    contents = zoo.files(config, card.weights, about) | {README: page(card).encode()}
+    contents = zoo.files(config, card.weights, metadata) | {README: page(card).encode()}
     if card.gif is not None:
         contents[GIF] = card.gif
-    with store_errors(f"--card: cannot write to {redacted(place)}", place):
-        store, root = open_store(place)
+    with store_errors(f"--card: cannot write to {redacted(target)}", target):
+        store, root = open_store(target)
         store.makedirs(root, exist_ok=True)
         for name, content in contents.items():
             store.pipe_file(f"{root}/{name}", content)
-    return f"wrote {redacted(place)}: rl-eval and engram.load_agent read it"
+    return f"wrote {redacted(target)}, which rl-eval and engram.load_agent can read"
 
 
 def page(card: Card) -> str:
-    """The model card: front matter in YAML, then metrics with their intervals and how to load the agent."""
+    """Return the model card: YAML front matter, metrics with their intervals, and how to load the agent."""
     config, env_args, _, summary, facts, gif = card
     env, core = config.env, config.agent.core
     means = {"mean_reward": summary.estimates["return"].mean} | {

@@ -1,4 +1,4 @@
-"""`rl-eval`: evaluate a trained agent in episodes with random streams that training never used."""
+"""`rl-eval`: evaluate a trained agent on episodes with random streams that training never used."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ with a different seed than in training, and on the test split if the environment
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(ActingAgent):
-    """The agent to evaluate, and the evaluation. RUN may also be zoo: for a list of the included agents."""
+    """The agent and the evaluation. RUN may also be zoo: to list the included agents."""
 
     episodes: int = setting(1000, (1, 2**53))
     """Number of episodes; pomdp-graph uses the graphs of the test split unless --env-args split=train is set."""
@@ -62,10 +62,10 @@ class EvaluationConfig(ActingAgent):
     sweep: bool = False
     """With --intervene: repeat at later steps, --every steps apart."""
     decode: str = ""
-    """Fact of the environment that a linear decoder predicts from the recurrent state over the steps of an episode;
+    """Fact of the environment that a linear decoder predicts from the recurrent state throughout an episode;
     FACT:PART=WHICH uses a part of the state, such as key:slot=2."""
     every: int = setting(10, (1, None))
-    """Steps from one point of --sweep or --decode to the next."""
+    """Steps between the points of --sweep or --decode."""
     json: str = setting("", file="")
     """File for all results."""
     card: str = ""
@@ -78,7 +78,7 @@ class EvaluationConfig(ActingAgent):
         excluded = {
             f"all and member {self.member} are both given; allowed: one of them": self.all and self.member >= 0,
             "intervene and decode are both given; allowed: one of them": self.intervene and self.decode,
-            "all is given with a study or card; allowed there: one member": self.all and (study or self.card),
+            "all is given with a study or card, which allow only one member": self.all and (study or self.card),
             "sweep is given without intervene, which it repeats": self.sweep and not self.intervene,
         }
         for message, holds in excluded.items():
@@ -86,7 +86,7 @@ class EvaluationConfig(ActingAgent):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Evaluate according to the arguments; returns the exit code."""
+    """Evaluate according to the arguments; return the exit code."""
     config = parse(EvaluationConfig, arguments, "rl-eval", _HELP)
     prepare_process(1)
     console = make_console()
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
     if config.intervene or config.decode:
         study(factory, weights, config, f"{factory.env} with {trained.agent.core}", console)
         return 0
-    summaries = {number: evaluated(factory, trainees[number].weights, config, console) for number in chosen}
+    summaries = {index: evaluated(factory, trainees[index].weights, config, console) for index in chosen}
     title = f"{factory.env} with {trained.agent.core}, {path.name}"
     if config.all:
         show_members(summaries, trainees, title, console)
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def evaluated(factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, console: Console) -> Summary:
-    """`evaluate` with a progress bar."""
+    """Run `evaluate` with a progress bar."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("episodes", total=config.episodes)
         return evaluate(factory, weights, config, lambda done: progress.update(bar, completed=done))
@@ -137,7 +137,7 @@ def evaluate(
     config: EvaluationConfig,
     report: Callable[[int], None] = lambda _: None,
 ) -> Summary:
-    """Summary of the episodes of these weights, on the same levels for all weights; `report` as in `play`."""
+    """Summarize the episodes of these weights, on the same levels for all weights; `report` as in `play`."""
     num_envs = evaluation_envs(factory, config.episodes)
     with closing(acting(factory, weights, config, num_envs=num_envs, unroll_length=UNROLL_LENGTH)) as actor:
         episodes = play(actor, config.episodes, report)
@@ -146,14 +146,14 @@ def evaluate(
 
 
 def acting(factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, **sizes: int) -> Actor:
-    """An actor with these weights that acts as configured; `sizes` are arguments of `make_actor`."""
+    """Make an actor with these weights that acts as configured; `sizes` are arguments of `make_actor`."""
     return make_actor(factory, weights, seed=config.seed, greedy=config.greedy, **sizes)  # pyright: ignore
 
 
 def study(
     factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, agent: str, console: Console
 ) -> None:
-    """Run the study of --intervene or --decode; print it, and write it to --json."""
+    """Run the study of --intervene or --decode, print its results, and write them to --json."""
 
     def make(num_envs: int, first_index: int) -> Actor:
         return acting(factory, weights, config, num_envs=num_envs, unroll_length=1, first_index=first_index)
@@ -164,8 +164,8 @@ def study(
             outcome = intervention_study(make, config.intervene, sweep=config.sweep, every=config.every, **settings)
         else:
             outcome = decoding_study(make, config.decode, episodes=config.episodes, every=config.every)
-    what = config.intervene or f"{config.decode} decoded from the recurrent state"
-    console.print(outcome.table(f"{agent}: {what}"))
+    subject = config.intervene or f"{config.decode} decoded from the recurrent state"
+    console.print(outcome.table(f"{agent}: {subject}"))
     if config.json:
         facts = asdict(config) | {"env": factory.env, "env_args": factory.env_args, "points": outcome.plain}
         _write_json(config.json, facts)
@@ -174,13 +174,13 @@ def study(
 def write_gif(
     factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, console: Console
 ) -> bytes | None:
-    """Record the first episodes to --gif; None if the environment cannot be rendered."""
+    """Return a GIF of the first episodes and write it to --gif; None if the environment cannot be rendered."""
     try:
         with closing(acting(factory, weights, config, num_envs=1, unroll_length=1)) as actor:
             gif = encoded(film(actor, config.gif_episodes))
     except ValueError as problem:
         if config.gif:
-            console.print(f"no {config.gif}: {problem}")
+            console.print(f"cannot write {config.gif}: {problem}")
         return None
     if config.gif:
         with file_errors(f"--gif: cannot write {config.gif}"):
@@ -192,11 +192,11 @@ def write_gif(
 def write_json(
     config: EvaluationConfig, trained: RunConfig, factory: ActorFactory, path: Path, summaries: dict[int, Summary]
 ) -> None:
-    """All results, with the agent, the settings and the machine.
+    """Write all results, with the agent, the settings and the machine.
 
-    `member`, `all` and `split` describe one member; with --all, `members` is a list of them.
+    `member`, `all` and `split` describe one member; with --all, the list `members` contains these for each.
     """
-    members = [summary.plain(number) for number, summary in summaries.items()]
+    members = [summary.plain(member) for member, summary in summaries.items()]
     result = {"run": config.run, "checkpoint": path.name, "env": factory.env, "env_args": factory.env_args}
     result |= {"agent": to_dict(trained.agent), "training_seed": trained.seed, "evaluation_seed": config.seed}
     result |= {"greedy": config.greedy} | ({"imitates": trained.learner.imitate} if trained.learner.imitate else {})

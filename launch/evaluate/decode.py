@@ -1,12 +1,12 @@
-"""A linear decoder of the recurrent state: predict a fact of the environment at every step of an episode.
+"""A linear decoder of the recurrent state, which predicts a fact of the environment at steps of an episode.
 
-All environments play their first episode in parallel. At a step the states [K, D] of unfinished episodes are the inputs
-and the fact's values the classes: one-against-all ridge regression in its dual form,
+All environments play their first episode in parallel. At a step, the states [K, D] of unfinished episodes are the
+inputs and the fact's values are the classes of a one-against-all ridge regression in dual form,
 
     scores = G_test,train (G_train + lambda I)^-1 Y,    G = X X^T of standardized X, Y of +-1
 
-and the class with the highest score. Accuracy is cross-validated: the decoder of an episode is fitted on other
-episodes, and lambda is chosen inside the training part. Chance is the share of the most frequent class.
+which predicts the class with the highest score. Accuracy is cross-validated: the decoder for an episode is fitted to
+other episodes, and lambda is chosen within the training part. Chance is the fraction of the most frequent class.
 
 The classes of a real-valued scalar are its quartiles over the unfinished episodes at the step.
 """
@@ -26,7 +26,7 @@ from .intervene import Flags, play_first
 
 Ints, Matrix = NDArray[np.int64], NDArray[np.float64]
 FOLDS = 5
-RIDGES = (1e-3, 1e-2, 1e-1, 1.0)  # lambda as a share of the mean diagonal of G
+RIDGES = (1e-3, 1e-2, 1e-1, 1.0)  # lambda as a fraction of the mean diagonal of G
 BINS = 4  # Classes of a real-valued scalar: equally frequent bins
 FEWEST = 40  # Minimum number of unfinished episodes at a step for a decoder
 
@@ -46,9 +46,9 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
     """Decode the fact from the state after every `every`-th step.
 
     Args:
-        actor: fresh, with an unroll length of 1; all its environments are used.
+        actor: new, with an unroll length of 1; all its environments are used.
         fact: one of the environment's `fact_values`, or a key of a Gymnasium environment's `info`.
-        every: steps from one decoder to the next.
+        every: number of steps between decoders.
         part: the part of the state to decode from, such as `slot=2`; the full state if empty. Raises ValueError.
     """
     core, batch = actor.agent.core, actor.batch
@@ -62,10 +62,10 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
             before, classes, chosen = pending
             if inside:
                 leaves = zip(state_leaves(state.core), inside, strict=True)
-                numbers = [leaf.reshape(len(leaf), -1)[:, where.flatten()] for leaf, where in leaves]
+                features = [leaf.reshape(len(leaf), -1)[:, where.flatten()] for leaf, where in leaves]
             else:
-                numbers = list(core.describe(state.core).values())
-            readings.append(reading(before, torch.cat(numbers, 1).float().numpy()[chosen], classes[chosen]))
+                features = list(core.describe(state.core).values())
+            readings.append(reading(before, torch.cat(features, 1).float().numpy()[chosen], classes[chosen]))
         pending = None
         if step % every == 0 and playing.sum() >= FEWEST:
             pending = step, fact_values(batch, fact, playing), playing.copy()
@@ -73,15 +73,15 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
 
     if state_leaves(actor.state.core):
         play_first(actor, read)
-        read(0, actor.state, np.zeros(batch.num_envs, np.bool_))  # the states after the last step of all
+        read(0, actor.state, np.zeros(batch.num_envs, np.bool_))  # the states after the very last step
     return readings
 
 
 def fact_values(batch: Any, fact: str, playing: Flags) -> Ints:
-    """The current value of the fact in every environment, int64 [K]; in a Gymnasium environment a scalar of its `info`.
+    """Return the current value of the fact in every environment, int64 [K]; for Gymnasium, a scalar of its `info`.
 
     A real-valued scalar is replaced by its quantile bin, 0..BINS-1, over the environments that are `playing`. Raises
-    ValueError if the scalar is missing in the `info` of one of them.
+    ValueError if the scalar is missing from the `info` of any of them.
     """
     if not hasattr(batch, "info_scalars"):
         return batch.facts()[fact]
@@ -95,7 +95,7 @@ def fact_values(batch: Any, fact: str, playing: Flags) -> Ints:
 
 
 def reading(step: int, inputs: NDArray[np.float32], classes: Ints) -> Reading:
-    """Cross-validated accuracy of a linear decoder: inputs [K, D], classes [K]."""
+    """Cross-validate a linear decoder: inputs [K, D], classes [K]."""
     right = predicted(inputs, classes) == classes
     accuracy, low, high = rate_interval(right.astype(np.float32))
     return Reading(
@@ -104,7 +104,7 @@ def reading(step: int, inputs: NDArray[np.float32], classes: Ints) -> Reading:
 
 
 def predicted(inputs: NDArray[np.float32], classes: Ints) -> Ints:
-    """Class of each of K episodes, predicted by a decoder from the other folds."""
+    """Class of each of K episodes, predicted by a decoder fitted to the other folds."""
     count = len(classes)
     values, indices = np.unique(classes, return_inverse=True)
     if len(values) == 1:

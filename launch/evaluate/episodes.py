@@ -14,11 +14,11 @@ CONFIDENCE = 0.95
 RATES = ("solved",)
 """Episode fields that are 0 or 1."""
 MOST_VALUES = 30
-"""Most values of a field by which results are split."""
+"""Maximum number of values of a field by which results are split."""
 
 
 class Estimate(NamedTuple):
-    """A mean and its 95% confidence interval; nan bounds for a single episode."""
+    """A mean and its 95% confidence interval, whose bounds are nan for a single episode."""
 
     mean: float
     low: float
@@ -40,7 +40,7 @@ def mean_interval(values: NDArray[np.floating[Any]]) -> Estimate:
 
 
 def rate_interval(outcomes: NDArray[np.floating[Any]]) -> Estimate:
-    """The rate of 1 among independent outcomes [K] of 0 or 1, with Wilson's score interval (Wilson 1927)."""
+    """The rate of ones among independent outcomes [K] of 0 or 1, with Wilson's score interval (Wilson 1927)."""
     result = stats.binomtest(int(np.sum(outcomes)), len(outcomes))
     interval = result.proportion_ci(CONFIDENCE, "wilson")
     return Estimate(float(result.statistic), float(interval.low), float(interval.high))
@@ -55,7 +55,7 @@ class Group(NamedTuple):
 
     def plain(self) -> dict[str, Any]:
         """The estimates for JSON, rounded."""
-        rounded = {name: Estimate(*(round(x, 6) for x in each)).plain() for name, each in self.estimates.items()}
+        rounded = {name: Estimate(*(round(x, 6) for x in y)).plain() for name, y in self.estimates.items()}
         return {"episodes": self.episodes} | rounded
 
 
@@ -64,7 +64,7 @@ class Summary(NamedTuple):
 
     all: Group
     split: dict[str, dict[int, Group]]
-    """Estimates by level field, then by its value."""
+    """Estimates by level field, then by the field's value."""
 
     @property
     def estimates(self) -> dict[str, Estimate]:
@@ -91,8 +91,8 @@ def summarize(
         episodes: result of `play`.
         fields: names of the environment's columns.
         level_fields: fields that describe the level; episodes are split by those with few integer values.
-        by_environment: whether each environment keeps its level. Its episodes are then not independent, so means and
-            intervals are those of the environments' means.
+        by_environment: whether each environment keeps its level. An environment's episodes are then not independent, so
+            estimates are over the means of the environments.
     """
     names = (*EPISODE_COLUMNS[1:], *fields)
     columns = dict(zip(names, episodes[:, 1:].T, strict=True))

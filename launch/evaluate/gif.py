@@ -1,4 +1,4 @@
-"""Animations of a playing agent, its view next to the whole board: `--gif` of rl-eval, `--video-every` of rl-train."""
+"""Animations of an agent, its view next to the whole board: `--gif` of rl-eval, `--video-every` of rl-train."""
 
 import io
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from ..metrics.member import Member
 from ..runs.trained import actor_in_training
 
 TAG = "eval/video"  # Name of the videos of a run
-HEIGHT, MARGIN, TEXT = 360, 12, 16  # Pixels: the images, the margin around them, the font
+HEIGHT, MARGIN, TEXT = 360, 12, 16  # Pixels: height of the images, margin around them, size of the font
 COLORS, BACKGROUND, INK = 96, (24, 24, 27), (235, 235, 235)
-MILLISECONDS, LAST_MILLISECONDS = 150, 1500  # Duration of a frame, and of the last one of an episode
+MILLISECONDS, LAST_MILLISECONDS = 150, 1500  # Duration of a frame, and of an episode's last frame
 MOST_FRAMES = 600  # Maximum number of frames
 
 Frames = list[tuple[Image.Image, int]]  # Images, each with its milliseconds
@@ -42,22 +42,22 @@ class _Moment(NamedTuple):
 
 
 def film(actor: Actor, episodes: int) -> Frames:
-    """Frames of the first `episodes` episodes of an actor's first environment.
+    """Return frames of the first `episodes` episodes of an actor's first environment.
 
     The actor is new, with an unroll length of 1, so that every step has a frame. If the agent observes the whole
-    board, it is shown once. Raises ValueError if the environment renders no images.
+    board, only the board is shown. Raises ValueError if the environment renders no images.
     """
     if actor.unroll_length != 1:
-        raise ValueError(f"an actor with unrolls of {actor.unroll_length} steps; expected 1, for an image of each")
+        raise ValueError(f"the actor's unroll_length is {actor.unroll_length}; expected 1, for an image of every step")
     moments: list[_Moment] = []
-    number, total, step, over = 1, 0.0, 0, False
-    while number <= episodes and len(moments) < MOST_FRAMES:
-        caption = f"episode {number}   step {step}   return {total:g}{'   end' if over else ''}"
+    episode, total, step, over = 1, 0.0, 0, False
+    while episode <= episodes and len(moments) < MOST_FRAMES:
+        caption = f"episode {episode}   step {step}   return {total:g}{'   end' if over else ''}"
         view, board = (_image(actor.batch, full) for full in (False, True))
         moments.append(_Moment(view, board, caption, LAST_MILLISECONDS if over else MILLISECONDS))
         env = actor.unroll().env
-        if over:  # this step was the one whose action is ignored: the board is the next episode's
-            number, total, step, over = number + 1, 0.0, 0, False
+        if over:  # the action of this step was ignored: the board is the next episode's
+            episode, total, step, over = episode + 1, 0.0, 0, False
         else:
             over = bool(env.terminated[1, 0] | env.truncated[1, 0])
             total, step = total + float(env.reward[1, 0]), step + 1
@@ -67,10 +67,8 @@ def film(actor: Actor, episodes: int) -> Frames:
 
 def _frame(moment: _Moment, once: bool) -> Image.Image:
     """Both images of a moment, or one if they are equal, with a caption."""
-    images = [Image.fromarray(each) for each in ([moment.board] if once else [moment.view, moment.board])]
-    images = [
-        each.resize((round(each.width * HEIGHT / each.height), HEIGHT), Image.Resampling.BILINEAR) for each in images
-    ]
+    images = [Image.fromarray(array) for array in ([moment.board] if once else [moment.view, moment.board])]
+    images = [x.resize((round(x.width * HEIGHT / x.height), HEIGHT), Image.Resampling.BILINEAR) for x in images]
     width = sum(image.width for image in images) + MARGIN * (len(images) + 1)
     frame = Image.new("RGB", (width, HEIGHT + 3 * MARGIN + TEXT), BACKGROUND)
     left = MARGIN
@@ -90,9 +88,9 @@ def _image(batch: Any, full: bool) -> Array:
 
 
 class Camera:
-    """Records an evaluation episode of the newest weights between two updates, in a separate environment. The
-    levels depend on the run's seed and on the number of videos due before. An episode longer than 600 steps is
-    cut."""
+    """A recorder of evaluation episodes of the newest weights, between two updates and in a separate environment. The
+    levels depend on the run's seed and on the number of earlier due videos. An episode longer than 600 steps is cut
+    off."""
 
     def __init__(self, config: RunConfig) -> None:
         if not can_draw(config.env):
@@ -101,16 +99,16 @@ class Camera:
         self.factory = replace(config.factory(), imitate="", num_envs=1, unroll_length=1)
 
     def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
-        """Record a member if a video was due between `before` and its current steps.
+        """Record a video of a member if one became due between step `before` and its current step.
 
         `at_step` is called after each step of the environment; an exception from it ends the video.
         """
         every = self.config.video_every
-        number = member.steps // every
-        due = number > before // every or (member.done and before < member.steps)
+        videos = member.steps // every
+        due = videos > before // every or (member.done and before < member.steps)
         if member.writer is None or not due:
             return
-        seed = int(np.random.SeedSequence((self.config.seed, number)).generate_state(1)[0])
+        seed = int(np.random.SeedSequence((self.config.seed, videos)).generate_state(1)[0])
         try:
             with closing(actor_in_training(self.factory, member.learner.agent, seed)) as actor:
                 actor.call_at_steps(at_step)

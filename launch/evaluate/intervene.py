@@ -1,12 +1,12 @@
-"""Interventions: the effect on return and solved rate of wiping, swapping, freezing or disturbing the recurrent state.
+"""Interventions: how wiping, swapping, freezing or perturbing the recurrent state affects return and solved rate.
 
-    wipe@STEP               reset the state to the initial one
-    swap@STEP               every environment continues with the state of another one
+    wipe@STEP               reset to the initial state
+    swap@STEP               every environment continues with the state of another environment
     freeze@STEP:END         the steps from STEP to END - 1 do not change the state
     noise@STEP:SIGMA        add normal noise of SIGMA standard deviations of each leaf's values
 
-each followed by `:PART=WHICH` for a part of the state, such as `wipe@120:slot=2`, `wipe@0:pool=6-8` or
-`swap@9:leaf=memory`. STEP counts the steps of an episode from 0; the state is changed before the step is taken.
+each optionally followed by `:PART=WHICH` for a part of the state, such as `wipe@120:slot=2`, `wipe@0:pool=6-8`
+or `swap@9:leaf=memory`. STEP counts the steps of an episode from 0; the state is changed before the step is taken.
 The actor is the same as in every evaluation, with one step per unroll, and its state is changed between two unrolls,
 so an evaluation without an intervention runs none of this code.
 """
@@ -71,40 +71,40 @@ def parsed(text: str) -> Intervention:
 class Interference:
     """An intervention on the recurrent states of a batch. Raises ValueError if the core has no such part."""
 
-    def __init__(self, core: Core, what: Intervention, seed: int) -> None:
-        self.core, self.what = core, what
-        self.mask = mask(core, what.part, what.which)
+    def __init__(self, core: Core, change: Intervention, seed: int) -> None:
+        self.core, self.change = core, change
+        self.mask = mask(core, change.part, change.which)
         self.frozen: CoreState | None = None
         self.generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, step: int, state: AgentState, playing: Flags) -> AgentState:
-        """The state for step `step`; only environments that are `playing` count."""
-        what = self.what
-        if what.kind == "freeze":
-            if step == what.step:
+        """Return the state for step `step`; only environments that are `playing` swap states."""
+        change = self.change
+        if change.kind == "freeze":
+            if step == change.step:
                 self.frozen = map_state(Tensor.clone, state.core)
-            if self.frozen is None or not what.step < step <= what.end:
+            if self.frozen is None or not change.step < step <= change.end:
                 return state
-            return state._replace(core=self._mixed(state.core, self.frozen))
-        return state if step != what.step else state._replace(core=self._mixed(state.core, self._other(state, playing)))
+            return state._replace(core=self._mix(state.core, self.frozen))
+        return state if step != change.step else state._replace(core=self._mix(state.core, self._other(state, playing)))
 
     def _other(self, state: AgentState, playing: Flags) -> CoreState:
-        if self.what.kind == "wipe":
+        if self.change.kind == "wipe":
             return self.core.initial_state(len(playing))
-        if self.what.kind == "swap":
+        if self.change.kind == "swap":
             donors = np.arange(len(playing))
             donors[playing] = np.roll(donors[playing], 1)
             chosen = torch.from_numpy(donors)
             return map_state(lambda leaf: leaf[chosen], state.core)
-        return map_state(self._noisy, state.core)
+        return map_state(self._add_noise, state.core)
 
-    def _noisy(self, leaf: Tensor) -> Tensor:
-        if not (self.what.sigma and leaf.is_floating_point()):  # noise applies only to floating-point leaves
+    def _add_noise(self, leaf: Tensor) -> Tensor:
+        if not (self.change.sigma and leaf.is_floating_point()):  # noise applies only to floating-point leaves
             return leaf
         noise = torch.empty_like(leaf).normal_(generator=self.generator)
-        return leaf + self.what.sigma * leaf.std() * noise
+        return leaf + self.change.sigma * leaf.std() * noise
 
-    def _mixed(self, state: CoreState, other: CoreState) -> CoreState:
+    def _mix(self, state: CoreState, other: CoreState) -> CoreState:
         return map_state(lambda inside, new, old: torch.where(inside, new, old), self.mask, other, state)
 
 
@@ -124,8 +124,8 @@ def play_first(actor: Actor, before: Before | None = None, step: int = 0, least:
     Args:
         actor: new, with an unroll length of 1.
         before: function that changes the state before a step.
-        step: the step that episodes should reach.
-        least: minimum number of episodes of the batch that reach it; with fewer none counts.
+        step: the step at which to record which episodes are unfinished.
+        least: minimum number of episodes in the batch that must reach it; with fewer, none counts.
     """
     n = actor.batch.num_envs
     playing, reached, outcomes, t = np.ones(n, np.bool_), np.zeros(n, np.bool_), {}, 0
@@ -144,21 +144,21 @@ def play_first(actor: Actor, before: Before | None = None, step: int = 0, least:
 
 
 def play_all(
-    make: Callable[[int, int], Actor], episodes: int, batch: int, what: Intervention | None, seed: int
+    make: Callable[[int, int], Actor], episodes: int, batch: int, change: Intervention | None, seed: int
 ) -> Played:
     """Play `episodes` first episodes, in batches of environments.
 
     Args:
         make: returns an actor, from the number of environments and the index of the first one.
         episodes: number of episodes.
-        batch: environments that play together.
-        what: the intervention; None for none.
+        batch: number of environments per batch.
+        change: the intervention; None to play without one.
         seed: seed of the noise.
     """
     played: list[Played] = []
     for first in range(0, episodes, batch):
         with closing(make(min(batch, episodes - first), first)) as actor:
-            before = None if what is None else Interference(actor.agent.core, what, seed + first)
-            least = 2 if what and what.kind == "swap" else 1  # there is no environment to swap with
-            played.append(play_first(actor, before, 0 if what is None else what.step, least))
+            before = None if change is None else Interference(actor.agent.core, change, seed + first)
+            least = 2 if change and change.kind == "swap" else 1  # a swap needs two environments
+            played.append(play_first(actor, before, 0 if change is None else change.step, least))
     return Played(*(np.concatenate(parts) for parts in zip(*played, strict=True)))

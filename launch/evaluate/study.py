@@ -15,7 +15,7 @@ from .decode import FEWEST, Reading, decode
 from .episodes import RATES, Estimate, mean_interval
 from .intervene import Intervention, Played, parsed, play_all
 
-Make = Callable[[int, int], Actor]  # Makes an actor from the number of environments and the index of the first one
+Make = Callable[[int, int], Actor]  # Makes an actor, from the number of environments and the index of the first
 
 
 class Difference(NamedTuple):
@@ -51,11 +51,11 @@ class Study(NamedTuple):
 
 
 def effect(without: Played, changed: Played, fields: tuple[str, ...], step: int) -> Effect:
-    """Paired differences of the episodes' outcomes; a rate is of the episodes that report it in both."""
+    """Return paired differences of the episodes' outcomes; a rate is over the episodes that report it in both."""
     outcomes: dict[str, Difference] = {}
-    for place, name in enumerate((*EPISODE_COLUMNS, *fields)):
+    for column, name in enumerate((*EPISODE_COLUMNS, *fields)):
         if name in ("return", "length", *RATES):
-            old, new = (each.episodes[:, place].astype(np.float64) for each in (without, changed))
+            old, new = (played.episodes[:, column].astype(np.float64) for played in (without, changed))
             if name in RATES:  # nan in an episode that does not report it
                 reported = ~np.isnan(old + new)
                 if not reported.any():
@@ -66,38 +66,38 @@ def effect(without: Played, changed: Played, fields: tuple[str, ...], step: int)
 
 
 def effects(points: list[Effect]) -> Study:
-    """An intervention at one step or at several: a table row for every step and outcome."""
+    """Tabulate an intervention at one or more steps, with a row for every step and outcome."""
     rows: list[tuple[str, ...]] = []
     plain: list[dict[str, Any]] = []
-    for each in points:
-        facts: dict[str, Any] = {"step": each.step, "reached": each.reached}
-        for name, (without, changed, difference) in each.outcomes.items():
+    for point in points:
+        facts: dict[str, Any] = {"step": point.step, "reached": point.reached}
+        for name, (without, changed, difference) in point.outcomes.items():
             form, by = ("{:.1f}%", 100) if name in RATES else ("{:.3f}", 1)
             mean, low, high = (by * x for x in difference)
             interval = f" [{low:+.3g}, {high:+.3g}]" if np.isfinite(low) else ""
             cells = [form.format(by * x) for x in (without, changed)]
-            rows.append((str(each.step), f"{each.reached:,}", name, *cells, f"{mean:+.3g}{interval}"))
+            rows.append((str(point.step), f"{point.reached:,}", name, *cells, f"{mean:+.3g}{interval}"))
             facts[name] = {"without": without, "with": changed, "difference": difference.plain()}
         plain.append(facts)
     return Study(("step", "reached by", "", "undisturbed", "disturbed", "difference"), rows, plain)
 
 
 def readings(points: list[Reading]) -> Study:
-    """A fact decoded at several steps, a table row each."""
+    """Tabulate a fact decoded at several steps, with a row for each."""
     rows = [
         (str(x.step), f"{x.episodes:,}", f"{x.accuracy:.1%} [{100 * x.low:.1f}, {100 * x.high:.1f}]", f"{x.chance:.1%}")
         for x in points
     ]
-    return Study(("step", "episodes", "accuracy", "chance"), rows, [each._asdict() for each in points])
+    return Study(("step", "episodes", "accuracy", "chance"), rows, [x._asdict() for x in points])
 
 
 def intervention_study(
     make: Make, text: str, *, episodes: int, batch: int, sweep: bool, every: int, seed: int
 ) -> Study:
-    """The effects of an intervention at its step, or with `sweep` also at every `every`-th step after it. Raises
+    """Measure the effects of an intervention at its step and, with `sweep`, at every `every`-th step after it. Raises
     EngramError for an intervention that the core does not support."""
     with user_errors("--intervene"):
-        what = parsed(text)
+        change = parsed(text)
         without = play_all(make, episodes, batch, None, seed)
         with closing(make(1, 0)) as actor:
             fields = tuple(actor.batch.episode_fields)
@@ -106,14 +106,14 @@ def intervention_study(
             return effect(without, play_all(make, episodes, batch, one, seed), fields, one.step)
 
         longest = int(without.episodes[:, EPISODE_COLUMNS.index("length")].max())
-        first = at(what)
-        refuse(not first.reached, f"no episode reaches step {what.step}; the longest has {longest} steps")
-        later = range(every, max(longest - what.step, 1), every) if sweep else ()
-        return effects([first, *(at(what.shifted(by)) for by in later)])
+        first = at(change)
+        refuse(not first.reached, f"no episode reaches step {change.step}; the longest has {longest} steps")
+        later = range(every, max(longest - change.step, 1), every) if sweep else ()
+        return effects([first, *(at(change.shifted(by)) for by in later)])
 
 
 def decoding_study(make: Make, text: str, *, episodes: int, every: int) -> Study:
-    """Decode a fact, or `FACT:PART=WHICH`, over time. Raises EngramError for an unknown one or too few episodes."""
+    """Decode a fact, or `FACT:PART=WHICH`, over time. Raises EngramError for an unknown fact or too few episodes."""
     with closing(make(episodes, 0)) as actor:
         fact, _, part = text.partition(":")
         names = getattr(actor.batch, "fact_values", {})

@@ -12,7 +12,7 @@ from .episodes import RATES, Estimate, Group, Summary
 
 
 def show(summary: Summary, title: str, console: Console) -> None:
-    """A table with a row for all episodes, then one for each kind of level."""
+    """Print a table with a row for all episodes, then a row for each kind of level."""
     names = _names(summary)
     table = _table(title, "levels", names)
     _add_row(table, ["all"], summary.all, names)
@@ -25,14 +25,14 @@ def show(summary: Summary, title: str, console: Console) -> None:
 
 
 def show_members(summaries: dict[int, Summary], trainees: list[Trainee], title: str, console: Console) -> None:
-    """One row per member; the best one in training is bold."""
+    """Print a table with a row per member; the one that was best in training is bold."""
     names = _names(*summaries.values())
     best = best_member(trainees)
     table = _table(title, "member", names, "in training")
-    for number, summary in summaries.items():
-        score = trainees[number].score
+    for member, summary in summaries.items():
+        score = trainees[member].score
         text = "?" if score is None else f"{score:.2f}"
-        _add_row(table, [f"{number}", text], summary.all, names, "bold" if number == best else None)
+        _add_row(table, [f"{member}", text], summary.all, names, "bold" if member == best else None)
     console.print(table)
 
 
@@ -52,7 +52,7 @@ def _add_row(table: Table, labels: list[str], group: Group, names: Sequence[str]
 
 
 def format_estimate(name: str, estimate: Estimate) -> str:
-    """A mean and its interval, e.g. "91.2% [89.3, 92.8]"; for the length only the mean, to fit narrow terminals."""
+    """Format a mean and its interval, e.g. "91.2% [89.3, 92.8]"; the length without one, to fit narrow terminals."""
     mean, low, high = (100 * x for x in estimate) if name in RATES else estimate
     form, unit = ("{:.1f}", "%") if name in RATES else ("{:.2f}", "")
     if name == "length":
@@ -62,7 +62,7 @@ def format_estimate(name: str, estimate: Estimate) -> str:
 
 
 def zoo_table() -> Table:
-    """One row per agent: its environment and core, its evaluation with the 95% interval, its training steps."""
+    """Tabulate the included agents: environment, core, evaluated return with 95% interval, training steps."""
     columns = Column("name", no_wrap=True), "environment", "core", "return", "steps"
     table = Table(*columns, title="agents included in engram", title_justify="left")
     for name in zoo.names():

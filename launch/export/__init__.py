@@ -1,1 +1,1 @@
-"""`rl-export`: one step of a trained agent as an ONNX model or a program of torch.export."""
+"""`rl-export`: one step of a trained agent as an ONNX model or an archive of torch.export."""

@@ -28,7 +28,7 @@ class ExportConfig(AgentChoice):
     onnx: str = setting("", file="")
     """File for an ONNX model."""
     torch_export: str = setting("", file="")
-    """File for an archive of torch.export, which torch.export.load reads."""
+    """File for an archive that torch.export.load reads."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,7 +36,7 @@ class ExportConfig(AgentChoice):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Export according to the arguments; returns the exit code."""
+    """Export according to the arguments; return the exit code."""
     config = parse(ExportConfig, arguments, "rl-export", _HELP)
     prepare_process(1)
     console = make_console()
@@ -58,15 +58,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def described(step: Step, title: str) -> Table:
-    """Inputs and outputs with their dtypes and shapes; B is the number of environments."""
+    """Tabulate inputs and outputs with dtypes and shapes; B is the number of environments."""
     columns = (Column(name, no_wrap=True) for name in ("", "name", "dtype", "shape"))
     table = Table(*columns, title=title, title_justify="left")
     with torch.inference_mode():
         outputs = step(step.example)
-    for what, tensors in (("input", step.example), ("output", outputs)):
+    for kind, tensors in (("input", step.example), ("output", outputs)):
         for name, tensor in tensors.items():
             shape = ", ".join(["B", *map(str, tensor.shape[1:])])
-            table.add_row(what, name, str(tensor.dtype).removeprefix("torch."), f"[{shape}]")
+            table.add_row(kind, name, str(tensor.dtype).removeprefix("torch."), f"[{shape}]")
         table.add_section()
     return table
 

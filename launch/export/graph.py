@@ -1,4 +1,4 @@
-"""One step of an agent as a function of named tensors, traced by torch.export, and as the bytes of a file."""
+"""One step of an agent as a function of named tensors, traced by torch.export, and files that contain it."""
 
 import contextlib
 import copy
@@ -18,34 +18,34 @@ from ...agents.specs import best
 from ...agents.values import EnvOutput
 from ...base.errors import EngramError
 
-EXAMPLES = 2  # Environments of the traced call: torch.export treats an axis of length 1 as fixed
+EXAMPLES = 2  # Number of environments in the traced call: torch.export treats an axis of length 1 as fixed
 Named = dict[str, Tensor]
 
 
 class Step(nn.Module):
-    """One greedy step of an agent: tensors by name -> tensors by name.
+    """One greedy step of an agent, from tensors by name to tensors by name.
 
-    Inputs, for any number B of environments; unused ones are omitted:
+    Inputs for any number B of environments; unused inputs are omitted:
 
         observation        [B, ...] uint8 or float32; observation.KEY for each entry of a Dict
         previous_action    the last action, as the output `action`
         previous_reward    float32 [B]
         elapsed            int64 [B]: steps since the start of the episode
         action_mask        bool [B, sum of choices]: the valid actions
-        reset              bool [B]: the observation is the first one of an episode
+        reset              bool [B]: the observation is the first of an episode
         state.NAME         [B, ...]: each leaf of the recurrent state
 
     If `reset` is set, the step starts from the initial state: the values of state, previous action, previous reward
     and elapsed are ignored. Outputs:
 
         action             int64 [B], or [B, K] for K choices; float32 [B, K] for a Box: the greedy action
-        logits             float32 [B, sum of choices], -inf where masked; of a Box K means, then K log deviations
+        logits             float32 [B, sum of choices], -inf where masked; for a Box K means, then K log deviations
         value              float32 [B]
         next_state.NAME    [B, ...]: each leaf of the next recurrent state
 
     Args:
-        agent: its weights and its running moments become constants of the graph.
-        observation: observations [EXAMPLES, ...], whose shapes and dtypes are those of the input.
+        agent: its weights and running moments become constants of the graph.
+        observation: example observations [EXAMPLES, ...] with the shapes and dtypes of the input.
         masked: whether the environment has action masks.
     """
 
@@ -54,7 +54,7 @@ class Step(nn.Module):
         self.agent = copy.deepcopy(agent).requires_grad_(False)
         self.agent.prediction = None  # prediction is a loss, which acting does not use
         state = agent.initial_state(EXAMPLES)
-        # Copies: the leaves of an initial state may be views of one tensor, which torch.export treats as one input.
+        # Clones: the leaves of an initial state may be views of one tensor, which torch.export treats as one input.
         self._core = {name: leaf.clone() for name, leaf in leaves_by_name(state.core, "state").items()}
         self._observation = leaves_by_name(observation, "observation")
         self._forms = trees.tree_structure(observation), trees.tree_structure(state.core)
@@ -74,7 +74,7 @@ class Step(nn.Module):
         """Names of the outputs, in order."""
 
     def forward(self, inputs: Named) -> Named:
-        """Inputs by name -> outputs by name."""
+        """Map inputs by name to outputs by name."""
         reset = inputs["reset"]
         reward = inputs.get("previous_reward", reset.float())
         observation, core = (
@@ -101,10 +101,10 @@ class Step(nn.Module):
 
 
 def traced(step: Step) -> torch.export.ExportedProgram:
-    """The step as a program of torch.export, for any number of environments.
+    """Trace the step with torch.export, for any number of environments.
 
     Raises:
-        ValueError: torch.export cannot trace the core or the torso; the message has the first line of the reason.
+        ValueError: torch.export cannot trace the core or the torso; the message contains the first line of the reason.
     """
     batch = torch.export.Dim("batch")
     shapes = {name: {0: batch} for name in step.example}
@@ -119,7 +119,7 @@ def traced(step: Step) -> torch.export.ExportedProgram:
 
 
 def leaves_by_name(tree: Any, name: str) -> Named:
-    """The tensors of an observation or a recurrent state by their names, such as `state.controller.h`."""
+    """Return the tensors of an observation or a recurrent state by name, such as `state.controller.h`."""
     leaves: Any = trees.tree_flatten_with_path(tree)[0]
     return {
         ".".join([name, *(key.name if isinstance(key, trees.GetAttrKey) else str(key.key) for key in path)]): leaf
@@ -128,28 +128,28 @@ def leaves_by_name(tree: Any, name: str) -> Named:
 
 
 def torch_archive(program: torch.export.ExportedProgram) -> bytes:
-    """A traced step as an archive for `torch.export.load`: one dict of tensors in, one out."""
+    """Return a traced step as an archive for `torch.export.load`: a dict of tensors in, a dict of tensors out."""
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     return buffer.getvalue()
 
 
 def onnx_model(step: Step, program: torch.export.ExportedProgram, facts: dict[str, str]) -> bytes:
-    """The step, traced as `program`, as an ONNX model with named inputs and outputs and with `facts` as its metadata.
+    """Return the step, traced as `program`, as an ONNX model with named inputs and outputs and `facts` as metadata.
 
     Raises:
         EngramError: the packages that write ONNX are missing.
-        ValueError: ONNX lacks one of the operations; one line.
+        ValueError: ONNX lacks one of the operations; the message is one line.
     """
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
-        raise EngramError(f"--onnx: there is no package {missing[0]}; pip install 'engram-rl[export]'")
+        raise EngramError(f"--onnx needs the package {missing[0]}: pip install 'engram-rl[export]'")
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
-            made: Any = torch.onnx.export(
+            exported: Any = torch.onnx.export(
                 program,
                 (),
                 input_names=list(step.example),
@@ -160,8 +160,8 @@ def onnx_model(step: Step, program: torch.export.ExportedProgram, facts: dict[st
             )
     except Exception as problem:  # the exporter wraps every exception
         reason = " ".join(str(problem.__cause__ or problem).split())[:300]
-        raise ValueError(f"no ONNX model of {type(step.agent.core).__name__}: {reason}") from problem
+        raise ValueError(f"cannot make an ONNX model of {type(step.agent.core).__name__}: {reason}") from problem
     finally:
         log.setLevel(level)
-    made.model.metadata_props.update(facts)
-    return made.model_proto.SerializeToString()
+    exported.model.metadata_props.update(facts)
+    return exported.model_proto.SerializeToString()

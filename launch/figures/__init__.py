@@ -1,1 +1,1 @@
-"""`rl-reproduce`: the papers' figures, each trained, evaluated and plotted by one command."""
+"""`rl-reproduce`: train, evaluate and plot a figure of a paper with one command."""

@@ -1,4 +1,4 @@
-"""`rl-reproduce`: a figure of the papers, from training to plot."""
+"""`rl-reproduce`: a figure of a paper, from training to plot."""
 
 import json
 import os
@@ -30,20 +30,20 @@ _RESULTS = Path("benchmarks/results/figures")
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceConfig(Settings):
-    """The figure, and the part of it to reproduce."""
+    """The figure to reproduce, and which part of it."""
 
     figure: tyro.conf.Positional[str] = ""
     """Name of a figure (--list shows all), or a custom data file FILE.toml."""
     list: bool = False
-    """Show every figure: the paper's result, ours, steps and hours."""
+    """List all figures: the paper's result, ours, steps and hours."""
     quick: bool = False
-    """A smaller or easier variant; --list shows its minutes, docs/results.md explains its results."""
+    """A smaller or easier variant; --list shows its minutes, and docs/results.md explains its results."""
     jobs: int = setting(max(1, (os.cpu_count() or 1) // 2), (1, None))
-    """Runs at a time, at least 1; each takes a core."""
+    """Number of concurrent runs, at least 1; each takes a core."""
     curves: tuple[str, ...] = ()
-    """Only these curves; in a figure with tasks CORE selects all of its curves CORE.TASK."""
+    """Only these curves; in a figure with tasks, CORE selects all of its curves CORE.TASK."""
     seeds: tuple[int, ...] = ()
-    """Only these of the figure's seeds."""
+    """Only these seeds of the figure."""
     minutes: Minutes = setting(0.0, (0, None))
     """Stop after this time and show the results so far; a plain number is in minutes, 0 sets no limit."""
     collect: bool = False
@@ -55,7 +55,7 @@ class ReproduceConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse(not (self.list or self.figure), f"no figure is named; there are: {', '.join(names())}")
+        refuse(not (self.list or self.figure), f"no figure is named; available: {', '.join(names())}")
 
     @property
     def size(self) -> str:
@@ -64,7 +64,7 @@ class ReproduceConfig(Settings):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """List or reproduce according to the arguments; returns the exit code: 0 once every run is finished, else 1."""
+    """List or reproduce according to the arguments; return the exit code: 0 once every run is finished, else 1."""
     config = parse(ReproduceConfig, arguments, "rl-reproduce", _HELP)
     console = make_console()
     if config.list:
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     figure = load(config.figure)
     if config.size not in figure.settings:
         quick = ", ".join(name for name in names() if "quick" in load(name).settings)
-        raise EngramError(f"figure {figure.name} has no quick setting yet; there is one for: {quick}")
+        raise EngramError(f"figure {figure.name} has no quick setting; available for: {quick}")
     runs = chosen_runs(figure, config)
     for run in runs:
         run.check()
@@ -86,21 +86,21 @@ def main(arguments: Sequence[str]) -> int:
     except RunFailedError as problem:
         console.print(f"rl-reproduce: {problem}", highlight=False)
     except KeyboardInterrupt:
-        console.print("stopped; the same command continues", highlight=False)
+        console.print("stopped; run the same command to continue", highlight=False)
         return 1
     write_results(figure, config, runs, console)
     return 0 if all(run.finished for run in runs) else 1
 
 
 def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:
-    """The requested runs, seed by seed, so that all curves have one seed before any has two."""
+    """Return the requested runs, seed by seed, so that all curves have one seed before any has two."""
     setting = figure.settings[config.size]
     curves = dict.fromkeys(name for curve in setting.curves for name in (curve.core, curve.name) if name)
     allowed_names = {"curve": list(curves), "seed": list(setting.seeds)}
     for kind, requested in (("curve", config.curves), ("seed", config.seeds)):
-        if unknown := [each for each in requested if each not in allowed_names[kind]]:
+        if unknown := [name for name in requested if name not in allowed_names[kind]]:
             allowed = ", ".join(map(str, allowed_names[kind]))
-            raise EngramError(f"figure {figure.name} ({config.size}) has no {kind} {unknown[0]!r}; it has: {allowed}")
+            raise EngramError(f"figure {figure.name} ({config.size}) has no {kind} {unknown[0]!r}; allowed: {allowed}")
     folder = config.runs / figure.name / config.size
     return [
         FigureRun(folder / f"{curve.name}-{seed}", f"{curve.name}, seed {seed}", figure, curve, seed)
@@ -112,19 +112,19 @@ def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:
 
 
 def forecast(figure: Figure, runs: Sequence[FigureRun], config: ReproduceConfig) -> str:
-    """Message on the planned runs and their estimated time."""
+    """Describe the planned runs and their estimated time."""
     setting = figure.settings[config.size]
     left = sum(max(0, run.curve.steps - run.steps()) for run in runs)
     line = f"{figure.title}: {len(runs)} runs, {left / 1e6:,.1f} M steps to go."
     if speed := setting.steps_per_second:
         hours = left / speed / 3600 / min(config.jobs, max(1, len(runs)))
         duration = f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
-        line += f" About {duration} with {config.jobs} at a time, at {speed:,.0f} steps/s and core."
+        line += f" About {duration} with {config.jobs} at a time, at {speed:,.0f} steps/s per core."
     return f"{line}\n{setting.note}" if setting.note else line
 
 
 def listing(folder: Path) -> Table:
-    """One row per figure: its place in the paper and the paper's result, ours by curve, steps and hours."""
+    """Tabulate the figures: number in the paper and the paper's result, ours by curve, steps and hours."""
     names_of = ("figure", "the paper", "ours", "steps", "hours", "quick")
     columns = (Column(name, no_wrap=name != "the paper", overflow="fold") for name in names_of)
     caption = "hours of one core, all curves and seeds"
@@ -145,7 +145,7 @@ def listing(folder: Path) -> Table:
 
 
 def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[FigureRun], console: Console) -> None:
-    """Write FIGURE.json and FIGURE.png, from the started runs and the recorded results."""
+    """Write FIGURE.json and FIGURE.png from the started runs and the recorded results."""
     stem = figure.name if config.size == "full" else f"{figure.name}-quick"
     file = config.results / f"{stem}.json"
     before = json.loads(file.read_text()) if file.is_file() else {}
@@ -158,7 +158,7 @@ def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[Figure
     for run in runs:
         shown = document["curves"].get(run.curve.name, {"runs": {}})["runs"].get(str(run.seed))
         if shown and 0 < run.steps() < shown["steps"]:
-            console.print(f"{run.label}: the recorded run has more steps, {shown['steps']:,}, and is kept")
+            console.print(f"{run.label}: the recorded run has more steps, {shown['steps']:,}, and remains")
     image = config.results / f"{stem}.png"
     with file_errors(f"cannot write {config.results / stem}.json and .png"):
         config.results.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A figure as a data file: its curves as flags of `rl-train`, seeds, measure and a paper's results.
+"""A figure as a data file: curves as flags of `rl-train`, seeds, a measure and the paper's results.
 
 docs/tutorials/figure.md describes the format. To add a figure, add a file to `data/`; `rl-reproduce FILE.toml`
 reads one from any path.
@@ -34,12 +34,12 @@ class Published:
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a figure: a core's settings, trained once for each seed."""
+    """One curve of a figure: the settings of a core, trained once for each seed."""
 
     name: str
     arguments: tuple[str, ...]  # Arguments of `rl-train`, without seed and run directory
-    core: str = ""  # Key of the curve in a figure with tasks, whose curves are named CORE.TASK
-    task: str = ""  # Task of a figure with tasks
+    core: str = ""  # In a figure with tasks, whose curves are named CORE.TASK: the key of the curve
+    task: str = ""  # In a figure with tasks: the task
 
     @cached_property
     def config(self) -> RunConfig:
@@ -53,7 +53,7 @@ class Curve:
 
     @property
     def steps(self) -> int:
-        """Environment steps of one run, of all its members together."""
+        """Environment steps of one run, over all its members."""
         return self.config.total_steps * self.config.num_members
 
 
@@ -64,7 +64,7 @@ class Setting(Settings):
     curves: tuple[Curve, ...] = ()
     seeds: tuple[int, ...] = (1,)
     steps_per_second: float | None = setting(None, above(0))
-    """Steps/s of one CPU core; None if it was not measured."""
+    """Steps/s of one CPU core; None if unmeasured."""
     note: str = ""
     stop: str = "A run ends at its `--total-steps`."
     """Stopping rule of the runs."""
@@ -73,12 +73,12 @@ class Setting(Settings):
 
     @property
     def steps(self) -> int:
-        """Environment steps of all runs together."""
+        """Environment steps of all runs."""
         return len(self.seeds) * sum(curve.steps for curve in self.curves)
 
     @property
     def core_hours(self) -> float | None:
-        """Hours of one CPU core for all runs together; None without a measured speed."""
+        """Hours of one CPU core for all runs; None without a measured speed."""
         return self.steps / self.steps_per_second / 3600 if self.steps_per_second else None
 
 
@@ -98,7 +98,7 @@ class Figure(Settings):
 
     @property
     def source(self) -> str:
-        """Paper and place in it, if they are named."""
+        """The paper, and section or figure in it, if they are named."""
         return ", ".join(filter(None, (self.paper, self.place)))
 
 
@@ -108,11 +108,11 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Figure:
-    """The figure of a name or of a custom data file. Raises EngramError with the existing names."""
+    """Load a figure by name or from a custom data file. Raises EngramError with the available names."""
     if name.endswith(".toml"):
         with library_errors(f"cannot read the data file {name}", OSError, UnicodeDecodeError):
             return parse(Path(name).stem, Path(name).read_text())
-    refuse(name not in names(), f"there is no figure {name!r}; there are: {', '.join(names())}")
+    refuse(name not in names(), f"there is no figure {name!r}; available: {', '.join(names())}")
     return parse(name, (_folder() / f"{name}.toml").read_text())
 
 
@@ -122,7 +122,7 @@ def parse(name: str, text: str) -> Figure:
         data = tomllib.loads(text)
         sizes = {size: data.pop(size, None) for size in SETTINGS if size in data or size == "full"}
         figure: Figure = from_dict(Figure, {"name": name, "title": name} | data)
-        return replace(figure, settings={size: _setting(each, size, figure) for size, each in sizes.items()})
+        return replace(figure, settings={size: _setting(table, size, figure) for size, table in sizes.items()})
 
 
 def _setting(data: Any, size: str, figure: Figure) -> Setting:
@@ -132,17 +132,17 @@ def _setting(data: Any, size: str, figure: Figure) -> Setting:
         raise EngramError(f"key {size}.stop is missing; expected in a figure of a paper: when a run ends")
     curves, tasks = (typed(dict[str, str], data.pop(key, {}), f"{size}.{key}") for key in ("curves", "tasks"))
     shared = shlex.split(data.pop("arguments", ""))
-    made: Setting = from_dict(Setting, data, f"{size}.")
-    return replace(made, curves=_curves(shared, *({x: shlex.split(y) for x, y in d.items()} for d in (curves, tasks))))
+    rest: Setting = from_dict(Setting, data, f"{size}.")
+    return replace(rest, curves=_curves(shared, *({x: shlex.split(y) for x, y in d.items()} for d in (curves, tasks))))
 
 
 def _curves(shared: list[str], curves: dict[str, list[str]], tasks: dict[str, list[str]]) -> tuple[Curve, ...]:
-    """Curves of a setting; with tasks, every curve on every task, task by task."""
+    """Return the curves of a setting; with tasks, every curve on every task, task by task."""
     if not tasks:
         return tuple(Curve(name, (*shared, *flags)) for name, flags in curves.items())
     return tuple(
-        Curve(f"{core}.{task}", (*shared, *own, *flags), core, task)
-        for task, own in tasks.items()
+        Curve(f"{core}.{task}", (*shared, *task_flags, *flags), core, task)
+        for task, task_flags in tasks.items()
         for core, flags in curves.items()
     )
 

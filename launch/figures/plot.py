@@ -1,4 +1,4 @@
-"""Plot of a figure's results: the mean of every curve, a band from lowest to highest seed, the paper's results."""
+"""Plot a figure's results: the mean of every curve, a band from lowest to highest seed, and the paper's results."""
 
 import re
 from collections.abc import Iterable
@@ -16,11 +16,11 @@ DPI = 110
 
 
 def draw(document: dict[str, Any], title: str, file: Path) -> None:
-    """Plot a document of results.
+    """Plot the results in a document.
 
-    In a figure with tasks, a panel for each task follows one with the interquartile means. Curves called CORE-NUMBER,
-    one number for each cut of the gradient, have a panel for each number. An easier variant has no lines of the paper,
-    since it is another task.
+    In a figure with tasks, the first panel has the interquartile means, and each task has a panel. Curves CORE-CUT,
+    whose gradients are cut every CUT steps, have a panel for each CUT. An easier variant has no lines of the paper,
+    since its task differs.
     """
     curves, quick = document["curves"], document["size"] == "quick"
     with_tasks = any("task" in curve for curve in curves.values())
@@ -32,7 +32,7 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
         groups = {f"gradients cut every {cut} steps" if cut else "": names for cut, names in panels(curves).items()}
         title = f"{title}{', easier variant' if quick else ''}"
     labels = list(dict.fromkeys(label for names in groups.values() for label in names.values()))
-    styles = {label: curve_style(number) for number, label in enumerate(labels)}
+    styles = {label: curve_style(index) for index, label in enumerate(labels)}
     count = len(groups) + with_tasks
     columns = min(3 if with_tasks else 2, count)
     rows = -(-count // columns)
@@ -55,7 +55,7 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
 
 
 def panels(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Curves by panel, and the label of each: CORE in the panel CUT for CORE-CUT, else all in one panel called ""."""
+    """Labels of the curves by panel: CORE in the panel CUT for a curve CORE-CUT, else all in one panel ""."""
     every = {name: name for name in names}
     by_cut: dict[str, dict[str, str]] = {}
     for name in every:
@@ -67,7 +67,7 @@ def panels(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def _draw_panel(axes: Any, document: dict[str, Any], names: dict[str, str], styles: dict[str, tuple[str, str]]) -> None:
-    """The curves of one panel; a label has the same color and line in all panels."""
+    """Draw the curves of one panel; a label has the same color and line style in all panels."""
     measure = document["measure"]
     for name, label in names.items():
         color, dashes = styles[label]
@@ -80,20 +80,20 @@ def _draw_panel(axes: Any, document: dict[str, Any], names: dict[str, str], styl
         axes.fill_between(steps / 1e6, values.min(0), values.max(0), color=color, alpha=0.2, linewidth=0)
     for line in [] if document["size"] == "quick" else document.get("published", []):
         axes.axhline(line["value"], color="black", linestyle=":", linewidth=0.8)
-        text, place = f"{line['label']} {line['value']:g} in the paper", (1.0, line["value"])
-        axes.annotate(text, place, xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
+        text, position = f"{line['label']} {line['value']:g} in the paper", (1.0, line["value"])
+        axes.annotate(text, position, xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
     axes.set(xlabel="million environment steps", ylabel=f"{measure} in training")
 
 
 def _draw_ranking(axes: Any, document: dict[str, Any], styles: dict[str, tuple[str, str]]) -> None:
     means = tasks.ranking(tasks.scores(document))
-    for place, (core, mean) in enumerate(reversed(means)):
+    for height, (core, mean) in enumerate(reversed(means)):
         error = None if np.isnan(mean.low) else [[mean.value - mean.low], [mean.high - mean.value]]
-        axes.errorbar(mean.value, place, xerr=error, fmt="o", color=styles[core][0], capsize=3)
+        axes.errorbar(mean.value, height, xerr=error, fmt="o", color=styles[core][0], capsize=3)
     axes.set_yticks(range(len(means)), [core for core, _ in reversed(means)], fontsize=8)
     axes.set_title("interquartile mean of MMER", fontsize=10)
 
 
-def curve_style(number: int) -> tuple[str, str]:
-    """Color and line style of a curve, different for the first thirty."""
-    return f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]
+def curve_style(index: int) -> tuple[str, str]:
+    """Color and line style of a curve, distinct for the first thirty."""
+    return f"C{index % 10}", ("-", "--", ":")[index // 10 % 3]

@@ -20,17 +20,16 @@ from .runs import FigureRun
 def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict[str, Any]) -> dict[str, Any]:
     """Collect curves, evaluations, wall times and frames of all started runs, with the paper's results.
 
-    A recorded run whose settings are no longer the curve's, or that a later run replaces, moves without its curve to
-    `replaced`. Runs that are only in `recorded`, an earlier document of the figure ({} if there is none), remain
-    unchanged if their settings are still the curve's: their directories may be on another machine, or deleted. So do
-    those with more steps than a current run that is not finished.
+    `recorded` is an earlier document of the figure, or {}. A run in it whose settings are no longer the curve's, or
+    that a later run replaces, moves to `replaced` without its points. Other runs in it remain unchanged if they have no
+    directory here, which may be on another machine or deleted, or if the run here is unfinished and has fewer steps.
     """
     setting = figure.settings[size]
     curves: dict[str, Any] = {}
     replaced: list[dict[str, Any]] = list(recorded.get("replaced", []))
     for name in outdated(figure, size, recorded):
         old = recorded["curves"][name]
-        replaced += [_replaced(name, seed, run, old["command"]) for seed, run in old["runs"].items()]
+        replaced += [_without_points(name, seed, run, old["command"]) for seed, run in old["runs"].items()]
     for curve in setting.curves:
         entry: dict[str, Any] = recorded.get("curves", {}).get(curve.name, {})
         entry = (entry if entry and _is_of(curve, entry) else {"runs": {}}) | {"command": _command(curve)}
@@ -41,7 +40,7 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
             now, before = _run(run), by_seed.get(str(run.seed))
             if not before or now["steps"] >= min(before["steps"], now["planned_steps"]):
                 if before and before.get("begun") != now["begun"]:
-                    replaced.append(_replaced(curve.name, str(run.seed), before, entry["command"]))
+                    replaced.append(_without_points(curve.name, str(run.seed), before, entry["command"]))
                 by_seed[str(run.seed)] = now
                 entry = entry | {"settings": _settings(curve)}
         if by_seed:
@@ -57,13 +56,13 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
     }
 
 
-def _replaced(curve: str, seed: str, run: dict[str, Any], command: str) -> dict[str, Any]:
-    """A recorded run without its curve."""
+def _without_points(curve: str, seed: str, run: dict[str, Any], command: str) -> dict[str, Any]:
+    """Describe a recorded run without the points of its curve."""
     return {"curve": curve, "seed": seed, "command": command} | {k: v for k, v in run.items() if k != "curve"}
 
 
 def outdated(figure: Figure, size: str, recorded: dict[str, Any]) -> list[str]:
-    """The curves of an earlier document that `collect` omits because they have other settings."""
+    """Return the curves of an earlier document that `collect` omits because their settings differ."""
     curves = {curve.name: curve for curve in figure.settings[size].curves}
     return [
         name
@@ -73,7 +72,7 @@ def outdated(figure: Figure, size: str, recorded: dict[str, Any]) -> list[str]:
 
 
 def _is_of(curve: Curve, entry: dict[str, Any]) -> bool:
-    """Whether a recorded curve has this one's settings, independent of the arguments, since a preset's values may
+    """Whether a recorded curve has the settings of `curve`, whatever the arguments, since a preset's values may
     change. Old documents contain only the command."""
     settings = entry.get("settings")
     return entry["command"] == _command(curve) if settings is None else settings == _settings(curve)
@@ -90,8 +89,8 @@ def _settings(curve: Curve) -> dict[str, Any]:
 
 
 def reached(document: dict[str, Any]) -> dict[str, tuple[float, int]]:
-    """By curve: the mean over seeds of the evaluations and the number of seeds; without unfinished curves. In a figure
-    with tasks: by core, the interquartile mean of its scores and their number."""
+    """Return by curve: the mean of the evaluations and the number of evaluated seeds, if there are any. In a figure
+    with tasks, return by core: the interquartile mean of the scores and their number."""
     if any("task" in curve for curve in document["curves"].values()):
         scores = tasks.scores(document)
         return {core: (mean.value, sum(map(len, scores[core].values()))) for core, mean in tasks.ranking(scores)}
@@ -117,7 +116,7 @@ def _run(run: FigureRun) -> dict[str, Any]:
 
 
 def _curve(run: FigureRun) -> dict[str, list[float]]:
-    """Steps and the measure, averaged into at most POINTS parts; for a population the mean of its members."""
+    """Steps and the measure, averaged over at most POINTS parts; for a population, the mean of its members."""
     measure = f"episode/{run.figure.measure}"
     members = sorted((run.folder / "members").glob("*/metrics.jsonl"))
     rows = [row for file in members for row in read_log(file)] if members else run.rows()
@@ -130,7 +129,7 @@ def _curve(run: FigureRun) -> dict[str, list[float]]:
 
 
 def _measured(evaluation: dict[str, Any], measure: str) -> dict[str, Any]:
-    """The measure's estimate in the results of rl-eval."""
+    """The estimate of the measure in the results of rl-eval."""
     estimate = evaluation["all"][measure]
     return {key: estimate[key] for key in ("mean", "low", "high")} | {
         "episodes": evaluation["all"]["episodes"],

@@ -1,7 +1,7 @@
-"""The runs of a figure: a process of `rl-train` for each curve and seed, some at a time, which can be stopped and
+"""The runs of a figure: an `rl-train` process for each curve and seed, a few at a time, which can be stopped and
 resumed.
 
-A run is finished when its evaluation is written. After any stop, the next command resumes every run from its newest
+A run is finished when its evaluation is written. After a stop, the next command resumes every run from its newest
 checkpoint.
 """
 
@@ -34,7 +34,7 @@ class FigureRun(Job):
 
     @property
     def evaluation_file(self) -> Path:
-        """File of `rl-eval`'s results; exists once the run is finished."""
+        """File with the results of `rl-eval`."""
         return self.folder.with_name(f"{self.folder.name}.evaluation.json")
 
     @property
@@ -44,7 +44,7 @@ class FigureRun(Job):
 
     @property
     def finished(self) -> bool:
-        """Whether it was trained to its end and evaluated."""
+        """Whether the run was trained to its end and evaluated."""
         return self.evaluation_file.exists() and self.evaluation()["step"] >= self.curve.steps
 
     @property
@@ -70,7 +70,7 @@ class FigureRun(Job):
         return checkpoints.step_of(newest) if newest else 0
 
     def check(self) -> None:
-        """Raise EngramError if the run was started with other settings than the curve's."""
+        """Raise EngramError if the run was started with settings that differ from the curve's."""
         if not self.begun:
             return
         begun, expected = self._config(), replace(self.curve.config, seed=self.seed)
@@ -87,7 +87,7 @@ class FigureRun(Job):
         return run_config(RunDirectory.open(self.folder, lock=False))
 
     def command(self) -> list[str]:
-        """The command that starts the run, or resumes it, with the curve's total steps if they have increased."""
+        """Return the command that starts or resumes the run, with the curve's total steps if they have increased."""
         if self.begun:
             arguments, steps = [tool("rl-train"), "--resume", str(self.folder)], self.curve.config.total_steps
             return [*arguments, "--total-steps", str(steps)] if steps > self._config().total_steps else arguments
@@ -95,8 +95,8 @@ class FigureRun(Job):
         return [tool("rl-train"), *arguments]
 
     def complete(self) -> None:
-        """Evaluate the newest weights, for a population those of its best member, on new levels, and save the result.
-        For a run with `--eval-every`, evaluate the weights that were best in its evaluations, on other levels."""
+        """Evaluate the newest weights (of a population: its best member's) on new levels, and save the result.
+        For a run with `--eval-every`, evaluate the weights that were best in its own evaluations."""
         raw, newest = self.folder.with_name(f".{self.folder.name}.json"), self.checkpoint()
         step = checkpoints.step_of(newest) if newest else 0
         arguments = [tool("rl-eval"), str(self.folder), "--episodes", str(self.figure.episodes), "--json", str(raw)]

@@ -1,7 +1,7 @@
 """A figure with tasks: the best mean return of every core on every task, and its interquartile mean over tasks.
 
 The score of a run is MMER of Morad et al. 2023 (POPGym): the maximum over training of the mean return of episodes,
-here over the rows of metrics. A table compares finished runs only; curves also show the others.
+here over the rows of metrics. Tables compare only finished runs; curves also show unfinished ones.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ Scores = dict[str, dict[str, NDArray[np.float64]]]
 
 
 def scores(document: dict[str, Any]) -> Scores:
-    """By core and task: the scores [seeds] of finished runs."""
+    """Return the scores [seeds] of finished runs, by core and task."""
     result: Scores = {}
     for curve in document["curves"].values():
         runs = [run for run in curve["runs"].values() if run["steps"] >= run["planned_steps"] and run["curve"]["step"]]
@@ -27,8 +27,8 @@ def scores(document: dict[str, Any]) -> Scores:
 
 
 def score(run: dict[str, Any], measure: str, window: int) -> float:
-    """MMER of a run: the maximum over windows of about `window` steps of the mean, weighted by steps. A slow machine
-    writes rows of fewer steps, whose noise would raise the maximum."""
+    """MMER of a run: the maximum over windows of about `window` steps of the mean weighted by steps. A slow machine
+    writes rows over fewer steps, whose noise would raise the maximum."""
     steps, values = np.array(run["curve"]["step"]), np.array(run["curve"][measure])
     spans = np.diff(steps, prepend=0)
     windows = (steps - 1) // window
@@ -41,12 +41,12 @@ def tasks_of(document: dict[str, Any]) -> list[str]:
 
 
 def ranking(by_core: Scores) -> list[tuple[str, Estimate]]:
-    """Cores by the interquartile mean of their scores, best first; without cores that lack a task of the others. The
-    bootstrap resamples seeds within each task. Scores are not normalized: POPGym's returns lie between -1 and 1."""
+    """Rank cores by the interquartile mean of their scores, without cores that lack a task of the others. The bootstrap
+    resamples seeds within each task. Scores are not normalized: POPGym's returns lie between -1 and 1."""
     tasks = {task for by_task in by_core.values() for task in by_task}
     complete = {core: by_task for core, by_task in by_core.items() if by_task.keys() == tasks}
     means = [(core, interquartile_mean_of(list(by_task.values()))) for core, by_task in complete.items()]
-    return sorted(means, key=lambda each: -each[1].value)
+    return sorted(means, key=lambda item: -item[1].value)
 
 
 def extent(document: dict[str, Any]) -> str:

@@ -1,1 +1,1 @@
-"""`rl-look`: an episode of a trained agent as a page, with its recurrent state at every step."""
+"""`rl-look`: a page with an episode of a trained agent and its recurrent state at every step."""

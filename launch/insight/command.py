@@ -24,9 +24,9 @@ from . import page
 from .observations import seen_panels
 from .recording import MOST_STEPS, Recording, marks, record
 
-MOST_LEVELS = 4096  # Number of levels to search for one with the requested facts
+MOST_LEVELS = 4096  # Number of levels that are searched for the requested facts
 
-_HELP = """Inspect the recurrent state of a trained agent: writes a page that plays an episode step by step, with the
+_HELP = """Inspect the recurrent state of a trained agent: write a page that plays an episode step by step, with the
 board, the observation, policy and value, and the recurrent state."""
 
 
@@ -37,13 +37,13 @@ class LookConfig(ActingAgent):
     html: str = setting("look.html", file="")
     """File for the page; it needs no other file and no network."""
     episodes: int = setting(1, (1, None))
-    """Episodes on the page; with a seed, of the first environment of rl-eval with this seed."""
+    """Number of episodes, from the first environment of rl-eval with the same seed."""
     level: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Search for a first episode that starts with FACT=VALUE, such as goal=right."""
+    """Show the first environment whose first episode starts with FACT=VALUE, such as goal=right."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play, record and write according to the arguments; returns the exit code."""
+    """Play, record and write according to the arguments; return the exit code."""
     config = parse(LookConfig, arguments, "rl-look", _HELP)
     prepare_process(1)
     console = make_console()
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         while recordings[-1].fields and len(recordings) < config.episodes:
             recordings.append(record(actor))
     if not recordings[-1].fields:
-        console.print(f"episode {len(recordings)} is cut off after {MOST_STEPS} steps, and the last one")
+        console.print(f"episode {len(recordings)} is cut off after {MOST_STEPS} steps; later ones are left out")
     title = f"{factory.env} with {trained.config.agent.core}"
     chosen = chosen_members(trained.trainees, config.member, False)[0]
     who = [text for text in (trained.checkpoint.name, described(trained.trainees, chosen)) if text]
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def as_data(actor: Actor, recording: Recording) -> dict[str, Any]:
-    """An episode for the page."""
+    """Return an episode in the format of the page."""
     values = dict(getattr(actor.batch, "fact_values", {}))
     return page.episode(recording, all_panels(actor, recording), marks(recording, values), values)
 
@@ -80,10 +80,10 @@ def all_panels(actor: Actor, recording: Recording) -> list[Any]:
 
 
 def option_names(actor: Actor) -> list[str]:
-    """Names of all actions; for several choices, of all options of all choices; for a Box, of its Gaussians."""
+    """Names of all actions, of the options of several choices, or of the parameters of a Box's Gaussians."""
     spec = actor.agent.action_spec
     if isinstance(spec, BoxSpec):
-        return [f"{what} {k + 1}" for what in ("mean", "log deviation") for k in range(spec.size)]
+        return [f"{name} {k + 1}" for name in ("mean", "log deviation") for k in range(spec.size)]
     if len(spec.choices) > 1:
         return [f"choice {k + 1}: {option}" for k, options in enumerate(spec.choices) for option in range(options)]
     named: Sequence[str] = getattr(actor.batch, "action_names", ())
@@ -96,22 +96,22 @@ def first_level(factory: ActorFactory, config: LookConfig) -> int:
         return 0
     with user_errors("--level"), closing(factory.make_batch(num_envs=1)) as one:
         names = getattr(one, "fact_values", {})
-    refuse(not names, f"--level: environment {factory.env} has no facts of its levels")
+    refuse(not names, f"--level: environment {factory.env} has no facts about its levels")
     for name in config.level:
         refuse(name not in names, f"--level: unknown fact {name!r}; {advice(name, names)}")
     requested = {name: number_of(name, value, names[name]) for name, value in config.level.items()}
     with closing(factory.make_batch(num_envs=MOST_LEVELS)) as batch:
         batch.reset(seed=evaluation_seed(config.seed))  # pyright: ignore
         facts: Any = batch.facts()  # pyright: ignore
-    fits = np.logical_and.reduce([facts[name] == number for name, number in requested.items()])
+    fits = np.logical_and.reduce([facts[name] == value for name, value in requested.items()])
     refuse(not fits.any(), f"--level: none of {MOST_LEVELS} levels begins with {config.level}")
     return int(fits.argmax())
 
 
 def number_of(name: str, value: Any, names: Sequence[str]) -> int:
-    """The value of a fact, from its name or its number. Raises EngramError."""
+    """Return the integer value of a fact, from the value's name or the integer. Raises EngramError."""
     if str(value) in names:
         return names.index(str(value))
     if isinstance(value, int) and not isinstance(value, bool) and (not names or 0 <= value < len(names)):
         return value
-    raise EngramError(f"--level: {name} is {value!r}; allowed: {', '.join(names) or 'a whole number'}")
+    raise EngramError(f"--level: {name} is {value!r}; allowed: {', '.join(names) or 'an integer'}")

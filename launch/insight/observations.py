@@ -12,13 +12,13 @@ from ...agents.specs import channels_first, image_size
 from .recording import SINGLE, Pixels, Recording
 
 COLOR, MOST_CHANNELS = 3, 16
-"""Three channels are red, green and blue; other channels are gray images next to each other, up to a limit."""
+"""Three channels are red, green and blue; other numbers of channels, up to a limit, are gray images side by side."""
 SHORTEST_SIDE = 160  # Pixels to which the shorter side of an image is enlarged
-DIMMEST = 128  # Bytes that stay below this, such as object indices, are scaled to the full range of gray
+DIMMEST = 128  # Bytes that are all below this, such as object indices, are scaled to the full range of gray
 
 
 def seen_panels(recording: Recording, options: Sequence[str]) -> list[Panel]:
-    """Panels with the policy first: the page shows the bars of a step from it."""
+    """Return panels, the policy first: the page shows the bars of a step from it."""
     policy = recording.probabilities.T.copy()
     gaussian = recording.actions.dtype.kind == "f"
     note = "Means and logarithms of standard deviations." if gaussian else "Probability of every action."
@@ -39,28 +39,28 @@ def seen_panels(recording: Recording, options: Sequence[str]) -> list[Panel]:
 
 
 def _heat(name: str, array: NDArray[Any]) -> Panel:
-    """The entries of an array [T, ...] that change most."""
+    """Return a heat map of the entries of an array [T, ...] that change most."""
     series = array.reshape(len(array), -1).T.astype(np.float32)
     chosen = liveliest(series, MOST_ROWS)
-    labels = tuple(f"number {i}" for i in chosen)
+    labels = tuple(f"value {i}" for i in chosen)
     title = name if name == SINGLE else f"{SINGLE}: {name}"
     return Panel(title, "The agent's observation.", "heat", series[chosen], labels, "signed")
 
 
 def seen_images(recording: Recording) -> dict[str, list[Pixels]]:
-    """Each array of the observation that is an image, uint8 [height, width, 3] per step; none if there are views."""
+    """Return the observation's images by name, uint8 [height, width, 3] per step; empty if there are views."""
     arrays = {} if recording.views else recording.observations
     return {name: images(array) for name, array in arrays.items() if is_image(array)}
 
 
 def seen_scalars(recording: Recording) -> dict[str, NDArray[np.float32]]:
-    """Each array of the observation that is a single number per step, float32 [T]; none if there are views."""
+    """Return the observation's scalars by name, float32 [T]; empty if there are views."""
     arrays = {} if recording.views else recording.observations
     return {name: array.reshape(-1).astype(np.float32) for name, array in arrays.items() if array[0].size == 1}
 
 
 def is_image(array: NDArray[Any]) -> bool:
-    """Whether an array [T, ...] is an image per step: bytes of one plane, or a few channels, or frames."""
+    """Whether an array [T, ...] has an image per step: a plane of bytes, a few channels, or stacked frames."""
     shape = array.shape[1:]
     if len(shape) == 2:
         return array.dtype == np.uint8 and min(shape) > 1
@@ -81,11 +81,11 @@ def images(array: NDArray[Any]) -> list[Pixels]:
     if values.shape[-1] != COLOR:
         values = np.concatenate(list(np.moveaxis(values, -1, 0)), axis=2)[..., None].repeat(COLOR, axis=-1)
     times = -(-SHORTEST_SIDE // min(values.shape[1:3]))
-    return [each.repeat(times, axis=0).repeat(times, axis=1) for each in _bytes(values)]
+    return [frame.repeat(times, axis=0).repeat(times, axis=1) for frame in _bytes(values)]
 
 
 def _first(shape: tuple[int, ...]) -> bool:
-    """Whether channels come before rows; if the shape is ambiguous, they are last."""
+    """Whether channels come before rows; if the shape is ambiguous, they come last."""
     try:
         return channels_first((shape[-3], shape[-2], shape[-1]), "auto")
     except ValueError:

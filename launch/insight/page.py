@@ -17,16 +17,16 @@ from ...agents.inside import Panel
 from .observations import seen_images, seen_scalars
 from .recording import Mark, Pixels, Recording
 
-HIGHEST = 0.995  # Quantile of the values at the end of the color scale, so that outliers do not make the rest pale
-WIDEST = 960  # Pixels [height, width, channels] of an image
+HIGHEST = 0.995  # Quantile of the values at the end of the color scale, so that outliers do not make all others pale
+WIDEST = 960  # Maximum width of an image in pixels
 
 
 def episode(
     recording: Recording, memory: Sequence[Panel], marks: Sequence[Mark], fact_values: dict[str, tuple[str, ...]]
 ) -> dict[str, Any]:
-    """One episode in the format of the page's script."""
+    """Return one episode in the format of the page's script."""
     images = Images()
-    boards, views = ([images.index(each) for each in shown] for shown in (recording.boards, recording.views))
+    boards, views = ([images.index(image) for image in shown] for shown in (recording.boards, recording.views))
     return {
         "steps": len(recording.values),
         "fields": recording.fields,
@@ -39,7 +39,7 @@ def episode(
         },
         "marks": [mark._asdict() for mark in marks],
         "scalars": {name: _rounded(series) for name, series in seen_scalars(recording).items()},
-        "seen": {name: [images.index(each) for each in shown] for name, shown in seen_images(recording).items()},
+        "seen": {name: [images.index(image) for image in shown] for name, shown in seen_images(recording).items()},
         "boards": boards,
         "views": views,
         "images": [f"data:image/webp;base64,{base64.b64encode(data).decode()}" for data in images.files],
@@ -48,7 +48,7 @@ def episode(
 
 
 def packed(panel: Panel) -> dict[str, Any]:
-    """A panel with its values as bytes 0..255 between `low` and `high`; curves keep their values."""
+    """Return a panel with its values as bytes 0..255 between `low` and `high`; curves keep their values."""
     low, high = span(panel)
     plain = panel._asdict() | {"low": low, "high": high}
     if panel.kind == "lines":
@@ -76,14 +76,14 @@ def finite(values: Any, low: float, high: float) -> Any:
 
 
 def written(title: str, lines: Sequence[str], action_names: Sequence[str], episodes: Sequence[dict[str, Any]]) -> str:
-    """The page."""
+    """Return the page as HTML."""
     folder = resources.files(str(__package__))
     template, style, script = (
         folder.joinpath(name).read_text("utf-8") for name in ("page.html", "page.css", "page.js")
     )
     content = {"title": title, "lines": lines, "actionNames": action_names, "episodes": episodes}
     data = json.dumps(_plain(content), separators=(",", ":"), allow_nan=False)
-    # In a script element only "<" can end it or begin a comment.
+    # Only "<" can end a script element or begin a comment in it.
     parts = {"TITLE": html.escape(title), "STYLE": style, "SCRIPT": script, "DATA": data.replace("<", "\\u003c")}
     for name, text in parts.items():
         template = template.replace(f"<!--{name}-->", text, 1)
@@ -99,7 +99,7 @@ class Images:
 
     def index(self, image: Pixels) -> int:
         """The index of an image, uint8 [height, width, 3], among the files."""
-        pixels = _small(image)
+        pixels = _shrink(image)
         key = pixels.shape, hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
         index = self._indices.setdefault(key, len(self.files))
         if index == len(self.files):
@@ -109,8 +109,8 @@ class Images:
         return index
 
 
-def _small(image: Pixels) -> Pixels:
-    """An image of at most WIDEST pixels in width."""
+def _shrink(image: Pixels) -> Pixels:
+    """Shrink an image to a width of at most WIDEST pixels."""
     if image.shape[1] <= WIDEST:
         return image
     size = (WIDEST, round(image.shape[0] * WIDEST / image.shape[1]))
@@ -118,11 +118,11 @@ def _small(image: Pixels) -> Pixels:
 
 
 def _plain(value: Any) -> Any:
-    """Nested dicts and sequences with None for every number that is not finite: JSON has neither nan nor inf."""
+    """Replace non-finite values in nested dicts and sequences with None: JSON has neither nan nor inf."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

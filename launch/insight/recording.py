@@ -1,6 +1,6 @@
 """An episode, step by step: observations, policy, actions, and the recurrent state.
 
-The episode is played by an actor as in training and in `rl-eval`, one step per unroll; a hook records the
+An actor plays the episode as in training and in `rl-eval`, one step per unroll; a hook records the
 core during this episode only.
 """
 
@@ -20,19 +20,19 @@ SINGLE = "observation"  # Name of an observation that is not a dict
 
 
 class Recording(NamedTuple):
-    """Steps 0..T-1 of one episode; the last one shows its final observation."""
+    """Steps 0..T-1 of one episode; the last one has the final observation."""
 
-    boards: list[Pixels]  # The whole board at every step; none in an environment without images
-    views: list[Pixels]  # The observation as an image; none if the environment renders only the whole board
+    boards: list[Pixels]  # The whole board at every step; empty for an environment without images
+    views: list[Pixels]  # The observation as an image; empty if the environment renders only the whole board
     observations: dict[str, NDArray[Any]]  # [T, ...]: each array of the observation, by name
     probabilities: NDArray[np.float32]
     """[T, A]: probability of every action (of every option of every choice); for a Box the parameters of its
     Gaussians."""
     actions: NDArray[Any]  # [T, K]: the actions, by choice
     values: NDArray[np.float32]  # [T]: the value estimates
-    rewards: NDArray[np.float32]  # [T]: the reward that came with the observation
-    facts: dict[str, NDArray[np.int64]]  # [T] each: the environment's facts of the level and the step
-    fields: dict[str, float]  # Episode fields at its end; empty if it was cut off
+    rewards: NDArray[np.float32]  # [T]: the reward received with the observation
+    facts: dict[str, NDArray[np.int64]]  # [T]: the environment's facts about the level and the step, by name
+    fields: dict[str, float]  # Fields at the end of the episode; empty if it was cut off
     trace: Trace  # Every step of the core
 
 
@@ -63,25 +63,25 @@ def record(actor: Actor, *, images: bool = True, most: int = MOST_STEPS) -> Reco
                 named = zip(("return", "length", *batch.episode_fields), episode[1:].tolist(), strict=True)
                 fields = {name: value for name, value in named if not np.isnan(value)}
             if bool(unroll.env.terminated[0, 0] | unroll.env.truncated[0, 0]):
-                break  # the step whose action is ignored: the board is the next episode's
+                break  # the action of this step was ignored: the board is the next episode's
     policies = [log_policy(spec, unroll.agent.logits[0, 0]) for unroll in steps]
     observations = [named_arrays(unroll.env.observation) for unroll in steps]
     return Recording(
         boards,
         views,
-        {name: np.stack([each[name] for each in observations]) for name in observations[0]},
-        np.stack([(each if isinstance(spec, BoxSpec) else each.exp()).numpy() for each in policies]),
+        {name: np.stack([arrays[name] for arrays in observations]) for name in observations[0]},
+        np.stack([(policy if isinstance(spec, BoxSpec) else policy.exp()).numpy() for policy in policies]),
         np.stack([unroll.agent.action[0, 0].reshape(-1).numpy() for unroll in steps]),
         np.stack([unroll.agent.value[0, 0].numpy() for unroll in steps]),
         np.stack([unroll.env.reward[0, 0].numpy() for unroll in steps]),
-        {name: np.array([each[name][0] for each in facts]) for name in facts[0]},
+        {name: np.array([values[name][0] for values in facts]) for name in facts[0]},
         fields,
         over_time(calls, 0),
     )
 
 
 def named_arrays(observation: Any, name: str = "") -> dict[str, NDArray[Any]]:
-    """The arrays of environment 0 in step 0 of an unroll, by name; dots join keys of nested dicts."""
+    """Return the arrays of environment 0 at step 0 of an unroll, by name; dots join keys of nested dicts."""
     if isinstance(observation, Tensor):
         return {name or SINGLE: observation[0, 0].numpy()}
     arrays: dict[str, NDArray[Any]] = {}
@@ -96,7 +96,7 @@ def rendered(batch: Any, full: bool) -> Pixels | None:
         return None
     try:
         return batch.draw(0, full=full)
-    except (NotImplementedError, ValueError):  # a Gymnasium environment raises the second
+    except (NotImplementedError, ValueError):  # Gymnasium environments raise ValueError
         return None
 
 
@@ -108,14 +108,14 @@ class Mark(NamedTuple):
 
 
 def marks(recording: Recording, values: dict[str, tuple[str, ...]]) -> list[Mark]:
-    """Every change of a fact with named values that is mostly constant, and every unusual reward."""
+    """Return every change of a mostly constant fact with named values, and every unusual reward."""
     result: list[Mark] = []
     for name, series in recording.facts.items():
         if not values.get(name):
             continue
         changes = np.flatnonzero(series[1:] != series[:-1]) + 1
         if len(changes) > len(series) // 2:
-            continue  # facts like the agent's position change all the time
+            continue  # facts such as the agent's position change all the time
         for step in changes:
             result.append(Mark(int(step), f"{name.replace('_', ' ')}: {values[name][series[step]]}"))
     rewards = recording.rewards

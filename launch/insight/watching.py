@@ -1,7 +1,7 @@
-"""`--look-every`: images of the recurrent state on one level, repeated during training, and metrics of its states.
+"""`--look-every`: images of the recurrent state on one level, repeated during training, and metrics of the state.
 
-A separate agent plays with the newest weights, in this process and between two updates, without effect on training's
-random streams.
+A separate actor plays with the newest weights, in this process and between two updates, without affecting the random
+streams of training.
 """
 
 import io
@@ -27,15 +27,15 @@ from .recording import Mark, marks, record
 
 TAG = "memory"  # Tag of the image in TensorBoard
 MOST_STEPS = 300  # Maximum steps of the episode
-LARGEST_SHARE = 0.01  # Maximum fraction of the run's time for images: after one, the next waits as long as it takes
+LARGEST_SHARE = 0.01  # Maximum fraction of the run's time for images: the next image is delayed accordingly
 COLORMAPS = {"share": "inferno", "signed": "RdBu_r", "positive": "inferno"}
 WIDTH, CURVES, LOWEST, HIGHEST, DPI = 8.6, 0.9, 0.5, 2.0, 100
-"""Inches: the figure; a panel of curves; the minimum and the maximum of a heat map. Pixels per inch."""
+"""In inches: width of the figure, height of curves, minimum and maximum height of a heat map. Pixels per inch."""
 MOST_NAMES = 12  # Maximum rows or curves with names
 
 
 class Watcher:
-    """Shows the recurrent states of a run's members during training."""
+    """Images of the recurrent states of a run's members during training."""
 
     def __init__(self, config: RunConfig) -> None:
         self.every, self.name, self.seed = config.look_every, config.name, config.seed
@@ -44,7 +44,7 @@ class Watcher:
         self._next_at = 0.0  # The earliest time of the next image
 
     def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
-        """Plot a member's recurrent state if an image became due between `before` and its current steps, or is overdue.
+        """Plot a member's recurrent state if an image became due after step `before`, or is overdue.
 
         `at_step` is called after each step of the environment; an exception from it ends the episode.
         """
@@ -76,9 +76,9 @@ class Watcher:
 
 
 def figure(panels: Sequence[Panel], title: str, marks: Sequence[Mark]) -> Figure:
-    """Panels over the steps 0..T-1 of an episode, one below the other; tables of a single step are omitted."""
+    """Plot panels over the steps 0..T-1 of an episode, one below the other, without tables of a single step."""
     shown = [panel for panel in panels if panel.kind != "matrix"]
-    heights = [CURVES if each.kind == "lines" else np.clip(0.1 * len(each.labels), LOWEST, HIGHEST) for each in shown]
+    heights = [CURVES if x.kind == "lines" else np.clip(0.1 * len(x.labels), LOWEST, HIGHEST) for x in shown]
     plot = Figure((WIDTH, sum(heights) + 0.35 * len(shown) + 0.6), DPI, layout="constrained")
     axes = plot.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for panel, axis in zip(shown, axes, strict=True):

@@ -1,1 +1,1 @@
-"""Reports of a run: rows of metrics, TensorBoard, the panel in a terminal."""
+"""Reports of a run: rows of metrics, TensorBoard, and the panel in a terminal."""

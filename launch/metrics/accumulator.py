@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from ...actors.episodes import known, known_means
 from ...actors.unroll import EPISODE_COLUMNS
 
-WINDOW = 1000  # Minimum size of the window of last episodes
-PER_ENVIRONMENT = 4  # Window size per environment, if that is more: parallel environments end their episodes in groups
+WINDOW = 1000  # Minimum size of the window of recent episodes
+PER_ENVIRONMENT = 4  # Window size per environment, if larger: parallel environments end their episodes in groups
 TIMERS = ("learner_busy", "queue_wait")
 LAST_VALUES = ("learner/lr", "learner/skipped", "learner/skipped_observation", "learner/skipped_reward")
-"""Metrics that report the last value, like those of a population; all others report the mean over updates."""
+"""Metrics that report the last value, like population and evaluation metrics; others report the mean over updates."""
 _FACTS = EPISODE_COLUMNS[1:]
 
 
@@ -30,10 +30,10 @@ class Settled(NamedTuple):
 
 
 class Accumulator:
-    """Collects statistics; `take` returns them as metrics and resets them. Each call costs microseconds.
+    """Statistics since the last row; `take` returns them as metrics and resets them. Each call takes microseconds.
 
     Args:
-        num_actors: actors of the run; `note_actors` updates the number.
+        num_actors: number of actors in the run; `note_actors` updates it.
         fields: names of the environment's own episode fields, in the order of the columns after EPISODE_COLUMNS.
     """
 
@@ -60,7 +60,7 @@ class Accumulator:
 
     @contextmanager
     def time(self, name: str) -> Generator[None]:
-        """`with accumulator.time("queue_wait"): ...` counts towards `perf/queue_wait`; `name` is one of TIMERS."""
+        """Count the time of a `with` statement toward `perf/NAME`; `name` is one of TIMERS."""
         started = time.perf_counter()
         try:
             yield
@@ -68,7 +68,7 @@ class Accumulator:
             self.add_seconds(name, time.perf_counter() - started)
 
     def add_seconds(self, name: str, seconds: float) -> None:
-        """Add seconds that count towards `perf/` of a name of TIMERS."""
+        """Count seconds toward `perf/NAME`; `name` is one of TIMERS."""
         self._seconds[name] += seconds
 
     def add_update(self, metrics: dict[str, float]) -> None:
@@ -77,7 +77,7 @@ class Accumulator:
         self.add_metrics(metrics)
 
     def add_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Add metrics, of an update or a callback, whose mean the next row shows."""
+        """Add metrics of an update or a callback; the next row contains their means, or the last of LAST_VALUES."""
         for name, value in metrics.items():
             if name in LAST_VALUES or name.startswith(("population/", "eval/")):
                 self._last[name] = value
@@ -89,7 +89,7 @@ class Accumulator:
                 total[1] += 1.0
 
     def note(self, metrics: dict[str, float]) -> None:
-        """Add metrics whose last value the next row shows."""
+        """Add metrics; the next row contains their last values."""
         self._last |= metrics
 
     def add_episodes(self, episodes: NDArray[np.floating[Any]]) -> None:
@@ -106,7 +106,7 @@ class Accumulator:
             self._ended.update(episodes[:, 0].astype(int).tolist())
 
     def add_unroll(self, seconds: float) -> None:
-        """Add an unroll that has arrived, and the seconds of acting."""
+        """Count an unroll that has arrived, and its seconds of acting."""
         self._acting += seconds
         self._unrolls += 1
 
@@ -115,7 +115,7 @@ class Accumulator:
         self._last["perf/policy_lag_max"] = max(largest, self._last.get("perf/policy_lag_max", largest))
 
     def note_actors(self, at_work: int, failures: int, stored_bytes: int | None = None) -> None:
-        """Set the number of active actors, of failures since the last start of the run, and the bytes in the object
+        """Set the numbers of active actors and of failures since the run last started, and the bytes in the object
         stores."""
         self.num_actors, self._failures, self._stored = at_work, failures, stored_bytes
 
@@ -154,18 +154,18 @@ class Accumulator:
         return len(self._window)
 
     def begin_anew(self) -> None:
-        """Reset the window for other weights or another stage, whose episodes begin now."""
+        """Reset the window for new weights or a new stage, whose episodes begin now."""
         self._window.clear()
         self.begin_episodes()
 
     def begin_episodes(self) -> None:
         """Note that every environment begins a new episode, as at the start: short episodes end first."""
-        self._begun = 0  # Episodes since then
-        self._ended: set[int] = set()  # Environments that have ended one since then
+        self._begun = 0  # Episodes that have ended since then
+        self._ended: set[int] = set()  # Environments in which an episode has ended since then
 
     def settled(self) -> Settled | None:
-        """The mean return of the window, if it can be compared with another. None before the window is full of episodes
-        that began after all environments did, and before every environment has ended one."""
+        """The mean return of the window, if it is comparable with another; None until a full window of episodes has
+        ended since `begin_episodes`, at least one in every environment."""
         full = self._window.maxlen
         assert full is not None
         if self._begun < full or len(self._ended) < self.num_actors * self._envs_per_actor:
@@ -174,7 +174,7 @@ class Accumulator:
         return Settled(float(returns.mean()), full, float(returns.std(ddof=1) / math.sqrt(full)))
 
     def state_dict(self) -> dict[str, Any]:
-        """The collected statistics as plain numbers and lists. The clock is paused until `load_state_dict`."""
+        """Return the statistics as plain numbers and lists; the clock pauses until `load_state_dict`."""
         return {
             "steps": self._steps,
             "wall": time.perf_counter() - self._started,
@@ -202,17 +202,17 @@ class Accumulator:
         self._acting = state["acting"]
         sums = state["episodes"]
         counts = state.get("known", [self._num_episodes] * len(sums))  # older runs had no unknown fields
-        # The environment's fields may have changed since the run was saved; older runs do not name theirs.
+        # The environment's fields may have changed since the run was saved; older runs did not store their names.
         before = state.get("names", self._names)
-        self._episodes = np.array(_arranged(sums, before, self._names, 0.0))
-        self._known = np.array(_arranged(counts, before, self._names, 0.0))
-        window = [_arranged(row, before, self._names, math.nan) for row in state["window"]]
+        self._episodes = np.array(_rearrange(sums, before, self._names, 0.0))
+        self._known = np.array(_rearrange(counts, before, self._names, 0.0))
+        window = [_rearrange(row, before, self._names, math.nan) for row in state["window"]]
         self._window = deque(window, maxlen=self._window.maxlen)
         # Older runs lack these counts, so counting starts here.
         self._begun, self._ended = state.get("begun", 0), set(state.get("ended", ()))
 
 
-def _arranged(values: Sequence[float], before: Sequence[str], names: Sequence[str], missing: float) -> list[float]:
-    """The values, in the order of `before`, rearranged to the order of `names`."""
+def _rearrange(values: Sequence[float], before: Sequence[str], names: Sequence[str], missing: float) -> list[float]:
+    """Rearrange values from the order of `before` to that of `names`."""
     by_name = dict(zip(before, values, strict=False))
     return [by_name.get(name, missing) for name in names]

@@ -1,6 +1,6 @@
-"""TensorBoard's event files as bytes, without a writer thread: scalars, texts, images, a file's first event.
+"""TensorBoard's events as bytes, without a writer thread: scalars, texts, images, and a file's first events.
 
-TensorBoard's own writer uses a thread. If the disk is full, this thread dies and the run's next write fails.
+TensorBoard's own writer uses a thread. If the disk is full, that thread dies and the run's next write fails.
 """
 
 import io
@@ -20,14 +20,14 @@ _summary: Any = summary_pb2
 
 
 def new_name(directory: Path) -> Path:
-    """A name for an event file that sorts after all earlier ones, also when the clock was set back."""
+    """Return a name for an event file that sorts after all earlier ones, even if the clock was set back."""
     earlier = [path.name.split(".")[3] for path in directory.glob("events.out.tfevents.*")]
-    now = max([time.time_ns(), *(int(number) + 1 for number in earlier if number.isdecimal())])
+    now = max([time.time_ns(), *(int(stamp) + 1 for stamp in earlier if stamp.isdecimal())])
     return directory / f"events.out.tfevents.{now:019d}.{socket.gethostname()}.{os.getpid()}"
 
 
 def beginning(step: int) -> bytes:
-    """First event of a file: TensorBoard drops later steps than `step` in earlier files."""
+    """First events of a file, with which TensorBoard drops the steps after `step` in earlier files."""
     restart = _proto.SessionLog(status=_proto.SessionLog.START)
     return _records(
         _proto.Event(wall_time=time.time(), file_version="brain.Event:2"),
@@ -42,7 +42,7 @@ def scalars(step: int, values: Mapping[str, float]) -> bytes:
 
 
 def configuration(step: int, settings: Mapping[str, Any], hparams: Sequence[Any]) -> bytes:
-    """A run's settings by dotted name as a table in the text tab, and summaries of the hparams tab."""
+    """A run's settings by dotted name as a table in the text tab, and summaries for the hparams tab."""
     table = "\n".join(["| setting | value |", "|---|---|", *(f"| {name} | {x} |" for name, x in settings.items())])
     return _at(step, text("config", table), *hparams)
 

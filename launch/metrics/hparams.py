@@ -1,7 +1,7 @@
 """A run in TensorBoard's HPARAMS tab: one row of settings, and the table's columns.
 
 TensorBoard shows the columns listed by the first run of a folder for all runs in it. So every run lists the same
-columns, and none removes another's: a free dict such as `agent.core_args` is one column of text.
+columns, and none hides another's: a free-form dict such as `agent.core_args` is one column of text.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _ALGORITHM = "learner.algorithm_args"
 
 
 def row(config: Any) -> dict[str, float | str]:
-    """Settings of a configuration dataclass by dotted name; numeric settings of an algorithm also by their own name."""
+    """Settings of a configuration dataclass by dotted name; the settings of its algorithm also one by one."""
     settings = {name: x for name, x in flat_settings(config, whole=True) if name not in LEFT_OUT}
     settings |= {f"{_ALGORITHM}.{key}": x for key, x in settings.get(_ALGORITHM, {}).items()}
     return {name: x if isinstance(x, int | float) else _text(x) for name, x in settings.items()}
@@ -38,9 +38,9 @@ def summaries(config: Any, compared: Sequence[str] | None) -> list[Any]:
     if compared is None:
         return [session]
     registered = {
-        f"{_ALGORITHM}.{each.name}": 0.0
+        f"{_ALGORITHM}.{setting.name}": 0.0
         for name in algorithm_names()
-        for each in fields(algorithm_class(name).Settings)
+        for setting in fields(algorithm_class(name).Settings)
     }
     tags = dict.fromkeys([*METRICS, *(f"population/{name}" for name in compared)], 0)
     columns, _, _ = hparams(registered | values, tags)

@@ -21,11 +21,11 @@ from .writer import MetricsWriter
 if TYPE_CHECKING:
     from ...learners.remote.team import Team
 
-UNKNOWN = 20  # Consecutive episodes without a curriculum's measure that cause a warning
+UNKNOWN = 20  # Number of consecutive episodes without the curriculum's measure that causes a warning
 
 
 class Member:
-    """A learner with its unrolls, metrics and settings.
+    """A learner with its queue of unrolls, metrics and settings.
 
     Args:
         writer: writes the member's metrics; None to write none.
@@ -46,10 +46,10 @@ class Member:
         self.team: Team | None = None  # The learners of other processes; None if there are none
         self._next: Unroll | None = None  # The batch in transfer to the learner's device
         self.settings: Values = {}  # Settings that differ from the run's configuration
-        self.failing = 0  # Consecutive updates without a finite loss, among those that were read
+        self.failing = 0  # Consecutive updates without a finite loss, among those whose metrics were read
         self._unread: list[dict[str, float]] = []  # Facts of the updates whose metrics are still on the device
         self.evaluated: float | None = None  # Mean return of the last evaluation; None before the first
-        self._evaluated_version = -1  # The weights that were evaluated
+        self._evaluated_version = -1  # Version of the weights that were evaluated
         self.curriculum: Curriculum | Mixture | None = None
         """The stage that this member is in; None without a curriculum."""
         self.notices: list[str] = []  # Messages for the user, not yet shown
@@ -57,14 +57,14 @@ class Member:
             self.curriculum = make_curriculum(config.levels, fields, config.fixed_actors or 0, config.actor_envs)
         self._beginnings = 0
         self._own_from = 0
-        """The first version of the weights since all environments were reset; unrolls of older ones are dropped."""
+        """The first version of the weights since all environments were reset; unrolls of older versions are dropped."""
         self._logged_at, self._logged_time = 0, math.inf
-        """Time of the last row or the first update; before it no row is due."""
+        """Step of the last row, and its time or that of the first update, before which no row is due."""
         self._skipped = float(learner.skipped)
 
     def join(self, pool: ActorPool) -> None:
-        """Share batches with learners in other processes, which start from this one's state."""
-        from ...learners.remote.team import Team  # it imports Ray
+        """Share batches with learners in other processes, which start from this learner's state."""
+        from ...learners.remote.team import Team  # imports Ray
 
         assert isinstance(pool, Team)
         self.team = pool
@@ -91,7 +91,7 @@ class Member:
         return self.updates + self._beginnings
 
     def weights(self, pool: ActorPool | None = None) -> Weights:
-        """The newest weights, for the actors; a pool on the learner's device receives them there."""
+        """Return the newest weights for the actors, on the device of the pool."""
         stage = self.curriculum.stage if self.curriculum else 0
         if pool is None or pool.device.type == "cpu":
             values, ready = flatten(self.learner.agent), None
@@ -100,17 +100,17 @@ class Member:
         return Weights(self.version, self.number, values, self._beginnings, stage, ready)
 
     def receive(self, unroll: Unroll) -> None:
-        """Queue an unroll, or drop it if its weights are from before a copy or a new stage."""
+        """Queue an unroll, or drop it if its weights predate a copy or a new stage, or if all steps are done."""
         if int(unroll.weights_version[0]) >= self._own_from and not self.done:
             self.note(unroll)
             self.batcher.add(unroll)
 
     def note(self, unroll: Unroll) -> None:
-        """Add the seconds of an unroll."""
+        """Count an unroll and its seconds of acting."""
         self.accumulator.add_unroll(unroll.seconds)
 
     def take(self) -> Unroll | None:
-        """The next batch, if it and those of the other learners are complete."""
+        """Return the next batch, or None until it and those of the other learners are complete."""
         if self.team and self.batcher.complete and not self.team.ready():
             return None
         batch, self._next = self._next, None
@@ -123,8 +123,8 @@ class Member:
             self._next = batch
 
     def note_update(self, batch: Unroll, others: dict[str, float] | None = None) -> None:
-        """Record the update that the learner has just made. Its metrics, those of `others` and the settings actually
-        used go to the next row. On a separate device the learner is still computing."""
+        """Record the update that the learner has just made. Its metrics, those of `others` and the settings in use go
+        to the next row. On a GPU, the learner may still be computing."""
         while self.team and self.team.seconds:
             self.accumulator.add_unroll(self.team.seconds.pop())
         lags = self.version - 1 - batch.weights_version.float()
@@ -135,7 +135,7 @@ class Member:
         self.accumulator.add_episodes(episodes)
         if self.curriculum:
             if self.curriculum.add(episodes, self.steps):
-                self._begin_anew()
+                self._restart_episodes()
                 self.notices.append(f"{self.curriculum} from step {self.steps:,} on")
             elif self.curriculum.unknown >= UNKNOWN:
                 measure = self.config.levels.curriculum_measure
@@ -147,7 +147,7 @@ class Member:
             self.read()
 
     def read(self) -> None:
-        """Record the metrics of all updates so far; waits for the learner's device."""
+        """Record the metrics of all updates so far; wait for the learner's device."""
         for metrics, extra in zip(self.learner.read(), self._unread, strict=True):
             self.failing = self.failing + 1 if metrics["learner/skipped"] > self._skipped else 0
             if self.failing and not self._skipped:
@@ -162,10 +162,10 @@ class Member:
         self.accumulator.note(metrics)
 
     def score(self) -> Settled | None:
-        """Mean return of an evaluation of the current weights if the run has evaluations, otherwise of a full
+        """Mean return of an evaluation of the current weights if the run has evaluations, otherwise that of a full
         window of episodes.
 
-        None if neither exists. Training episodes of an easier stage do not count: the score is for the run's full
+        None if there is none yet. Training episodes of an easier stage do not count: the score is for the run's full
         environment.
         """
         if not self.config.eval_every:
@@ -196,33 +196,33 @@ class Member:
         """The settings that the learner actually uses. Raises RuntimeError if they differ from those that were set."""
         used = {name: self.learner.effective(name.removeprefix(PREFIX)) for name in self.settings}
         if used != self.settings:
-            raise RuntimeError(f"member {self.number} learns with {used}, although {self.settings} was set")
+            raise RuntimeError(f"member {self.number} uses {used}, although {self.settings} were set")
         return used
 
     def snapshot(self, *, lasting: bool) -> dict[str, Any]:
-        """Weights and optimizer state, for another member's `become`; with `lasting` a copy that later updates do not
+        """Weights and optimizer state for another member's `become`; with `lasting`, a copy that later updates do not
         change."""
         state = self.learner.state_dict()
         state = {name: state[name] for name in ("agent", "optimizer")}
         return copy.deepcopy(state) if lasting else state
 
     def become(self, snapshot: dict[str, Any], settings: Values) -> Values:
-        """Copy another member's weights, then use these settings; returns the settings in use."""
+        """Copy another member's weights, then use these settings; return the settings in use."""
         self.learner.take_over(**snapshot)
         self.configure(settings)
-        self._begin_anew()
+        self._restart_episodes()
         self.failing = 0
         return self.effective()
 
-    def _begin_anew(self) -> None:
-        """Make actors begin new episodes with the next weights; earlier unrolls are dropped."""
+    def _restart_episodes(self) -> None:
+        """Make actors begin new episodes with the next weights, and drop earlier unrolls."""
         self._beginnings += 1
         self._own_from = self.version
         self.accumulator.begin_anew()
         self.batcher, self._next = Batcher(self.config.shares[0].environments), None
 
     def begin_episodes(self) -> None:
-        """Note that all environments begin new episodes with the current weights, as in a run resumed with other
+        """Note that all environments begin new episodes with the current weights, as in a run resumed with new
         actors."""
         self.accumulator.begin_episodes()
         if self.curriculum:
@@ -231,9 +231,9 @@ class Member:
     def show_settings(self) -> None:
         """Show this member's settings in TensorBoard."""
         if self.writer is not None:
-            explored = [each.setting for each in self.config.pbt.explored]
-            own = self.config if not self.settings else replace(self.config, learner=self.learner.config)
-            self.writer.hparams(own, explored)
+            explored = [axis.setting for axis in self.config.pbt.explored]
+            config = self.config if not self.settings else replace(self.config, learner=self.learner.config)
+            self.writer.hparams(config, explored)
 
     def due(self) -> bool:
         """Whether a row of metrics is due."""
@@ -244,7 +244,7 @@ class Member:
         return self.steps // every > self._logged_at // every or ((self.done or late) and self.steps > self._logged_at)
 
     def log(self, num_actors: int, failures: int, stored_bytes: int | None) -> dict[str, float]:
-        """Write a row of metrics since the last call; returns it."""
+        """Write a row of the metrics since the last call and return it."""
         self.read()
         self.accumulator.note_actors(num_actors, failures, stored_bytes)
         metrics = self.accumulator.take(self.steps)
@@ -254,7 +254,7 @@ class Member:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """The member's state, to resume from; the population stores its settings."""
+        """Return the member's state for a resume; the population stores its settings."""
         self.read()
         return {
             "learner": self.learner.state_dict(),
@@ -280,7 +280,7 @@ class Member:
 
 
 def left_out(cause: str, env: str) -> str:
-    """A warning about the first skipped updates."""
+    """Return a warning about the first skipped updates."""
     if cause == "loss":
-        return "updates are skipped: the loss or its gradient is not finite; a lower --lr or --max-grad-norm helps"
+        return "updates are skipped: the loss or its gradient is not finite; lower --lr or --max-grad-norm"
     return f"updates are skipped: {env} returned {'an' if cause == 'observation' else 'a'} {cause} that is nan or inf"

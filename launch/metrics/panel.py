@@ -22,12 +22,12 @@ HISTORY = 24  # Number of reports from which the speed is computed
 
 
 class Panel:
-    """Shows the progress of a run; a context manager that restores the terminal, also after an exception.
+    """The progress of a run; a context manager that restores the terminal, even after an exception.
 
-    In a terminal a thread of rich redraws it every REDRAW_SECONDS.
+    In a terminal, a thread of rich redraws it every REDRAW_SECONDS.
 
     Args:
-        run_path: the run's directory; None before there is one.
+        run_path: the run's directory; None if it does not exist yet.
         console: the console to render on; standard output if None.
         clock: returns seconds since a fixed moment.
         step: step at which the run begins or resumes.
@@ -50,7 +50,7 @@ class Panel:
         self._clock, self._time_limit = clock, time_limit
         self._step = self._printed_step = step
         self._first_update: float | None = None
-        self._metrics: dict[str, float] = {}  # Never changed, only replaced: another thread reads it
+        self._metrics: dict[str, float] = {}  # Never modified, only replaced: another thread reads it
         self._progress: deque[tuple[float, int]] = deque(maxlen=HISTORY)
         self._refreshed_at = -math.inf
         self._entered = self._phase_began = self._clock()
@@ -74,7 +74,7 @@ class Panel:
                 self._live.stop()
 
     def update(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
-        """Show `step`, and metrics by the names of docs/reference/metrics.md; omitted values stay unchanged."""
+        """Show `step`, and metrics by the names in docs/reference/metrics.md; omitted values stay unchanged."""
         now = self._clock()
         self._step, self._phase = step, ""
         if self._first_update is None:
@@ -92,14 +92,14 @@ class Panel:
             self._refresh()
 
     def phase(self, text: str) -> None:
-        """Show a phase before the first update; in a terminal with its duration."""
+        """Show a phase before the first update; in a terminal, with its duration."""
         self._phase, self._phase_began = text, self._clock()
         if self._live is None:
             self.message(text)
 
     def message(self, text: str) -> None:
-        """Show a permanent text above the panel."""
-        # A file or a pipe has no width; a terminal would wrap in the middle of words.
+        """Print a text that stays above the panel."""
+        # A file or a pipe has no width; a terminal would wrap within words.
         self.console.print(text, markup=False, highlight=False, soft_wrap=not self.console.is_terminal)
 
     def _refresh(self) -> None:
@@ -138,8 +138,8 @@ class Panel:
         so_far = Text(f"{duration_in_words(self._clock() - self._entered)} so far   ")
         grid.add_row("time", so_far.append(f"{self._time_left()} left", style="bold"))
         others = [name for name in self._metrics if name.startswith("episode/") and name not in _SHOWN_EPISODE]
-        own = tuple((name.removeprefix("episode/").replace("_", " "), name, ".3g") for name in others)
-        for label, values in (*_EPISODE_ROWS, ("", own), *_ROWS):
+        extra = tuple((name.removeprefix("episode/").replace("_", " "), name, ".3g") for name in others)
+        for label, values in (*_EPISODE_ROWS, ("", extra), *_ROWS):
             if shown := self._values(values):
                 grid.add_row(label, Text("   ".join(shown)))
         if skipped := self._metrics.get("learner/skipped", 0):
@@ -154,12 +154,12 @@ class Panel:
         texts: list[str] = []
         for label, name, form in shown:
             if (value := self._metrics.get(name)) is not None:
-                small = form == ".3f" and 0 < abs(value) < 0.1  # rewards may be small
+                small = form == ".3f" and 0 < abs(value) < 0.1  # rewards can be small
                 texts.append(f"{label} {format(value, '.3g' if small else form)}")
         return texts
 
     def _time_left(self) -> str:
-        """Time to the last step at the speed of the last reports, or to the time limit if that is sooner."""
+        """Time to the last step at the speed of recent reports, or to the time limit if that is sooner."""
         (begin, first), (end, last) = (self._progress[0], self._progress[-1]) if self._progress else ((0, 0), (0, 0))
         speed = (last - first) / (end - begin) if end > begin else self._metrics.get("perf/env_steps_per_second", 0.0)
         left = max(self.total_steps - self._step, 0) / speed if speed > 0 else math.inf
@@ -176,32 +176,32 @@ class Panel:
 _Shown = tuple[str, str, str]  # Label, name of the metric, format
 
 
-def _shown(text: str) -> tuple[_Shown, ...]:
-    """Parts `label metric format`, separated by commas; the label may contain spaces."""
+def _parse(text: str) -> tuple[_Shown, ...]:
+    """Parse parts `label metric format` that are separated by commas; labels may contain spaces."""
     parts = [part.rsplit(" ", 2) for part in text.split(", ")]
     return tuple((label, metric, form.replace("k", ",.0f")) for label, metric, form in parts)
 
 
-_LINE = _shown(
+_LINE = _parse(
     "steps/s perf/env_steps_per_second k, return episode/return .3f, solved episode/solved .1%, loss loss/total .4f, "
     "entropy policy/entropy .3f, lag perf/policy_lag .1f"
 )
 _EPISODE_ROWS = (
-    ("episodes", _shown("return episode/return .3f, length episode/length .1f")),
-    ("", _shown("solved episode/solved .1%")),
+    ("episodes", _parse("return episode/return .3f, length episode/length .1f")),
+    ("", _parse("solved episode/solved .1%")),
 )
 _SHOWN_EPISODE = ("episode/return", "episode/length", "episode/solved")
 _ROWS = (
-    ("loss", _shown(", ".join(f"{name} loss/{name} .4f" for name in ("policy", "value", "entropy", "total")))),
-    ("policy", _shown("entropy policy/entropy .3f, clipped ratios vtrace/rho_clip_rate .0%, lag perf/policy_lag .1f")),
-    ("speed", _shown("steps/s perf/env_steps_per_second k, gradient learner/grad_norm .3g")),
-    ("busy", _shown("actors perf/actor_busy .0%, learner perf/learner_busy .0%, learner waits perf/queue_wait .0%")),
+    ("loss", _parse(", ".join(f"{name} loss/{name} .4f" for name in ("policy", "value", "entropy", "total")))),
+    ("policy", _parse("entropy policy/entropy .3f, clipped ratios vtrace/rho_clip_rate .0%, lag perf/policy_lag .1f")),
+    ("speed", _parse("steps/s perf/env_steps_per_second k, gradient learner/grad_norm .3g")),
+    ("busy", _parse("actors perf/actor_busy .0%, learner perf/learner_busy .0%, learner waits perf/queue_wait .0%")),
 )
 
 
-def short(number: float) -> str:
+def short(count: float) -> str:
     """A count in about four characters: 950, 12.3k, 4.56M, 2B."""
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
-    return f"{number:.0f}"
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return f"{count:.0f}"

@@ -17,7 +17,7 @@ PACKAGES = ("engram", "torch", "numpy", "numba", "gymnasium", "ray")
 
 
 def provenance(*packages: str) -> dict[str, Any]:
-    """Date, commit, machine and versions, of PACKAGES and of others by name; for the head of a result's JSON."""
+    """Date, commit, machine and versions of PACKAGES and `packages`, for the header of a result's JSON."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
@@ -28,7 +28,7 @@ def provenance(*packages: str) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, memory, operating system and GPUs."""
+    """CPU, cores, memory, operating system and GPUs."""
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "processor": _from_proc("cpuinfo", "model name") or platform.processor() or platform.machine(),
@@ -40,7 +40,7 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of the running engram, with "-dirty" if files differ from it; None outside a git checkout."""
+    """The commit of the running code, with "-dirty" if files differ from it; None outside a git checkout."""
     here = Path(__file__).parents[2]
     if not (here / ".git").exists():
         return None

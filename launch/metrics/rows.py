@@ -1,4 +1,4 @@
-"""Rows of a `metrics.jsonl`, read back, and their columns."""
+"""Read the rows of a `metrics.jsonl`, and arrange them in columns."""
 
 import math
 import os
@@ -14,13 +14,13 @@ from ...base.files import parsed_row
 Row = dict[str, float]  # One row's metrics, with `step`
 Array = NDArray[np.float64]
 Table = dict[str, Array]  # Columns [K] by name, one entry per row
-FINAL = 0.1  # Fraction of a run's steps, at its end, over which a final value is the mean
+FINAL = 0.1  # Fraction of a run's steps, at its end, whose mean is a final value
 TAIL = 2**17  # Bytes at the end of a file that contain its last row
 _FIELDS = {"step", "time", "wall_s", "metrics"}
 
 
 def parse_log(content: bytes) -> list[Mapping[str, Any]]:
-    """Complete rows with all their fields: the last line may be half written, and a crash leaves parts of others."""
+    """Complete rows with all fields: the last line may be half-written, and a crash may leave parts of others."""
     rows = [parsed_row(line) for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
     return [row for row in rows if row is not None and _FIELDS <= row.keys() and isinstance(row["metrics"], dict)]
 
@@ -46,7 +46,7 @@ def _is_number(value: Any) -> bool:
 
 
 def last_step(file: Path) -> int:
-    """Step of the newest complete row of a file, from its end; 0 without rows."""
+    """Step of the last complete row, read from the end of the file; 0 without rows."""
     try:
         with file.open("rb") as source:
             source.seek(max(0, source.seek(0, os.SEEK_END) - TAIL))
@@ -74,21 +74,21 @@ def series(table: Table, metric: str) -> tuple[Array, Array]:
 
 
 def series_of_run(tables: Sequence[Table], metric: str) -> tuple[Array, Array]:
-    """`series` of a run, from its table and those of the members of a population: their mean, at steps of all members,
-    if the population itself has no such metric."""
-    own, *members = (series(table, metric) for table in tables)
-    members = [each for each in members if len(each[0])]
-    if len(own[0]) or not members:
-        return own
-    steps = max(members, key=lambda each: len(each[0]))[0]
-    return steps * (len(tables) - 1), np.mean([np.interp(steps, *each) for each in members], 0)
+    """`series` of a run, from its table and those of its members: if the run itself has no such metric, the members'
+    mean, at the total steps of all members."""
+    whole, *members = (series(table, metric) for table in tables)
+    members = [member for member in members if len(member[0])]
+    if len(whole[0]) or not members:
+        return whole
+    steps = max(members, key=lambda member: len(member[0]))[0]
+    return steps * (len(tables) - 1), np.mean([np.interp(steps, *member) for member in members], 0)
 
 
 def final_value(steps: Array, values: Array, end: float) -> float:
     """Mean of the values in the last tenth of the steps up to `end`; nan without values.
 
     Args:
-        steps, values: a series [K] with rising steps.
+        steps, values: a series [K] with increasing steps.
     """
     if not (steps <= end).any():
         return float("nan")

@@ -26,11 +26,11 @@ def plotted(values: Mapping[str, float]) -> dict[str, float]:
 
 
 class MetricsWriter:
-    """Writes rows of metrics; removed files or a full disk lose rows and cause one warning, but never end the run.
+    """Writer of metrics; removed files or a full disk cause lost rows and one warning, but do not end the run.
 
     Args:
-        step: environment steps at which this process begins, 0 or a checkpoint's. Rows of later steps, written before
-            the run was stopped, are moved to `metrics.abandoned.jsonl`; TensorBoard drops them, too.
+        step: environment steps at the start of this process, 0 or a checkpoint's. Rows of later steps, written before
+            the run was stopped, are moved to `metrics.abandoned.jsonl`; TensorBoard drops them too.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class MetricsWriter:
             wall = recorded if isinstance(recorded, int | float) and math.isfinite(recorded) else 0.0
         except OSError as problem:
             self._warn(f"cannot remove the rows after step {step:,} from {directory.metrics_file}", problem)
-        self._started = time.monotonic() - wall  # the system clock may be changed
+        self._started = time.monotonic() - wall  # the system clock may change
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Write one row; nothing if there are no values. Values that are not finite are null in `metrics.jsonl`."""
+        """Write one row if there are values; those that are not finite are null in `metrics.jsonl`."""
         if not values:
             return
         row = {
@@ -92,7 +92,7 @@ class MetricsWriter:
         self._track(lambda tracker: tracker.video(step, name, gif))
 
     def _show_names(self, step: int, values: Mapping[str, float]) -> None:
-        """Write metrics that are indices as texts when they change, since TensorBoard would smooth numbers."""
+        """Write metrics that are indices as texts when they change, since TensorBoard would smooth scalars."""
         for name in NAMES:
             if name in values and self._named.get(name) != values[name]:
                 self._named[name] = values[name]
@@ -126,8 +126,8 @@ class MetricsWriter:
         except OSError as problem:
             self._warn("cannot write metrics", problem)
 
-    def _warn(self, what: str, problem: OSError) -> None:
+    def _warn(self, message: str, problem: OSError) -> None:
         if not self._warned:
             self._warned = True
             where = f" ({problem.filename})" if problem.filename else ""
-            self._report(f"{what}: {problem.strerror or problem}{where}; training continues, every row is retried")
+            self._report(f"{message}: {problem.strerror or problem}{where}; training continues, every row is retried")

@@ -28,7 +28,7 @@ KEYS = {
     "right": ("right", "d", "l"),
     "stay": (" ", "."),
 }
-"""Keys by the name of the action; other actions are typed as numbers, with leading zeros for ten or more actions."""
+"""Keys by the name of the action; other actions are typed as numbers, with leading zeros if there are over ten."""
 NEXT, QUIT, VIEW, RULES, PAUSE, TAKE_OVER = ("n", "\n"), ("q", "\x1b"), "v", "?", " ", "t"
 AGENT_FPS, FASTEST_FPS = 8.0, 256.0
 SPEEDS = {"+": 2.0, "=": 2.0, "-": 0.5}
@@ -52,7 +52,7 @@ class PlayConfig(Settings):
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of the environment, KEY=VALUE; with a run, those that differ from the training run's."""
     fps: float = setting(0.0, (0, 1000))
-    """Steps per second, with "stay" if no key is pressed; 0 waits for a key."""
+    """Steps per second; the action is "stay" while no key is pressed. 0 waits for a key."""
     record: str = setting("", file="")
     """Output file (JSON) for environment, parameters, seed, actions and scores."""
     checkpoint: str = "latest"
@@ -65,7 +65,7 @@ class PlayConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.checkpoint, self.member, self.greedy) != ("latest", -1, False) and not self.is_run():
-            raise ValueError("checkpoint, member and greedy are for a run directory or zoo:NAME, and none is given")
+            raise ValueError("checkpoint, member and greedy need a run directory or zoo:NAME, and NAME is neither")
 
     def is_run(self) -> bool:
         """Whether an agent plays."""
@@ -73,7 +73,7 @@ class PlayConfig(Settings):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play according to the arguments; returns the exit code."""
+    """Play according to the arguments; return the exit code."""
     config = parse(PlayConfig, arguments, "rl-play", _HELP)
     with user_errors():
         return play(config)
@@ -87,7 +87,7 @@ def play(config: PlayConfig) -> int:
         player = Player(config.name, env_args=config.env_args, seed=config.seed, **options)
     game = player.game if player else Game(config.name, config.env_args, config.seed)
     if not player and config.fps and "stay" not in game.batch.action_names:
-        raise ValueError(f"fps is {config.fps}, but {config.name} has no action that stays; allowed: 0")
+        raise ValueError(f"fps is {config.fps}, but {config.name} has no action 'stay'; allowed: 0")
     refuse(not (sys.stdin.isatty() and sys.stdout.isatty()), "playing needs a terminal")
     game.begin()
     try:
@@ -106,7 +106,7 @@ def play(config: PlayConfig) -> int:
 
 
 class _Session:
-    """Connects the user's keys, the agent, the game and the screen."""
+    """A connection of the user's keys, the agent, the game and the screen."""
 
     def __init__(self, game: Game, terminal: Terminal, config: PlayConfig, player: Player | None) -> None:
         self.game, self.terminal, self.player, self.full = game, terminal, player, config.full
@@ -181,12 +181,12 @@ class _Session:
         if self.game.over:
             return f"n next game   {COMMON_KEYS}"
         names = list(self.game.batch.action_names)
-        number = f"digits {self.typed:_<{self.num_digits}} act" if self.num_digits > 1 else f"{' '.join(names)} act"
+        digits = f"digits {self.typed:_<{self.num_digits}} act" if self.num_digits > 1 else f"{' '.join(names)} act"
         stay = "   space stay" if "stay" in names else ""
-        return f"{'arrows move' if 'up' in names else number}{stay}   {COMMON_KEYS}"
+        return f"{'arrows move' if 'up' in names else digits}{stay}   {COMMON_KEYS}"
 
     def _show_rules(self) -> None:
-        """The environment's docstring, page by page."""
+        """Show the environment's docstring page by page."""
         height, width = self.terminal.size
         text = inspect.cleandoc(type(self.game.batch).__doc__ or "").partition("\nArgs:")[0]
         lines: list[str] = []

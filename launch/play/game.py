@@ -33,7 +33,7 @@ class Game:
         self.terminated, self.truncated = False, False
 
     def begin(self) -> None:
-        """Compile the rules, so that no later key press waits for it, and begin the first game."""
+        """Compile the rules, so that no key press waits for the compiler, and begin the first game."""
         print(f"rl-play: compiling {self.name}, once, up to {COMPILING} s", file=sys.stderr, flush=True)
         self.batch.reset(seed=self.seed)
         self.batch.step(np.array([0]))
@@ -58,7 +58,7 @@ class Game:
             self.scores.append(self.score)
 
     def facts(self) -> str:
-        """Episode fields that the environment reports."""
+        """Return the episode fields that the environment reports, as text."""
         values = self.batch.episode_facts(np.array([0]))[0]
         named = zip(self.batch.episode_fields, values, strict=True)
         return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in named)
@@ -76,7 +76,7 @@ class Game:
 
 
 class Player:
-    """Chooses the next action of a game; `path` is a run directory or zoo:NAME, `options` are those of `load_agent`."""
+    """A trained agent in a game; `path` is a run directory or zoo:NAME, and `options` are those of `load_agent`."""
 
     def __init__(self, path: str, *, env_args: dict[str, Any], seed: int, **options: Any) -> None:
         prepare_process(1)
@@ -84,13 +84,13 @@ class Player:
         config = self._agent.config
         refuse(
             not is_environment(config.env),
-            f"{path} plays {config.env}; rl-play shows only engram's environments, rl-eval --gif all",
+            f"{path} plays {config.env}; rl-play shows only engram's environments, rl-eval --gif any",
         )
         self.game = Game(config.env, config.env_args | env_args, evaluation_seed(seed))
         self._began = True
 
     def choose(self, by_hand: int | None = None) -> int:
-        """The agent's action in the current step; `by_hand`, if set, replaces it as the last action in the agent's
+        """Return the agent's action in the current step; `by_hand`, if set, replaces it as the last action in its
         input."""
         game = self.game
         action = int(self._agent.act(game.observation, game.reward, began=self._began)[0])

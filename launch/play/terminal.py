@@ -1,4 +1,4 @@
-"""A canvas in a terminal: characters with colors by rich, and single keys."""
+"""A canvas in a terminal: colored characters by rich, and single key presses."""
 
 import os
 import re
@@ -18,15 +18,15 @@ from rich.text import Text
 
 from ...envs.drawing import Canvas, Cell, Color
 
-PIXELS = 4  # Minimum pixels per cell to show the image itself; below, each cell is two characters
+PIXELS = 4  # Minimum pixels per cell to show the image itself; with fewer, each cell is two characters
 GAP = 2  # Columns between the board and its legend
 UPPER_HALF = "▀"  # Shows two pixels, one above the other: ink and floor
 ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
-_KEY = re.compile(r"\x1b[\[O][\d;]*(?:([A-D])|.)|.", re.DOTALL)  # an arrow, another key of several bytes, or one
+_KEY = re.compile(r"\x1b[\[O][\d;]*(?:([A-D])|.)|.", re.DOTALL)  # an arrow, another key of several bytes, or one byte
 
 
 class Glyph(NamedTuple):
-    """One character; colors None are the terminal's own."""
+    """One character; None stands for the terminal's default color."""
 
     character: str
     ink: Color | None = None
@@ -37,7 +37,7 @@ Line = list[Glyph]
 
 
 def compose(canvas: Canvas, height: int, width: int) -> list[Line]:
-    """The canvas in at most `height` lines of `width` characters: the grid, then its captions."""
+    """Fit the canvas into `height` lines of `width` characters: the grid, then its captions."""
     captions = _captions(canvas, width)
     room = max(height - len(captions) - bool(captions), 1)
     scale = min(width / canvas.cols, 2 * room / canvas.rows)
@@ -51,7 +51,7 @@ def compose(canvas: Canvas, height: int, width: int) -> list[Line]:
 
 
 def with_legend(canvas: Canvas, symbols: Sequence[tuple[Color, str]], height: int, width: int) -> RenderableType:
-    """The canvas, and at its right the meaning of its colors, unless the canvas would shrink below its cells."""
+    """Render the canvas with a legend of its colors on the right, unless it would no longer show whole cells."""
     need = max((len(text) for _, text in symbols), default=0) + 3 + GAP
     if len(symbols) > height or (2 * canvas.cols > width - need and not canvas.freehand) or need > width // 2:
         return text_of(compose(canvas, height, width))
@@ -71,7 +71,7 @@ def text_of(lines: Sequence[Line]) -> Text:
 
 @cache
 def _style(ink: Color | None, floor: Color | None) -> Style:
-    return Style.from_color(*(None if each is None else RichColor.from_rgb(*each) for each in (ink, floor)))
+    return Style.from_color(*(None if color is None else RichColor.from_rgb(*color) for color in (ink, floor)))
 
 
 def _glyphs(cell: Cell) -> Line:
@@ -100,13 +100,13 @@ def _captions(canvas: Canvas, width: int) -> list[Line]:
     parts = [(round(row), col, [Glyph(c) for c in text]) for row, col, text, _, _ in canvas.words if row >= canvas.rows]
     parts += [(row, col, _glyphs(cell)) for (row, col), cell in canvas.cells.items() if row >= canvas.rows]
     lines: dict[int, Line] = {}
-    for row, _, part in sorted(parts, key=lambda each: each[:2]):
+    for row, _, part in sorted(parts, key=lambda part: part[:2]):
         lines.setdefault(row, []).extend((*part, Glyph(" ")))
     return [line[:width] for line in lines.values()]
 
 
 class Terminal:
-    """The full terminal, during its `with` statement: without scrolling, with single key presses."""
+    """The full screen of a terminal during a `with` statement, without scrolling, with single key presses."""
 
     def __init__(self) -> None:
         self._console, self._typed = Console(highlight=False), ""
@@ -124,7 +124,7 @@ class Terminal:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)
 
     def show(self, head: Sequence[str], canvas: Canvas, symbols: Sequence[tuple[Color, str]], *foot: str) -> None:
-        """Lines of text, the canvas with its legend, and more lines of text."""
+        """Show lines of text, the canvas with its legend, and more lines of text."""
         width, height = self._console.size
         board = with_legend(canvas, symbols, max(height - len(head) - len(foot) - 2, 1), width)
         self.lines(*head, "", board, "", *foot)
@@ -141,7 +141,7 @@ class Terminal:
         return height, width
 
     def key(self, milliseconds: int) -> str:
-        """The next key: its character, or up, down, left, right; "" after the timeout; a negative one waits forever."""
+        """Return the next key: a character, or up, down, left, right; "" after the timeout (none if it is negative)."""
         if not self._typed:
             wait = None if milliseconds < 0 else milliseconds / 1000
             if not select.select([sys.stdin], [], [], wait)[0]:

@@ -30,7 +30,7 @@ MAY_CHANGE = frozenset(declared(ProbeConfig(), "resumable"))  # Settings allowed
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Probe according to the arguments; returns the exit code."""
+    """Probe according to the arguments; return the exit code."""
     argv = dashed(arguments)
     if argv[:1] == ["--list"]:
         list_tasks(make_console())
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parsed(arguments: Sequence[str]) -> ProbeConfig:
-    """The configuration of the arguments; the first is the task."""
+    """Parse the configuration; the first argument is the task."""
     if not arguments or arguments[0].startswith("-"):
         missing = not {"--help", "-h"} & set(arguments)
         refuse(missing, "the task is missing; expected: rl-probe TASK or rl-probe --list")
@@ -55,13 +55,13 @@ def parsed(arguments: Sequence[str]) -> ProbeConfig:
 
 
 def _until(config: ProbeConfig) -> ProbeConfig:
-    """Set the minutes to 0 if there is a number of updates, which overrides them."""
+    """Set the minutes to 0 if the number of updates is set, which overrides them."""
     return replace(config, minutes=0.0) if config.updates else config
 
 
 def resumed(directory: RunDirectory, arguments: Sequence[str]) -> ProbeConfig:
-    """A run's configuration with the settings that may change on resuming it."""
-    with user_errors(f"{directory.path / 'config.toml'} is not of a probe"):
+    """Return a run's configuration, with changes to settings that may change on resume."""
+    with user_errors(f"{directory.path / 'config.toml'} is not the configuration of a probe"):
         old: ProbeConfig = from_dict(ProbeConfig, directory.config())
     new = _until(parse(ProbeConfig, arguments, "rl-probe", _HELP, default=old, other_flags=("--resume",)))
     for name, before, after in differences(old, new):
@@ -80,7 +80,7 @@ def probe(config: ProbeConfig, directory: RunDirectory | None) -> int:
     run = ProbeRun(config, lambda line: console.print(line, highlight=False, soft_wrap=True))
     old = directory
     if directory is None:
-        start_from(config.start_from, run.learner)  # a mistake creates no directory
+        start_from(config.start_from, run.learner)  # before a directory is created, which a mistake should not leave
         directory = RunDirectory.create(config.run_dir, to_dict(config), name=config.name)
     with directory:
         run.begin(directory)
@@ -90,7 +90,7 @@ def probe(config: ProbeConfig, directory: RunDirectory | None) -> int:
             reason = run.train(stop)
         if reason != "done":
             resume = f"rl-probe --resume {shlex.quote(str(directory.path))}"
-            console.print(f"{STOPPED} ({reason}); continue with: {resume}", soft_wrap=True)
+            console.print(f"{STOPPED} ({reason}); resume with: {resume}", soft_wrap=True)
             return 0
         for line in described(run.result(), directory.path):
             console.print(line, highlight=False, soft_wrap=True)
@@ -98,17 +98,17 @@ def probe(config: ProbeConfig, directory: RunDirectory | None) -> int:
 
 
 def described(result: dict[str, Any], path: Path) -> list[str]:
-    """The result of a probe as lines, with chance and the published value."""
+    """Describe the result of a probe in lines, with chance and the published value."""
     lines = [
         f"{result['task']} with {result['core']} ({result['parameters']:,} parameters in the core): "
         f"{result['updates']:,} updates in {result['minutes']:.1f} min, {result['ms_per_update']:.1f} ms each"
     ]
     if result["skipped"]:
-        lines.append(f"  {result['skipped']:,} updates were skipped: their loss was not finite (a smaller --lr helps)")
-    for each in result["tests"]:
+        lines.append(f"  {result['skipped']:,} updates were skipped: their loss was not finite (try a smaller --lr)")
+    for test in result["tests"]:
         lines.append(
-            f"  {each['test'] or 'fresh data':<18} {each['accuracy']:7.2%} correct "
-            f"({each['low']:.1%}..{each['high']:.1%}), {each['perfect']:.1%} of sequences without an error"
+            f"  {test['test'] or 'fresh data':<18} {test['accuracy']:7.2%} correct "
+            f"({test['low']:.1%}..{test['high']:.1%}), {test['perfect']:.1%} of sequences without an error"
         )
     return [
         *lines,
@@ -119,8 +119,8 @@ def described(result: dict[str, Any], path: Path) -> list[str]:
 
 
 def list_tasks(console: Console) -> None:
-    """Every task with its question, chance, published results and parameters."""
-    columns = ("task", "source", "asks", "chance", "published", "--task-args")
+    """Print every task with its question, chance, published results and parameters."""
+    columns = ("task", "source", "question", "chance", "published", "--task-args")
     table = Table(*(Column(name, overflow="fold") for name in columns), box=None, pad_edge=False)
     for name, entry in TASKS.items():
         fixed = set(find_task(name)[1]) - {"delay", "pairs"}

@@ -33,9 +33,9 @@ class ProbeConfig(Settings):
     start_from: str | None = None
     """Run directory of another probe that provides the initial weights, such as one on an easier task."""
     minutes: Minutes = setting(10.0, (0, None), resumable=True)
-    """Training time of one CPU core (on a GPU wall time), a plain number in minutes; 0: until --updates."""
+    """Training time in CPU time (wall time on a GPU); a plain number is in minutes, 0 trains until --updates."""
     updates: int = setting(0, (0, None), resumable=True)
-    """Updates to train for; 0: until the minutes are over."""
+    """Updates to train for; 0 trains until --minutes are over."""
     seed: int = setting(1, SEEDS)
     """Seed of weights and sequences, 0..2**64-1."""
     device: str = setting("cpu", resumable=True)
@@ -53,7 +53,7 @@ class ProbeConfig(Settings):
         super().__post_init__()
         check_device(self.device)
         if not self.minutes and not self.updates:
-            raise EngramError("minutes is 0 and updates is 0; allowed: one of them above 0, to know when to stop")
+            raise EngramError("minutes is 0 and updates is 0; expected: one of them above 0, so that training ends")
 
     @property
     def name(self) -> str:
@@ -67,8 +67,8 @@ BY_TASK: dict[str, dict[str, Any]] = {
     "dictionary:Dictionary": {"batch_size": 32},
     "temporal_order:TemporalOrder": {"batch_size": 32, "bptt_length": 4},
 }
-"""Settings of the papers' recipes that differ from the defaults, by class of task. The first two papers' batches are
-1600 and 128 sequences, their heads four hidden layers of 256."""
+"""Settings of the papers' recipes that differ from the defaults, by class of task. The first two papers have batches of
+1600 and 128 sequences, and heads with four hidden layers of 256 units."""
 
 
 def recipe(task: str, core: str) -> ProbeConfig:

@@ -1,4 +1,4 @@
-"""One probe from its beginning, or its newest checkpoint, to its result."""
+"""One probe, from the start or its newest checkpoint to its result."""
 
 import json
 import time
@@ -33,7 +33,7 @@ TEST_BATCH = 128  # Sequences per test batch
 
 
 class ProbeRun:
-    """A probe in progress. Raises EngramError for names and values that do not exist, or if the task cannot be
+    """A probe in progress. Raises EngramError for unknown names and invalid values, or if the task cannot be
     tested."""
 
     def __init__(self, config: ProbeConfig, show: Callable[[str], None]) -> None:
@@ -42,7 +42,7 @@ class ProbeRun:
         self.task, self.learner = make_learner(config, self.device)
         self.valid, self.tests = make_tests(config.task, config.task_args, config.seed)
         self.directory: RunDirectory  # Directory of metrics, checkpoints and the result; set by `begin`
-        self.trained = 0.0  # Seconds of training that count towards the budget
+        self.trained = 0.0  # Seconds of training that count toward the budget
         self._row: dict[str, list[float]] = {}
 
     @property
@@ -51,7 +51,7 @@ class ProbeRun:
         return self.learner.updates * self.task.steps * self.task.num_sequences
 
     def begin(self, directory: RunDirectory) -> None:
-        """Resume from a run's newest checkpoint, or begin with the weights named in the configuration."""
+        """Resume from a run's newest checkpoint, or start from the weights named in the configuration."""
         self.directory = directory
         newest = checkpoints.latest(directory.checkpoints)
         if newest is None:
@@ -63,7 +63,7 @@ class ProbeRun:
             self.trained, self._row = saved["trained"], {k: list(v) for k, v in saved["row"].items()}
 
     def train(self, stop: StopFlag) -> str:
-        """Train until the budget is spent or `stop` is set; returns the reason of the end."""
+        """Train until the budget is spent or `stop` is set; return the reason for the end."""
         last_line = last_save = time.monotonic()
         saved_at = self.learner.updates
         with MetricsWriter(self.directory.path, self.steps, self.show) as writer:
@@ -87,7 +87,7 @@ class ProbeRun:
         return reason
 
     def result(self) -> dict[str, Any]:
-        """Test on new data, once, and write result.json."""
+        """Test on new data, once; write result.json and return its content."""
         config = self.config
         valid = self._examine(self.valid)
         tests: list[dict[str, Any]] = [
@@ -104,7 +104,7 @@ class ProbeRun:
             "ms_per_update": round(1000 * self.trained / max(1, self.learner.updates), 3),
             "skipped": self.learner.skipped,
             "valid_accuracy": valid.accuracy,
-            **{name: fmean(each[name] for each in tests) for name in ("accuracy", "low", "high", "chance")},
+            **{name: fmean(test[name] for test in tests) for name in ("accuracy", "low", "high", "chance")},
             "tests": tests,
             "config": asdict(config) | {"run_dir": None},
         }
@@ -120,15 +120,15 @@ class ProbeRun:
         return bool(by_updates or by_time)
 
     def _write(self, writer: MetricsWriter) -> str:
-        """Write a row of means since the last one; returns it as a line of text."""
+        """Write a row of means since the last one, and return it as a line of text."""
         row = {name: sum(values) / len(values) for name, values in self._row.items()}
         self._row = {}
         row["perf/updates_per_second"] = self.learner.updates / max(self.trained, 1e-9)
         writer.write(self.steps, row)
-        share = f", {row['probe/accuracy']:.1%} correct" if "probe/accuracy" in row else ""
+        accuracy = f", {row['probe/accuracy']:.1%} correct" if "probe/accuracy" in row else ""
         return (
             f"update {self.learner.updates:,} after {self.trained / 60:.1f} min: "
-            f"loss {row['loss/cross_entropy']:.4f}{share}"
+            f"loss {row['loss/cross_entropy']:.4f}{accuracy}"
         )
 
     def _save(self) -> int:
@@ -150,7 +150,7 @@ class ProbeRun:
 
 
 def make_learner(config: ProbeConfig, device: torch.device) -> tuple[Any, SupervisedLearner]:
-    """The task and a freshly initialized network for it. Raises EngramError for names and values that do not exist."""
+    """Make the task and a new network for it. Raises EngramError for unknown names and invalid values."""
     with user_errors():
         task = make_task(config.task, config.learner.batch_size, config.task_args, seed=config.seed)
         torch.manual_seed(config.seed)
@@ -159,8 +159,8 @@ def make_learner(config: ProbeConfig, device: torch.device) -> tuple[Any, Superv
 
 
 def make_tests(task: str, task_args: Mapping[str, Any], seed: int) -> tuple[Task, list[tuple[str, Task]]]:
-    """New data from training's distribution, the criterion of a search over settings, and every test by its label, of a
-    task that is trained with `task_args`. Raises EngramError if its files contain too little data."""
+    """Make new data of a task that is trained with `task_args`: validation data from the distribution of training, for
+    a search over settings, and every test with its label. Raises EngramError if files contain too little data."""
 
     def fresh(parameters: Mapping[str, Any], part: str) -> Task:
         return make_task(task, TEST_BATCH, parameters, seed=seed, part=part)
@@ -171,7 +171,7 @@ def make_tests(task: str, task_args: Mapping[str, Any], seed: int) -> tuple[Task
 
 
 def start_from(run: str | None, learner: SupervisedLearner) -> None:
-    """Load the weights of another probe into a new network. Raises EngramError if there are none, or if they do not
+    """Load the weights of another probe into a new network. Raises EngramError if there are none or they do not
     fit."""
     if run is None:
         return
@@ -185,7 +185,7 @@ def start_from(run: str | None, learner: SupervisedLearner) -> None:
 
 
 def described(score: Score) -> dict[str, Any]:
-    """A score for result.json."""
+    """Return a score in the format of result.json."""
     low, high = score.interval()
     return {
         "accuracy": score.accuracy,

@@ -16,7 +16,7 @@ except ImportError as problem:
 
 
 class MLflow(Tracker):
-    """Metrics by step, and the configuration as parameters; a resumed run continues the run in its `.mlflow-id`."""
+    """Metrics by step, and the configuration as parameters; a resumed run continues the one in its `.mlflow-id`."""
 
     def __init__(self, run: Path, *, name: str, group: str | None, config: dict[str, Any]) -> None:
         self._api, file = mlflow.MlflowClient(), run / ".mlflow-id"

@@ -1,7 +1,7 @@
-"""`--track NAME`: every row of metrics, and every video, also goes to a tracker, with the same names.
+"""`--track NAME`: every row of metrics and every video also goes to a tracker, under the same names.
 
-A third party adds one with an entry point in the group `engram.trackers` or names it as `module:Class`. A
-failing tracker causes one warning, but never ends the run.
+Third parties add a tracker with an entry point in the group `engram.trackers`, or name it as `module:Class`. A
+failing tracker causes one warning but never ends the run.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ class Tracker:
 
     Args:
         run: the run's directory, or a member's; it exists.
-        name: name of the run at the service.
+        name: name of the run in the service.
         group: common name of a population's members; None for a single learner.
-        config: the run's configuration, nested dicts of plain values.
+        config: the run's configuration as nested dicts of plain values.
     """
 
     def __init__(self, run: Path, *, name: str, group: str | None, config: dict[str, Any]) -> None: ...
@@ -41,22 +41,22 @@ _REGISTRY = Registry("tracker", Tracker, TRACKERS, __package__)
 
 
 def tracker_class(name: str) -> type[Tracker]:
-    """The class of a tracker: a registered name or `module:Class`. Raises EngramError with the nearest names."""
+    """Find a tracker class by registered name or `module:Class`. Raises EngramError with the nearest names."""
     try:
         return _REGISTRY.find(name)
-    except ImportError as problem:  # of engram's own
-        what = f"track is {name!r}, which needs a package: pip install 'engram-rl[{name}]' ({problem})"
-        raise EngramError(what) from problem
+    except ImportError as problem:  # from a built-in tracker
+        message = f"track is {name!r}, which needs a package: pip install 'engram-rl[{name}]' ({problem})"
+        raise EngramError(message) from problem
 
 
 def make_tracker(name: str | None, directory: Path, folder: Path, config: dict[str, Any]) -> Tracker | None:
-    """The tracker that --track names, for one learner; None for none. Raises EngramError if it cannot start."""
+    """Make the tracker of --track for one learner; None without one. Raises EngramError if it cannot start."""
     if name is None:
         return None
     member = folder != directory
     run = f"{directory.name}-{folder.name}" if member else directory.name
     folder.mkdir(parents=True, exist_ok=True)
-    made = tracker_class(name)
+    tracker = tracker_class(name)
     # Services raise many kinds of exceptions, whose messages name the remedy.
     with library_errors(f"track is {name!r}, but", Exception):
-        return made(folder, name=run, group=directory.name if member else None, config=config)
+        return tracker(folder, name=run, group=directory.name if member else None, config=config)

@@ -12,7 +12,7 @@ from typing import Any
 
 from .tracker import Tracker
 
-ID = ".wandb-id"  # File in a run directory with the run's name at W&B, where a resumed run continues
+ID = ".wandb-id"  # File in a run directory with the id of its W&B run, which a resumed run continues
 PROJECT = "engram"
 wandb: Any = importlib.import_module("wandb")
 
@@ -42,13 +42,13 @@ class WandB(Tracker):
             raise RuntimeError(f"{problem}; without an account: WANDB_MODE=offline in the environment") from problem
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """One row."""
+        """Log one row."""
         self._run.log({"step": step, **values})
 
     def video(self, step: int, name: str, gif: bytes) -> None:
-        """A video in the media panel."""
+        """Log a video to the media panel."""
         self._run.log({"step": step, name: wandb.Video(io.BytesIO(gif), format="gif")})
 
     def close(self) -> None:
-        """Wait until all is sent."""
+        """Wait until everything is sent."""
         self._run.finish()

@@ -188,7 +188,7 @@ def test_a_token_that_others_can_read_is_told(tmp_path: Path, monkeypatch: pytes
     file.chmod(0o600)
     assert token(RunConfig()).verdict == "ok"
     file.unlink()
-    what = f"{file} cannot be read or written; each private Ray gets another one"
+    what = f"{file} cannot be read or written; each private Ray gets a different one"
     assert token(RunConfig()) == Finding("token", what, "ok")
     assert token(RunConfig(ray_address="auto")).verdict == "problem"
 

@@ -314,7 +314,7 @@ def test_gif_of_an_environment_without_pictures_is_refused(tmp_path: Path) -> No
 
 
 def test_gif_needs_single_steps() -> None:
-    with pytest.raises(ValueError, match="unrolls of 5 steps"):
+    with pytest.raises(ValueError, match="unroll_length is 5; expected 1"):
         film(make_factory().make_actor(0), 1)
 
 

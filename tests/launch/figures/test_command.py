@@ -147,7 +147,7 @@ def test_a_data_file_needs_nothing_but_curves() -> None:
 def test_a_curve_that_the_figure_does_not_have_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
     file.write_text(SMALL)
-    with pytest.raises(EngramError, match=r"no curve 'rmc'; it has: lstm"):
+    with pytest.raises(EngramError, match=r"no curve 'rmc'; allowed: lstm"):
         command.main([str(file), "--curves", "rmc"])
 
 
@@ -325,5 +325,5 @@ def test_no_run_outlives_the_command(tmp_path: Path, number: signal.Signals) -> 
                 each.kill()
     if number != signal.SIGKILL:
         assert process.returncode == 1
-        assert "the same command continues" in said
+        assert "run the same command to continue" in said
         assert not (tmp_path / "results").exists()

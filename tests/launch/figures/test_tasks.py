@@ -55,7 +55,7 @@ def test_a_core_stands_for_its_curves_on_all_tasks(tmp_path: Path) -> None:
 
     assert chosen("gru") == ["gru.a, seed 2", "gru.b, seed 2"]
     assert chosen("gru.b", "lru") == ["lru.a, seed 2", "gru.b, seed 2", "lru.b, seed 2"]
-    with pytest.raises(EngramError, match=r"no curve 'gtrxl'; it has: gru, gru\.a, lru, lru\.a"):
+    with pytest.raises(EngramError, match=r"no curve 'gtrxl'; allowed: gru, gru\.a, lru, lru\.a"):
         chosen("gtrxl")
 
 

@@ -223,7 +223,7 @@ def test_scores_are_sums_of_rewards(name):
         (["CartPole-v1"], "unknown environment 'CartPole-v1'"),
         (["maze", "--env-args", "sise=9"], "maze has no parameter 'sise'; did you mean: size"),
         (["maze"], "playing needs a terminal"),
-        (["maze", "--fps", "5"], "fps is 5.0, but maze has no action that stays; allowed: 0"),
+        (["maze", "--fps", "5"], "fps is 5.0, but maze has no action 'stay'; allowed: 0"),
         (["maze", "--ful"], "unknown flag '--ful'; did you mean: --full"),
     ],
 )
@@ -241,7 +241,7 @@ def test_mistakes_are_told(words, message, monkeypatch):
         (["maze", "--record", "/"], "record is '/', which is a directory"),
         (["maze", "--record", "/nowhere/at/all"], "there is no directory '/nowhere/at'"),
         ([], "missing: NAME"),
-        (["maze", "--greedy"], "checkpoint, member and greedy are for a run directory"),
+        (["maze", "--greedy"], "checkpoint, member and greedy need a run directory"),
         (["zoo:graph-fwm", "--member", "-2"], "member is -2"),
     ],
 )
