@@ -35,7 +35,7 @@ JIT = not numba.config.DISABLE_JIT  # pyright: ignore[reportPrivateImportUsage, 
 """Whether functions are compiled. NUMBA_DISABLE_JIT=1 runs them as Python, so that a debugger can step through them."""
 
 enabled = JIT and os.environ.get("ENGRAM_COMPILED", "1") != "0"
-"""Whether compiled routes and faster matrix multiplications replace equivalent equations of the network.
+"""Whether compiled routes and faster matrix multiplications replace the network's equivalent torch code.
 With `ENGRAM_COMPILED=0`, torch computes the equations as written."""
 
 
@@ -118,7 +118,7 @@ def _compile(function: Function, **options: Any) -> Function:
             return numba.njit(**supported)(function)  # pyright: ignore[reportReturnType]
     file = getattr(getattr(made, "_cache", None), "_cache_file", None)
     if not hasattr(file, "_source_stamp"):
-        # Numba's own stamp covers only the file of the outermost function: it would run outdated inlined code.
+        # Numba's own stamp covers only the file of the outermost function: numba would run outdated inlined code.
         return numba.njit(**supported)(function)  # pyright: ignore[reportReturnType]
     file._source_stamp = stamp(function)  # pyright: ignore[reportOptionalMemberAccess]
     for access in ("load_overload", "save_overload"):

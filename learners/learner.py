@@ -52,7 +52,7 @@ class Learner:
     Args:
         agent: the network, on the device for learning.
         config: the algorithm and its coefficients.
-        total_steps: environment steps after which a linear learning rate is zero.
+        total_steps: environment steps after which a linear schedule reaches zero.
     """
 
     def __init__(self, agent: Agent, config: LearnerConfig, total_steps: int) -> None:
@@ -81,7 +81,7 @@ class Learner:
         self._lr: float | Tensor = config.lr
         if self.recorded is not None:  # values that change between updates are read from the device
             self._entropy_share, self._lr = torch.ones(2, device=self.device).unbind()
-        self._first_returns = self._no_returns()  # Whether running units begin with the next batch
+        self._first_returns = self._no_returns()  # Whether the return scale starts with the next batch
         self._unobserved = agent.unobserved  # Whether running moments of the inputs begin with the next batch
         self.group = ALONE
         if config.compile:
@@ -183,7 +183,7 @@ class Learner:
         return self.complete(updates)
 
     def prepare(self, batch: Unroll) -> Updates:
-        """Include this batch in the running units, and compute targets that all of its updates share, if any."""
+        """Include this batch in the return scale, and compute the targets if all its updates share them."""
         once = self.config.method.targets_once
         # The first batch is normalized by its own moments.
         first, self._unobserved = self._unobserved, False
@@ -233,7 +233,7 @@ class Learner:
         return torch.stack(updates.rows)
 
     def _fixed_targets(self, batch: Unroll) -> Targets:
-        """Compute targets with the current weights, in running units that include the returns of this batch."""
+        """Compute targets with the current weights, normalized by a return scale that includes this batch."""
         with torch.no_grad(), matrix_precision(self.config.precision, self.device):
             now = evaluate(self.agent, batch, self.config, self.group).now
             targets = self.config.method.targets(now)
@@ -245,7 +245,7 @@ class Learner:
             return self.config.method.targets(rescaled(now, before / units.unit))
 
     def _no_returns(self) -> bool:
-        """Whether values have running units that do not yet include any return."""
+        """Whether values have a return scale that includes no returns yet."""
         return self.agent.units is not None and self.agent.units.unused
 
     def _recording(self) -> Recorded | None:
@@ -255,7 +255,7 @@ class Learner:
         return None
 
     def _forget(self) -> None:
-        """Discard the recorded update after a change of its tensors or settings."""
+        """Discard the recorded update after a change to its tensors or settings."""
         if self.recorded is not None:
             self.recorded.forget()
 
@@ -280,7 +280,7 @@ class Learner:
         self._use_config()
 
     def effective(self, setting: str) -> float:
-        """Value of a numeric setting in the last update, or before the first update in the next one: the optimizer's
+        """Value of a numeric setting in the last update or, before any update, in the next one: the optimizer's
         value if it has one; for the learning rate, the value before its schedule."""
         group = self.optimizer.param_groups[0]
         if setting == "lr" and not isinstance(group["lr"], Tensor):
@@ -288,7 +288,7 @@ class Learner:
             return self.config.lr if group["lr"] == self.config.lr * share else group["lr"] / (share or 1.0)
         if setting == "adam_beta1" and "betas" in group:
             return group["betas"][0]
-        return group.get(_IN_OPTIMIZER.get(setting, ""), self.config.value(setting))  # a recorded rate is rounded
+        return group.get(_IN_OPTIMIZER.get(setting, ""), self.config.value(setting))  # a CUDA graph's rate is float32
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next update depends on."""

@@ -60,16 +60,16 @@ class MNM(Core):
     MNMp and MNMg differ in D^l. The meta error is the core's `auxiliary_loss`; its gradient and the task's
     pass through every write of the unroll, including its k^w and v^w.
 
-    The paper and the released program (of which only ports survive) disagree; the choices here are:
-    - Squared errors are means over d in the program and in App. C, sums in equations 2 and 5; the update has the factor
-      s = 2 / (H d) for both kinds of write in the program, none in equation 4. Here, s = 2 / (H d), and errors are
+    The paper and the released code (of which only ports survive) disagree; the choices here are:
+    - Squared errors are means over d in the code and in App. C, sums in equations 2 and 5; the update has the factor
+      s = 2 / (H d) for both kinds of write in the code, none in equation 4. Here, s = 2 / (H d), and errors are
       means: with keys from tanh, sums make a step with beta near 1 overshoot by a factor of d. `paper_scale=True` takes
       the equations literally (s = 2 / H for MNMg, 1 for MNMp, sums over d in the meta error).
-    - The output layer of f has no tanh, as in the program; section 3.2 specifies tanh for hidden layers.
-    - One rate for all layers, as in the program; equation 4 allows one per layer.
+    - The output layer of f has no tanh, as in the code; section 3.2 specifies tanh for hidden layers.
+    - One rate for all layers, as in the code; equation 4 allows one per layer.
     - `layer_norm=True`: layer normalization over all (3 H + 1) d values in place of equation 1's tanh, an option of
-      the program. With tanh, keys and values are initially so small that a write changes almost nothing; normalized,
-      one write with beta near 1/2 stores its value at once, and binding is learned many times faster.
+      the code. With tanh, keys and values are initially so small that a write changes almost nothing; with layer
+      norm, one write with beta near 1/2 stores its value at once, and binding is learned many times faster.
     - M starts at fixed random matrices, U(+-1/sqrt(d)), that are not trained (section 3.5). They are buffers and
       are part of the saved weights. f has no biases.
 
@@ -203,7 +203,7 @@ class MNM(Core):
     def _carry_over(
         self, hidden: Tensor, state: AnyState, written: MemoryWeights
     ) -> tuple[MemoryWeights, MemoryWeights | None]:
-        """Return memory and momentum after a step; the write alone results in `written`; h is [B, hidden_size]."""
+        """Return memory and momentum after a step; `written` is the memory after the write alone, `hidden` is h_t."""
         del hidden, state
         return written, None
 
@@ -258,7 +258,7 @@ class MNMg(MNM):
     """Metalearned neural memory with one gradient step on the squared error of f(k^w) (equations 2 and 3).
 
     D^l is the error propagated back to layer l: the partial derivative with respect to the memory alone, with k^w and
-    v^w fixed. It is explicit, so acting needs no autograd, and learning differentiates it like any operation.
+    v^w fixed. It is explicit, so acting needs no autograd, and learning differentiates it like any other operation.
 
         D^3 = z^3 - v^w,   D^{l-1} = (1 - (z^{l-1})^2) * (M^l)^T D^l
 

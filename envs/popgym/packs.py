@@ -25,7 +25,7 @@ class PopgymRepeatFirstBatch(SuitBatch):
     """N games of Repeat First (POPGym): name the suit of the first card at every step.
 
     Description:
-        A card is dealt in every step, and the action should always be the suit of the first card.
+        A card is dealt at every step, and the action should always be the suit of the first card.
 
     Actions: 0 spades, 1 diamonds, 2 clubs, 3 hearts.
 
@@ -67,7 +67,7 @@ class PopgymRepeatPreviousBatch(SuitBatch):
     """N games of Repeat Previous (POPGym): name the suit of the card dealt k - 1 steps ago.
 
     Description:
-        A card is dealt in every step, and the action should be the suit of the card dealt k - 1 steps before the
+        A card is dealt at every step, and the action should be the suit of the card dealt k - 1 steps before the
         visible one: k is 4 (easy), 32 (medium) or 64 (hard).
 
     Actions: 0 spades, 1 diamonds, 2 clubs, 3 hearts.

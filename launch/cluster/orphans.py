@@ -1,8 +1,8 @@
 """Orphan cleanup: a small process that outlives a killed run and ends the processes that the run started.
 
-Ray ends its main processes with their driver, but some helpers remain if SIGKILL or the out-of-memory killer ends
+Ray's main processes exit with their driver, but some helpers remain if SIGKILL or the out-of-memory killer ends
 the driver. The cleanup process records all descendants of the run while the run lives, since their
-parent is unknown afterward. Then it ends the remaining ones and removes the folders of the run's Rays (sockets, logs).
+parent is unknown afterward. Then it ends the rest and removes the folders of the run's Ray sessions (sockets, logs).
 
 It reads its standard input, a pipe that only the run has open: the pipe closes when the run ends for any reason. This
 file is run by its path, without importing engram, to start quickly.
@@ -21,9 +21,9 @@ from pathlib import Path
 import psutil
 
 LOOK_SECONDS = 1.0  # Seconds between two records of the run's descendants
-GRACE_SECONDS = 5.0  # Longest time in seconds that Ray needs to end its processes properly
+GRACE_SECONDS = 5.0  # Seconds that Ray's processes have to exit before they are killed
 STALE_SECONDS = 3600.0
-"""Age of the newest log, in seconds, after which the folder of a Ray without a live process is removed: Ray writes its
+"""Age of the newest log after which the folder of a Ray session without a live process is removed: Ray writes its
 logs every minute, and its process may be in another container that shares the folder."""
 
 
@@ -31,7 +31,7 @@ def start_clean_up(sessions: Path) -> "subprocess.Popen[bytes]":
     """Start the process that cleans up after this one and its descendants.
 
     Args:
-        sessions: parent of the folders of this process's Rays.
+        sessions: parent of this process's Ray session folders.
     """
     return subprocess.Popen(
         [sys.executable, "-P", __file__, str(os.getpid()), str(sessions)],
@@ -43,7 +43,7 @@ def start_clean_up(sessions: Path) -> "subprocess.Popen[bytes]":
 
 
 def remove_stale(sessions: Path) -> None:
-    """Remove the folders of Rays whose process has ended and whose logs are older than STALE_SECONDS."""
+    """Remove the folders of Ray sessions whose process has ended and whose logs are older than STALE_SECONDS."""
     for folder in sessions.glob("session_*_[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
             newest = max(file.stat().st_mtime for file in (folder, *folder.glob("logs/*")))

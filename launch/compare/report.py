@@ -65,7 +65,7 @@ def remarks(comparison: Comparison) -> list[str]:
         lines.append(f"{ALL}: each environment scaled to 0..1 by the lowest and highest final value of these runs")
     fewest = min(len(cell.seeds) for cells in comparison.cells.values() for cell in cells.values())
     if fewest < FEW:
-        lines.append(f"with {fewest} run{'s' * (fewest > 1)} per curve, bootstrap intervals are too narrow or missing")
+        lines.append(f"{fewest} run{'s' * (fewest > 1)} in a curve: bootstrap intervals are too narrow or missing")
     return lines + comparison.notes
 
 

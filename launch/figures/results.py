@@ -18,11 +18,11 @@ from .runs import FigureRun
 
 
 def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict[str, Any]) -> dict[str, Any]:
-    """Collect curves, evaluations, wall times and frames of all started runs, with the paper's results.
+    """Collect curves, evaluations, wall times and steps of all started runs, with the paper's results.
 
     `recorded` is an earlier document of the figure, or {}. A run in it whose settings are no longer the curve's, or
-    that a later run replaces, moves to `replaced` without its points. Other runs in it remain unchanged if they have no
-    directory here, which may be on another machine or deleted, or if the run here is unfinished and has fewer steps.
+    that a later run replaces, moves to `replaced` without its points. Other runs in it remain unchanged if their
+    directory is not here (on another machine, or deleted), or if the run here is unfinished and has fewer steps.
     """
     setting = figure.settings[size]
     curves: dict[str, Any] = {}
@@ -72,8 +72,9 @@ def outdated(figure: Figure, size: str, recorded: dict[str, Any]) -> list[str]:
 
 
 def _is_of(curve: Curve, entry: dict[str, Any]) -> bool:
-    """Whether a recorded curve has the settings of `curve`, whatever the arguments, since a preset's values may
-    change. Old documents contain only the command."""
+    """Whether a recorded curve has the settings of `curve`; comparing arguments is not enough: presets change.
+
+    Old documents contain only the command."""
     settings = entry.get("settings")
     return entry["command"] == _command(curve) if settings is None else settings == _settings(curve)
 
@@ -89,8 +90,8 @@ def _settings(curve: Curve) -> dict[str, Any]:
 
 
 def reached(document: dict[str, Any]) -> dict[str, tuple[float, int]]:
-    """Return by curve: the mean of the evaluations and the number of evaluated seeds, if there are any. In a figure
-    with tasks, return by core: the interquartile mean of the scores and their number."""
+    """Return, by curve, the mean of the evaluations and the number of evaluated seeds, if any. In a figure
+    with tasks, return, by core, the interquartile mean of the scores and their number."""
     if any("task" in curve for curve in document["curves"].values()):
         scores = tasks.scores(document)
         return {core: (mean.value, sum(map(len, scores[core].values()))) for core, mean in tasks.ranking(scores)}
@@ -116,7 +117,7 @@ def _run(run: FigureRun) -> dict[str, Any]:
 
 
 def _curve(run: FigureRun) -> dict[str, list[float]]:
-    """Steps and the measure, averaged over at most POINTS parts; for a population, the mean of its members."""
+    """Last step and mean measure of each of at most POINTS parts; for a population, over all its members."""
     measure = f"episode/{run.figure.measure}"
     members = sorted((run.folder / "members").glob("*/metrics.jsonl"))
     rows = [row for file in members for row in read_log(file)] if members else run.rows()

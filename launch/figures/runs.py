@@ -44,7 +44,7 @@ class FigureRun(Job):
 
     @property
     def finished(self) -> bool:
-        """Whether the run was trained to its end and evaluated."""
+        """Whether training and evaluation of the run are complete."""
         return self.evaluation_file.exists() and self.evaluation()["step"] >= self.curve.steps
 
     @property
@@ -78,7 +78,7 @@ class FigureRun(Job):
             expected = replace(expected, learner=replace(expected.learner, precision=begun.learner.precision))
         for name, then, now in fixed_differences(begun, expected):
             raise EngramError(
-                f"{self.folder} was trained with {name} = {then!r}, curve {self.curve.name} has {now!r} now; "
+                f"{self.folder} was trained with {name} = {then!r}, but curve {self.curve.name} now has {now!r}; "
                 "move the directory away, or choose another one with --runs"
             )
 
@@ -95,7 +95,7 @@ class FigureRun(Job):
         return [tool("rl-train"), *arguments]
 
     def complete(self) -> None:
-        """Evaluate the newest weights (of a population: its best member's) on new levels, and save the result.
+        """Evaluate the newest weights (for a population, its best member's) on new levels, and save the result.
         For a run with `--eval-every`, evaluate the weights that were best in its own evaluations."""
         raw, newest = self.folder.with_name(f".{self.folder.name}.json"), self.checkpoint()
         step = checkpoints.step_of(newest) if newest else 0

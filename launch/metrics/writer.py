@@ -40,7 +40,7 @@ class MetricsWriter:
         self._step, self._report, self._warned = step, report, False
         self._tracker, self._untracked = tracker, False
         self._named: dict[str, float] = {}
-        # A later file begins after the last row, so the rows of earlier files remain valid.
+        # A new event file starts after the last row, so TensorBoard keeps the rows of earlier files.
         self._events = AppendedFile(
             lambda: events.new_name(directory.tensorboard), lambda: events.beginning(self._step)
         )
@@ -92,7 +92,7 @@ class MetricsWriter:
         self._track(lambda tracker: tracker.video(step, name, gif))
 
     def _show_names(self, step: int, values: Mapping[str, float]) -> None:
-        """Write metrics that are indices as texts when they change, since TensorBoard would smooth scalars."""
+        """Write metrics that are indices as text when they change, since TensorBoard would smooth scalars."""
         for name in NAMES:
             if name in values and self._named.get(name) != values[name]:
                 self._named[name] = values[name]
@@ -117,7 +117,7 @@ class MetricsWriter:
                 action(self._tracker)
         except Exception as problem:
             if not self._untracked:
-                self._report(f"the tracker does not accept the metrics: {problem}; training continues without it")
+                self._report(f"the tracker failed: {problem}; training continues and later failures are ignored")
             self._untracked = True
 
     def _append(self, file: AppendedFile, record: bytes) -> None:
@@ -130,4 +130,4 @@ class MetricsWriter:
         if not self._warned:
             self._warned = True
             where = f" ({problem.filename})" if problem.filename else ""
-            self._report(f"{message}: {problem.strerror or problem}{where}; training continues, every row is retried")
+            self._report(f"{message}: {problem.strerror or problem}{where}; training continues; rows may be lost")

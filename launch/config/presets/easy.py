@@ -4,8 +4,8 @@ from .paper import OTHERS, POPGYM, Preset, core
 from .ppo import CENTERED_LP_RNN_PPO, LP_RNN_PPO, PPO, RMC_PPO
 
 # Actors use weights that are one update old. Momentum continues in the direction of older unrolls, and a batch repeats
-# changes that later updates have already made: without momentum and with a clip, no seed collapsed midway. Returns in
-# running units are learned earlier; the entropy bonus decays, so that the agent settles on short paths. Paths have
+# changes that later updates have already made: without momentum and with a clip, no seed collapsed midway. Normalized
+# returns are learned earlier; the entropy bonus decays, so that the agent settles on short paths. Paths have
 # ten steps: at the paper's discount of .99, a detour costs almost nothing, and a wandering policy does as well as one
 # that knows the path.
 _EASY_BOXWORLD: Preset = {
@@ -70,9 +70,9 @@ _EASY_GRAPH: Preset = {
 # The paper's Mini-Pacman: its first level is cleared within 1.5 M steps, the second within 4 M.
 _EASY_MINI_PACMAN: Preset = RMC_PPO | {"total_steps": 5_000_000}
 
-# A maze of 5 x 5 cells inside its wall, for 100 steps. The goal pays 10 and few random walks reach it, hence returns
-# in running units. Predicting the next observation trains the memory to store the walls: MNM earns 200 after
-# 0.5 M steps instead of 0.6 M.
+# A maze of 5 x 5 cells inside its wall, for 100 steps. The goal pays 10 and few random walks reach it, hence normalized
+# returns. Predicting the next observation trains the memory to store the walls: MNM earns 200
+# instead of 0.6 after 0.5 M steps.
 _EASY_MAZE: Preset = {
     "env_args": {"size": 7, "num_steps": 100},
     "unroll_length": 100,

@@ -22,8 +22,8 @@ RMC_PPO: Preset = {
 }
 
 # PPO for the LP-RNN environments. While the agent guesses, the goal earns nothing on average and waiting costs
-# almost nothing; with few outcomes per update, the policy settles on waiting: hence many environments, and returns
-# and advantages in running units. Few embedding units respond at any one step, so that rare events stand out.
+# almost nothing; with few outcomes per update, the policy settles on waiting: hence many environments, and normalized
+# returns and advantages. Few embedding units respond at any one step, so that rare events stand out.
 LP_RNN_PPO: Preset = {
     "unroll_length": 100,
     "envs_per_update": 256,

@@ -51,7 +51,7 @@ def test_a_comparison_is_printed_and_written(
     assert command.main(["runs", "--out", "cores"]) == 0
     said = capsys.readouterr().out
     assert re.search(r"lstm +t-maze +3 +2 \[1, 3\]", said)
-    assert "with 3 runs per curve, bootstrap intervals are too narrow" in said
+    assert "3 runs in a curve: bootstrap intervals are too narrow" in said
 
     rows = list(csv.DictReader(Path("cores.csv").read_text().splitlines()))
     means = {row["curve"]: float(row["value"]) for row in rows if row["statistic"] == "IQM"}
