@@ -447,7 +447,7 @@ def test_unknown_parameters_are_answered_with_known_ones(examples):
         ("CartPole-v1", "sutton_barto_reward"),
         ("engram.examples.masked_cartpole:MaskedCartPole", "max_epi"),
     ):
-        with pytest.raises(ValueError, match=f"{name} has no parameter '{near}x'; (did you mean|there are): {near}"):
+        with pytest.raises(ValueError, match=f"{name} has no parameter '{near}x'; (did you mean|available): {near}"):
             make_batch(name, 1, **{f"{near}x": 1})
 
 
