@@ -318,7 +318,7 @@ class Buffers:
     started: float = field(default_factory=time.perf_counter)
 
     def whole(self, device: torch.device) -> EnvOutput:
-        """Return all steps, with observations on the network's device; flags stay on the CPU, which counts steps."""
+        """Return all steps, observations on the network's device; flags stay on the CPU, where steps are counted."""
         if device.type == "cpu":
             return self.tensors
         last = map_leaves(lambda x: x[-1].to(device), self.tensors.observation)

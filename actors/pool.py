@@ -92,7 +92,7 @@ class ActorPool(Protocol):
 
     def gather(self, member: int = 0) -> list[Unroll] | None:
         """Return one unroll of every actor, in order, all made with the member's newest weights (synchronous mode).
-        Returns None if some are missing after a while; the next call must be for this member and keeps the others."""
+        Returns None if some are missing after a while; the next call, for the same member, keeps those that arrived."""
         ...
 
     def save(self) -> list[Any]:
@@ -149,7 +149,7 @@ class InProcess:
 
 
 class LocalPool(InProcess):
-    """Pool of all actors in turn in this process, for tests, debugging and bit-exact runs. Methods: ActorPool."""
+    """Pool that runs all actors in turn in this process: for tests, debugging, bit-exact runs. Methods: ActorPool."""
 
     def __init__(
         self,

@@ -189,7 +189,7 @@ class RayPool:
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def _request_stream(self) -> None:
-        """Send all requests that the window allows, first to slots with the fewest open or the least recent request."""
+        """Send all requests that the window allows, to slots with the fewest open ones first, then the least recent."""
         limit = self._window.requests_per_slot
         for depth in range(limit):
             slots = [slot for slot in self._slots if slot.at_work and len(slot.requests) == depth]
@@ -289,7 +289,7 @@ class RayPool:
         """Wait for a response, and process all that have arrived: one poll for each would be slow with many actors."""
         refs = self._awaited()
         if not refs:
-            time.sleep(0.05)  # every slot pauses after a failure
+            time.sleep(0.05)  # every slot is in its pause after a failure
             return
         ready, _ = ray.wait(list(refs), num_returns=1, timeout=wait)
         if ready and len(refs) > 1:

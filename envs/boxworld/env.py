@@ -234,7 +234,7 @@ BoxWorld = single(BoxWorldBatch)
 
 
 def _parse(level: Mapping[str, Any], grid_size: int) -> tuple[Array, tuple[int, int]]:
-    """Parse a level: cell codes [grid_size + 2, grid_size + 2], floor under the player, and the player's position."""
+    """Parse a level: codes [grid_size + 2, grid_size + 2] with floor under the player, and the player's position."""
     lines, side = level["board"], grid_size + 2
     if not isinstance(lines, list | tuple) or [len(str(line)) for line in lines] != [side] * side:
         raise ValueError(f"level['board'] is {lines}; expected {side} strings of {side} characters")

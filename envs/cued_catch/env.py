@@ -50,7 +50,7 @@ class CuedCatchBatch(BatchedEnv):
     Args:
         num_envs: number of environments.
         num_trials: trials in an episode.
-        num_cues: number of cues, 1 to 4; their balls are sampled as if there were four. With one cue,
+        num_cues: number of cues, the first 1 to 4; balls are sampled as if there were four. With one cue,
             only its meaning must be remembered.
         initial_cue_duration: frames for which each cue is taught.
         cue_duration: frames for which a trial shows its cue (a trial has 7).

@@ -80,7 +80,7 @@ class WorkerBatch(ForeignBatch):
         return self._call("draw", {owner: (index - self._parts[owner].start,)})[0]
 
     def save(self) -> dict[str, Array]:
-        """Return the exact state of all environments, like ForeignBatch.save. Raises ValueError if it has no copy."""
+        """Return the exact state like ForeignBatch.save. Raises ValueError if an environment cannot be copied."""
         saved = self._call("save", dict.fromkeys(range(len(self._parts)), ()))
         return {key: np.concatenate([part[key] for part in saved]) for key in saved[0]}
 

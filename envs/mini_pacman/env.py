@@ -49,7 +49,7 @@ class MiniPacmanBatch(BatchedEnv):
         `view="viewport"`: uint8 [5, 5, 3]: RGB of the cells around Pacman (walls beyond the map).
         `view="full"`: uint8 [15, 19, 3], the memory-free twin: RGB of the map.
         `view="full", center="player"`: uint8 [29, 37, 3]: RGB of the map around Pacman (walls beyond the map).
-        Pacman is green, above red ghosts (yellower with more power left), cyan pills and blue food; walls are white.
+        Pacman green over ghosts red (yellower with more power left) over pills cyan over food blue; walls white.
 
     Start: level 1 with one ghost; Pacman and pills anywhere, ghosts away from Pacman.
 

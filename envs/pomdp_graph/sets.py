@@ -16,7 +16,7 @@ def sample_graph(random: np.random.RandomState, num_states: int, num_actions: in
 
     Every state gets an outgoing, then an incoming edge, each with an unused (state, action) pair, never from a state to
     itself. So 2 * num_states pairs are valid, and two actions may share a destination. A graph is accepted if
-    B^(2^num_states) has no zero for the 0/1 adjacency B of all actions; this also rejects graphs with a common period.
+    B^(2^num_states) has no zero for the 0/1 adjacency B of all actions; this also rejects periodic graphs.
 
     The graph is successors int8 [num_states, num_actions]: the successor under the action, -1 if it is invalid.
     """

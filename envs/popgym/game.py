@@ -171,7 +171,7 @@ class BoardBatch(PopgymBatch):
         """Put environment `index` at the start of a level."""
         (key,), side, occupied = self.level_keys, self.params.side, self.params.occupied
         cells = {check_cell(f"a cell of level[{key!r}]", cell) for cell in level[key]}
-        if len(cells) != occupied or not all(0 <= index < side for cell in cells for index in cell):
+        if len(cells) != occupied or not all(0 <= value < side for cell in cells for value in cell):
             raise ValueError(f"level[{key!r}] is {level[key]!r}; expected {occupied} cells (row, col) in 0..{side - 1}")
         self.state.hidden[index] = 0
         for row, col in cells:

@@ -94,7 +94,7 @@ class Player(MazeWalker):
 
 
 class Signs(Drape):
-    """Signs that teach the meaning of the cues, then show one for every trial; the last trial ends the game."""
+    """Signs that teach the meaning of the cues, show one for every trial, and end the game after the last trial."""
 
     def __init__(
         self,

@@ -154,7 +154,7 @@ class Scenery(Drape):
 
 
 class Teleporter(Scenery):
-    """Teleporter that appears after a delay and teleports a player who steps on it."""
+    """Teleporter that appears after a delay, and then teleports a player who is on it."""
 
     def __init__(self, curtain: Any, character: str, cells: Array, delay: int) -> None:
         super().__init__(curtain, character, np.zeros_like(cells))

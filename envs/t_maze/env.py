@@ -57,7 +57,7 @@ class TMazeBatch(BatchedEnv):
         Every cell shows only the topmost character, player over cue over pads. The cue is at rows 4-6 and columns 0-1
         (left) or 9-10 (right) of the view, wherever the player is. Everything outside the maze is speckle: each cell
         looks like wall with probability 0.6, sampled again for every episode.
-        In the widest maze (difficulty 5), the view stops at the edge of the map; beyond, the player is off-center.
+        In the widest maze (difficulty 5), the view stops at the edge of the map; from then on the player is off-center.
 
     Start: the player is below the middle of the room; the goal is left or right with probability 1/2.
 

@@ -159,7 +159,7 @@ class Params(NamedTuple):
 
     rules: Rules
     walls: Array  # uint64 [77, 4]: bits of the walls
-    speckle: Array  # uint64 [77, 4]: bits of the cells that may be sample_speckle
+    speckle: Array  # uint64 [77, 4]: bits of the cells that may be speckle
 
 
 def new_state(num_envs: int) -> State:
@@ -244,8 +244,8 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
     if arrival == NEVER:
         row, col, left = walked
         if row == TELEPORTER_ROW and frame - state.begun[i] >= rules.teleport_delay - 1:
-            # From any column of the room, the player arrives in the same column of the maze. For that, the original
-            # moves not the window but the map under it; hence `leftmost`.
+            # With limbo, the way to the maze leads from any column of the room to ENTRY_COL. The original moves not the
+            # window but the map under it, by that difference; hence `leftmost`.
             arrival = frame + rules.journey_time
             leftmost = ENTRY_COL - col if rules.limbo_time > 0 else 0
     elif frame > arrival + 1:
@@ -264,7 +264,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def walk(walls: Array, row: int, col: int, left: int, leftmost: int, action: int) -> tuple[int, int, int]:
-    """Return (row, col, left) after a step that no wall blocks; the window follows as long as it stays on the map."""
+    """Return (row, col, left) after a step, unless a wall blocks it; the window follows while it stays on the map."""
     to_row, to_col, to_left = row + _DOWN[action], col + _RIGHT[action], left + _RIGHT[action]
     bit = np.uint64(to_col + 1)
     if walls[to_row, bit >> np.uint64(6)] >> (bit & np.uint64(63)) & np.uint64(1):

@@ -79,7 +79,7 @@ class Task:
         return {"random": self.random}
 
     def _fill(self, batch: Batch) -> None:
-        """Fill a batch in which inputs are 0 or BLANK, targets NO_QUERY, and reset is set at step 0 (no stream)."""
+        """Fill a batch whose inputs are 0 or BLANK, targets NO_QUERY, with reset set at step 0 (not for a stream)."""
         raise NotImplementedError
 
     def _empty(self) -> Batch:
