@@ -78,7 +78,7 @@ def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
             _sync_directory(partial)
             _put_in_place(partial, path)
         except BaseException:
-            _sweep(directory)  # removes the unfinished checkpoint, or the one being replaced
+            _sweep(directory)  # removes the unfinished checkpoint, or the one that it has replaced
             raise
     except OSError as problem:
         raise CheckpointError(

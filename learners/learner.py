@@ -1,7 +1,7 @@
 """The learner: updates of the agent from one batch of unrolls, with the configured algorithm.
 
 Between the arrival of a batch and the reading of its metrics, nothing waits for the device: steps are counted on the
-CPU, the device skips a non-finite update, and metrics stay there.
+CPU, and the device skips a non-finite update and keeps the metrics.
 """
 
 import copy

@@ -131,7 +131,7 @@ class Run:
         """Resume from the newest checkpoint.
 
         Args:
-            wait: whether to return when the run has ended; otherwise returns immediately, see `engram.train`.
+            wait: whether to return when the run has ended; otherwise returns when its process has started.
             show: show progress.
             **settings: settings that may change within a run, such as total_steps=2_000_000, by the names of
                 `rl-train`'s flags; and on_row, on_update, on_checkpoint as in `engram.train`.

@@ -203,7 +203,7 @@ class _Job(JobConfig):
 
 def cpus_needed(num_actors: int | None, cpus_per_actor: float, num_learners: int = 1) -> int:
     """Number of CPUs for a private Ray to declare, so that actors share scarce CPUs and do not wait forever. Ray starts
-    this many workers immediately. Without a number of actors, it is that of this machine's CPUs."""
+    this many workers immediately. Without a number of actors, Ray declares all CPUs of this machine."""
     actors = max(1, math.ceil(num_actors * cpus_per_actor)) if num_actors is not None else os.cpu_count() or 1
     return actors + num_learners - 1  # the first learner is not a Ray process
 
@@ -225,7 +225,7 @@ def without_signal_handlers() -> Generator[None]:
 @contextlib.contextmanager
 def few_processes() -> Generator[None]:
     """Keep Ray from starting its autoscaler, dashboard, log reader and two agents, which no run uses: Python processes
-    of 80 MB each that delay the first update by 2 s. Ray has no settings for this."""
+    of 80 MB that delay the first update by 2 s. Ray has no settings for this."""
     start_process: Any = services.start_ray_process
 
     def start(command: list[str], kind: str, *args: Any, **kwargs: Any) -> Any:

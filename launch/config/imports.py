@@ -1,4 +1,4 @@
-"""Modules that a configuration names, and whose import its use causes."""
+"""Modules that a configuration names, which are imported when it is used."""
 
 import os
 import re

@@ -55,7 +55,7 @@ class RunConfig(Settings):
     envs_per_actor: int | Literal["auto"] = setting("auto", (1, None))
     """Environments that each actor steps together; auto: the environments of an update, divided among the actors."""
     env_workers: int = setting(0, (0, None), resumable=True, passive=True)
-    """Processes per actor that step its environments, if these are slow; 0: the actor steps them itself."""
+    """Processes per actor that step slow third-party environments; 0: the actor steps its environments itself."""
     num_learners: int = setting(1, (1, None), resumable=True)
     """Learner processes, on CPUs or, with `--device cuda`, on one GPU each. Each processes a share of every update; the
     result equals one learner's up to the order of float sums. In a population, each trains some of the members."""
@@ -279,6 +279,6 @@ class RunConfig(Settings):
 
 
 RESUMABLE = frozenset(declared(RunConfig(), "resumable"))
-"""Settings allowed with --resume: of these, only --total-steps and, with --sync, --num-actors affect learning."""
+"""Settings allowed with --resume; only --total-steps and, in synchronous runs, --num-actors affect learning."""
 PASSIVE = frozenset(declared(RunConfig(), "passive"))
 """Settings that are never reported as a difference between runs or from a preset."""

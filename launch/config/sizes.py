@@ -11,7 +11,7 @@ from .run_config import RunConfig
 
 
 def check_memory(config: RunConfig, factory: ActorFactory, batch: Any) -> int:
-    """Return the bytes of an update's and all actors' observations. Raises EngramError if they exceed the memory."""
+    """Bytes of the observations in an update and all actors' unrolls. Raises EngramError if they exceed the memory."""
     sizes: list[int] = []
     map_leaves(lambda x: sizes.append(x.nbytes) or x, batch.new_observation())
     actors = (config.fixed_actors or 1) if config.in_process or not config.ray_address else 1

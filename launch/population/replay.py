@@ -14,7 +14,7 @@ PRECISION = 1e-9  # Relative tolerance: a p-value's last digits depend on scipy'
 
 
 class Replay:
-    """Replay of a log; `differences` lists where they disagree."""
+    """Replay of a log; `differences` lists where the two disagree."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.differences: list[str] = []  # Differences between the log and its replay

@@ -18,7 +18,7 @@ PING_SECONDS = 1.0  # Seconds between two pings; each interrupts the other learn
 START_SECONDS = 600.0
 """Seconds within which a learner's process must start, which may include booting a node."""
 MOST_LOSSES = 10
-"""Consecutive losses of a learner that end the run."""
+"""Consecutive losses of learners that a run survives; the next one ends it."""
 
 
 def has_arrived(ref: Any) -> bool:

@@ -44,9 +44,8 @@ _STAGED_T_MAZE: Preset = LP_RNN_PPO | {
 }
 
 # The paper's Sequence Recall: one to four lights that are on for three steps, then for about a third longer in each
-# stage: if the time doubles, the agent has to learn to remember again. A wrong sequence pays as well as any other of
-# its length: an entropy bonus three times that of the other environments keeps the policy from settling on some
-# sequences.
+# stage: if the time doubles, the agent has to learn to remember again. On average, all guessed sequences of one length
+# pay the same: three times the usual entropy bonus keeps the policy from settling on some of them.
 _STAGED_SEQUENCE_RECALL: Preset = CENTERED_LP_RNN_PPO | {
     "learner": CENTERED_LP_RNN_PPO["learner"]
     | {
@@ -69,7 +68,7 @@ _STAGED_SEQUENCE_RECALL: Preset = CENTERED_LP_RNN_PPO | {
 
 # The paper's Cued Catch: first fewer cues, since knowing the meaning of one of four earns nothing; then more trials.
 # All episodes have the same length, and their first 320 steps earn nothing. Environments are staggered, since updates
-# learn nothing while all of them are in this phase, five in a row. With unrolls of 60 steps and an entropy bonus of
+# learn nothing while all of them are in this phase, three in a row. With unrolls of 60 steps and an entropy bonus of
 # .02, the agent forgets the late trials.
 _STAGED_CUED_CATCH: Preset = CENTERED_LP_RNN_PPO | {
     "unroll_length": 100,

@@ -188,7 +188,7 @@ def test_a_run_of_a_seed_is_that_of_the_seed_alone() -> None:
         ("--sweep learner.lrr=uniform(0,1) --trials 2", "sweep learner.lrr: no such setting; did you mean: learner.lr"),
         ("--sweep learner.clip_rho=uniform(0.5,1) --algorithm ppo --trials 2", "clip_rho"),
         (f"--sweep {SPACE} --trials 2 --population 2", "population is 2; allowed with --sweep: 0"),
-        ("--resume RUN --seeds 1,2", "--seeds has no effect with --resume RUN, which contains no runs"),
+        ("--resume RUN --seeds 1,2", "--seeds has no effect with --resume RUN, which does not contain several runs"),
         ("--resume SEEDS --seeds 1,2", "--seeds has no effect with --resume: SEEDS has its own"),
         ("--resume SEEDS --trials 3", "trials is 3; allowed for SEEDS: at least 1, for a --sweep"),
         ("--resume SEEDS --trust-checkpoint --lr 1", "SEEDS/seed-1 was trained with learner.lr"),

@@ -82,7 +82,7 @@ def test_values_reach_the_learners_configuration() -> None:
         ("learner.entropy_cost=loguniform(0,1)", "begins at 0; allowed: above 0"),
         ("learner.discount=uniform(0.9,1.5)", "discount is 1.5; allowed: 0..1"),
         ("learner.lr=choice(0,1e-3)", "lr is 0.0; allowed: above 0"),
-        ("learner.lr=choice(1e-3,0.001)", "fewer than two different values; allowed: two or more"),
+        ("learner.lr=choice(1e-3,0.001)", "has fewer than two different values; allowed: two or more"),
         ("learner.bptt_length=uniform(1.5,3)", "1.5 is not a whole number"),
     ],
 )
