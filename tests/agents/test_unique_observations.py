@@ -100,7 +100,7 @@ def test_while_acting_only_what_is_new_is_computed():
 
 
 def test_room_for_few_observations_is_enough(monkeypatch):
-    monkeypatch.setattr(unique_observations, "MOST_KEPT", 8)
+    monkeypatch.setattr(unique_observations, "MOST_CACHED", 8)
     torso, observation = counted(), pictures(60, 20)
     cache = TorsoCache(torso)
     for part in (*observation.split(6), observation[:9]):
