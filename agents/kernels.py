@@ -93,7 +93,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         rows, weight = ctx.saved_tensors
         _, for_rows, for_weight, for_bias = ctx.needs_input_grad
-        # One multiplication per CPU core; `product` would split each among all cores, one after the other.
+        # One multiplication per CPU core; `product` would split each among cores, one after the other.
         multiply = _linear if torch.is_grad_enabled() else bf16.product if ctx.rounded else _product
         weight_grad = submit(multiply, grad.t(), rows.t(), None) if for_weight else None
         return (

@@ -37,7 +37,7 @@ class Concrete(Core):
         v^n_t = relu(V_n p^n_t / s_n + b_n)             a "viewport" of viewport_size per pool; s_n = 1
         y_t   = relu(W_s [v^1_t ; ..; v^k_t] + b_s)     the "summarizer": output [B, summarizer_size]
 
-    An input reaches all pools in one step; the inputs in pool n are sum_{i<=n} (base^i - 1) steps old on average
+    An input reaches all pools in its own step; the inputs in pool n are sum_{i<=n} (base^i - 1) steps old on average
     (1, 4, 11, 26, 57, .. for base 2). All pools start at zero. Gradients pass only through the first pool, including
     its recurrence, as in the paper's experiments; every viewport still learns to read its pool.
 
@@ -47,8 +47,8 @@ class Concrete(Core):
     weights of variance 2 / fan in, zero biases: He et al. 2015), so that the content of slow pools is not lost.
 
     With `unit_views`, our addition, s_n is the standard deviation of p^n for independent inputs of variance 1. A single
-    event is small in a slow pool; this option scales all pools alike for the viewports. It needs inputs with zero mean
-    (`normalize_features`), since a mean is as large in slow pools as in fast ones.
+    event is small in a slow pool; this option gives all pools one scale for the viewports. It needs inputs with zero
+    mean (`normalize_features`), since a mean is as large in slow pools as in fast ones.
     """
 
     loops_over_time = False

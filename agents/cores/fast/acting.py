@@ -64,7 +64,7 @@ def _apply(memory: Array, key1: Array, key2: Array, room: Array, out: Array) -> 
 def write_and_read(
     before: Array, reset: Array, writes: Array, rates: Array, reads: Array, squashed: int, after: Array, out: Array
 ) -> None:
-    """Compute one step of FWM's memory (equations in `fwm.FWM`), which stays in the CPU's nearest cache.
+    """Compute one step of FWM's memory (equations in `fwm.FWM`), each environment's in the CPU's nearest cache.
 
     Args:
         before, after: memories [B, d, d d]; a reset clears the memory before the step.

@@ -51,7 +51,7 @@ class AGaLiTe(Core):
 
     loops_over_time = False
 
-    constant_leaves = ("keys", "norm")  # two sums over the same past; their ratio is bounded only if the past is empty
+    constant_leaves = ("keys", "norm")  # sums over one past; learned starts could make their ratio unbounded
 
     def __init__(
         self,

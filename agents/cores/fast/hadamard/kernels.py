@@ -103,8 +103,8 @@ def to_factors(
 def recur(
     form: int, rows: Array, period: int, buffer: Array, inputs: Arrays, out: Array, saved: Array, memory: Array
 ) -> None:
-    """Write y to `out` (initially zero), and M before every `period`-th step to `saved` [.., B, G, J, I]; `memory`
-    becomes the last M. `inputs` are a, b, rates, u, w, q, reset. Environments rows[0] to rows[1] - 1; buffer [I]."""
+    """Write y to `out` (initially zero), M before every `period`-th step to `saved` [.., B, G, J, I]; `memory`, the
+    first M, becomes the last. `inputs`: a, b, rates, u, w, q, reset. Environments rows[0] to rows[1] - 1; buffer [I]"""
     a, b, rates, u, w, q, reset = inputs
     groups, height = a.shape[2], w.shape[3]
     block = height // out.shape[3]

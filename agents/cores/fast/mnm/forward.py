@@ -26,7 +26,7 @@ def forward(
     memory: Array,
 ) -> None:
     """Compute all steps of environments `first` to `last` - 1; write [h ; v^r] [T, B, S + d] to `out`, the meta errors
-    [T, B], the last cells [B, S], and the memory [B, 3, d, d], which initially is that of the first step. A record of
+    [T, B], the last cells [B, S], and the memory [B, 3, d, d], which initially is that before step 0. A record of
     one step and of a group's environments is reused."""
     start = first % record.c.shape[1]
     shift, end = first - start, start + last - first
