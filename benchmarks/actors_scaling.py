@@ -163,7 +163,7 @@ def plumbing(num_actors: int, num_envs: int, seconds: float, update_ms: float) -
     memory, sizes = tree_memory(psutil.Process().pid), actor_sizes()
     feed.pool.close()
     while actor_sizes():
-        time.sleep(0.5)  # memory for the next actors
+        time.sleep(0.5)  # until their memory is free for the next actors
     moved = 1000 * statistics.mean(moves)
     return {
         "actors": num_actors,

@@ -33,7 +33,7 @@ SHORT = {"agent.core_args": "--core-args", "env_args": "--env-args"}
 
 
 def curve(run: Path, measure: str) -> dict[str, list[float]]:
-    """Steps, wall seconds, the measure averaged over at most POINTS groups of rows, and the curriculum's stage."""
+    """Steps, wall seconds, the mean measure of at most POINTS groups of rows, and the curriculum's stage."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if f"episode/{measure}" in row["metrics"]]
     parts = [part for part in np.array_split(np.arange(len(rows)), POINTS) if len(part)]

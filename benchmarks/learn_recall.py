@@ -6,7 +6,7 @@ Trains every core on one T-maze with V-trace, in FOLDER/CORE, and collects curve
 results on new levels in results/learning-recall.json and .png. Existing runs are collected unchanged.
 
 The agent sees the cue for at least 30 frames, then waits 60 frames in a limbo where all observations are equal, and
-reaches a goal in six moves. Guessing a goal earns 0 on average, so a policy gets no gradient until it relates cue and
+reaches a goal in six moves. Guessing a goal earns 0 on average, so a policy gets only noise until it relates cue and
 side; how soon depends on how strongly the cue affects a core's outputs at the choice before any learning. Hence gates
 begin with a long memory, and the core receives the raw observation (no convolution, and no embedding where a core does
 not learn through one in this time).

@@ -63,7 +63,7 @@ class Player:
 
 
 def choose(at: int, ghosts: list[int], goals: set[int], power: int) -> int:
-    """The next action, unmirrored. A powered Pacman avoids no ghost that it reaches before its power ends."""
+    """The next action, unmirrored. Pacman avoids no ghost while its power lasts until it reaches the nearest one."""
     near = min((DISTANCE[at][ghost] for ghost in ghosts), default=10_000)
     hunting = power > near + 1
     danger = np.full(len(FULL_BOARD), 10_000)

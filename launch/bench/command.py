@@ -96,7 +96,7 @@ def bench(
             after = measure(work, part_seconds, SLICES)
     parts = Parts(*((before[name] + after[name]) / 2 for name in Parts._fields))
     ideal = speed_of_light(parts, num_cores(), device.type != "cpu")
-    rates = {name: 1 / seconds for name, seconds in parts._asdict().items()} | {
+    rates = {name: 1 / cost for name, cost in parts._asdict().items()} | {
         "ideal": ideal,
         "reached": speed.steps_per_second,
     }

@@ -16,8 +16,8 @@ from .report import comma_separated, draw, markdown, results, show
 
 _HELP = """Compare runs: curves with bands, interquartile means with bootstrap intervals, probabilities of improvement.
 
-RUN is a run directory, a directory of several runs (from rl-train --seeds or --sweep, or any folder), or the URL of
-one. Runs that differ only in their seeds are one curve."""
+RUN is a run directory, a directory of several runs (from rl-train --seeds or --sweep, or any folder), or a URL of
+either. Runs that differ only in their seeds are one curve."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
     """Estimate the cost of a run from a few steps of one environment. Raises ValueError if the agent cannot be made.
 
     Args:
-        work: bytes of the learner's batches and unrolls, from `check_memory`.
+        work: bytes of the observations of an update and of all actors, from `check_memory`.
     """
     factory = config.factory()
     sizes: list[int] = []

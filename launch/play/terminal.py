@@ -22,7 +22,7 @@ PIXELS = 4  # Minimum pixels per cell to show the image itself; with fewer, each
 GAP = 2  # Columns between the board and its legend
 UPPER_HALF = "▀"  # Shows two pixels, one above the other: ink and floor
 ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
-_KEY = re.compile(r"\x1b[\[O][\d;]*(?:([A-D])|.)|.", re.DOTALL)  # an arrow, another key of several bytes, or one byte
+_KEY = re.compile(r"\x1b[\[O][\d;]*(?:([A-D])|.)|.", re.DOTALL)  # an arrow, another escape sequence, or a character
 
 
 class Glyph(NamedTuple):

@@ -187,7 +187,7 @@ def test_a_figure_that_asks_for_more_steps_is_continued_evaluated_and_drawn(
     assert "(results/small-quick.png)). One trial." in " ".join(text.split())
 
     file.write_text(longer.replace("--core lstm", "--core lstm --lr 1"))
-    with pytest.raises(EngramError, match=r"lstm-3 was trained with learner.lr = 0.0005, curve lstm has 1.0 now"):
+    with pytest.raises(EngramError, match=r"lstm-3 was trained with learner.lr = 0.0005, but curve lstm now has 1.0"):
         reproduce(capsys, *words)
 
 
