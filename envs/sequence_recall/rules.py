@@ -3,7 +3,7 @@
 Until the pen opens, the lights are a function of the frame number: for each element of the sequence all lights are off
 for `off_frames`, then one is on. From frame `free_frame` on there are two cases. If no light is on, the first light
 that the player enters turns on and is compared with the next element of the sequence. If a light is on, it turns off
-when the player is on floor again; the next light counts at the earliest one frame later.
+when the player is on the floor again; the next light counts one frame later at the earliest.
 """
 
 from typing import NamedTuple
@@ -54,7 +54,7 @@ _BOARDS = _boards()
 class State(NamedTuple):
     """N games; L = sequence_length."""
 
-    random: Array  # uint64 [N]: streams of randomness
+    random: Array  # uint64 [N]: random streams
     over: Array  # bool [N]: the episode has ended
     frame: Array  # int64 [N]: 0 at the first observation
     sequence: Array  # int8 [N, L]: the lights to be entered, 0 left, 1 top, 2 right, 3 bottom
@@ -114,7 +114,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
             lit, entered, correct = light, entered + 1, correct + right
             reward += RIGHT_LIGHT_REWARD if right else 0.0
             if entered == params.sequence_length and frame + 1 < deadline:
-                deadline = frame + 3  # two more frames cost, the third ends the game, even if the time runs out before
+                deadline = frame + 3  # two more frames have a cost; the third ends the game, even after the timeout
         elif lit > 0 and light == 0:
             lit = 0
     state.row[i], state.col[i], state.lit[i], state.entered[i] = row, col, lit, entered
