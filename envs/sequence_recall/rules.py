@@ -63,7 +63,7 @@ class State(NamedTuple):
     lit: Array  # int64 [N]: the light that the player has turned on, 0 none, else 1 + the light
     entered: Array  # int64 [N]: lights entered so far, correct or not
     correct: Array  # int64 [N]: correct elements
-    deadline: Array  # int64 [N]: frame in which the episode ends
+    deadline: Array  # int64 [N]: frame at which the episode ends
     solved: Array  # bool [N]: the complete sequence was correct
 
 
@@ -74,7 +74,7 @@ class Params(NamedTuple):
     off_frames: int
     cycle_frames: int  # Frames of an element: first all lights are off, then one is on
     demo_frames: int  # Frames until the last light of the demonstration is off
-    free_frame: int  # First frame in which the player can move
+    free_frame: int  # First frame at which the player can move
     timeout_frames: int  # `timeout.NEVER` for none
     show_sequence: bool
 

@@ -10,7 +10,7 @@ Everything below row 10 outside the mazes is speckle: each cell looks like wall 
 unreachable. The agent's window may extend one column beyond either end of the map, where it shows the opposite end. So
 a row has 193 bits: bit c + 1 is column c, for c in -1..191.
 
-With n = limbo_time and f the frame in which the player steps on the teleporter (or stands there when it appears):
+With n = limbo_time and f the frame at which the player steps on the teleporter (or stands there when it appears):
 
     frame f                     still in the room, with the cue
     frames f+1 .. f+n-1         limbo (n = 0: none)
@@ -130,11 +130,11 @@ class State(NamedTuple):
     col: Array  # int64 [N]: position of the player on the map
     left: Array  # int64 [N]: first column of the window
     leftmost: Array  # int64 [N]: the window stays within columns leftmost .. leftmost + 190
-    arrival: Array  # int64 [N]: frame in which the maze becomes visible
-    deadline: Array  # int64 [N]: frame in which the episode, or the trial of an endless one, ends
+    arrival: Array  # int64 [N]: frame at which the maze becomes visible
+    deadline: Array  # int64 [N]: frame at which the episode, or the trial of an endless one, ends
     finished: Array  # bool [N]: a goal pad was reached in time
     solved: Array  # bool [N]: the pad reached in time (in an endless episode, the latest one) is correct
-    begun: Array  # int64 [N]: frame in which the trial began; 0 unless the episode is endless.
+    begun: Array  # int64 [N]: frame at which the trial began; 0 unless the episode is endless.
     decisions: Array  # int64 [N]: pads reached in an endless episode
     correct: Array  # int64 [N]: correct pads among them
 
