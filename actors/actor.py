@@ -86,8 +86,8 @@ class Actor:
         self._restart(seed)
 
     def call_at_steps(self, call: Callable[[], None]) -> None:
-        """Set a callback that runs after every step of the batch and, if environments step in turn, of each
-        environment. An exception that it raises ends the unroll."""
+        """Set a callback that runs after every step of the batch and, if its environments step one by one, of each
+        environment. An exception from the callback ends the unroll."""
         self._at_step = call
         batch: Any = self.batch
         if hasattr(batch, "at_step"):
@@ -100,7 +100,7 @@ class Actor:
     def load(self, weights: Weights) -> None:
         """Use these weights from now on; no effect if this version is already loaded. Weights copied from another
         member begin new episodes: they cannot use recurrent states of other weights, and episodes in progress must not
-        count toward their score. A new stage of the curriculum uses different environments."""
+        count toward the member's score. A new stage of the curriculum uses different environments."""
         if weights.version != self.version:
             if isinstance(weights.values, torch.Tensor):
                 take_over([weights.values], weights.ready, self.device)

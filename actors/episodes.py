@@ -22,7 +22,7 @@ def play(
 ) -> Episodes:
     """Return `episodes` finished episodes of an actor, an unbiased sample of all episodes.
 
-    The number of episodes that count is fixed in advance for each environment: its first ones. Counting the first
+    In each environment, a number of episodes fixed in advance counts: the first ones. Counting the first
     episodes to end in any environment would favor short episodes.
 
     Args:

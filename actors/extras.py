@@ -88,8 +88,8 @@ class Extras:
         batch: the environments.
         names: extras that the agent reads; with Dict observations they are entries of the observation.
         player: name of the imitated player; "" without one.
-        novelty: whether to add NOVELTY: 1 at a step whose map cell (in environments without a map, whose observation)
-            is new in the episode, else 0; 0 at the first step.
+        novelty: whether to add NOVELTY: 1 at a step whose map cell (or observation, in environments without a map) is
+            new in the episode, else 0; 0 at the first step.
     """
 
     def __init__(self, batch: Any, names: Sequence[str], player: str, novelty: bool = False) -> None:

@@ -63,7 +63,7 @@ class ActorFactory:
         return MixtureBatch(parts)
 
     def check_levels(self, environment: BatchedEnvironment) -> None:
-        """Raise ValueError if a stage of the curriculum cannot be created, or its spaces differ from `environment`'s.
+        """Raise ValueError if a curriculum stage cannot be created or differs from `environment` in spaces or fields.
 
         Also raise it for a player that cannot be created, and for level replay in environments whose next level
         cannot be set.

@@ -1,10 +1,10 @@
 """Failures of actors: training survives occasional ones; a crash loop ends it.
 
-Over days of training, actors are killed, nodes are lost and environments raise exceptions. Unlike those of a bug, such
-failures do not recur in a replacement, so an actor's failures are forgotten after FORGIVEN_AFTER unrolls: transient
-faults never add up, and a lost node counts once for each of its actors. An actor that fails immediately and
+Over days of training, actors are killed, nodes are lost and environments raise exceptions. Unlike failures caused by a
+bug, these do not recur in a replacement, so an actor's failures in a row are forgotten after FORGIVEN_AFTER unrolls;
+a lost node counts once for each of its actors. An actor that fails immediately and
 repeatedly ends the run with the first traceback of the series. An actor whose total number of failures exceeds IN_ALL
-times the allowed number also ends it: an environment that keeps failing is not replaced forever.
+times the allowed number also ends the run: an environment that keeps failing is not replaced forever.
 """
 
 import re
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ..envs.arrays import ContractError
 
-FORGIVEN_AFTER = 50  # Unrolls after which an actor's failures are forgotten
+FORGIVEN_AFTER = 50  # Unrolls without a failure after which an actor's failures in a row are forgotten
 IN_ALL = 10  # Total failures allowed for one actor, as a multiple of those allowed in a row
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # Seconds before a replacement starts; doubled with each failure in a row.
 _CHANGING = re.compile(r"\b(?:0x)?[0-9a-f]{8,}\b|\d+")
@@ -22,7 +22,7 @@ _CHANGING = re.compile(r"\b(?:0x)?[0-9a-f]{8,}\b|\d+")
 
 
 class ActorFailureError(RuntimeError):
-    """Raised when an actor fails too often or breaks the contract of environments; the message contains the cause."""
+    """Raised when an actor fails too often or its environment breaks the contract; the message contains the cause."""
 
 
 class TransportDiedError(RuntimeError):

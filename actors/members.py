@@ -1,6 +1,6 @@
 """Actors for every member of a population, and the schedule that assigns the next unrolls to members.
 
-Any process can act for any member, so a population needs no more processes than a single learner.
+Any process can act for any member, so a population needs no more processes than a single learner does.
 """
 
 import logging
@@ -88,7 +88,7 @@ class MemberSchedule:
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
         self.homes: dict[int, str] = {}
-        """Machine of each member's learner, if that matters."""
+        """Machine of each member's learner; empty if requests do not depend on it."""
 
     def join(self, member: int) -> None:
         """Add `member`, starting at the others' current count; no effect if it is already scheduled."""
@@ -99,9 +99,9 @@ class MemberSchedule:
         self._counts.pop(member, None)
 
     def next(self, may: Callable[[int], bool] = lambda _: True, served: Mapping[int, int] | None = None) -> int | None:
-        """Return the member of the next request: among those that `may` get one, the one with the fewest so far.
-        Ties go to the member with the lowest count in `served`, the requests of one actor; otherwise this actor
-        would always serve the same members."""
+        """Return the member of the next request: of those for which `may` is true, the one with the fewest so far.
+        Ties go to the member with the lowest count in `served`, the requests to one actor by member; otherwise this
+        actor would always serve the same members."""
         among = [member for member in self._counts if may(member)]
         if not among:
             return None
@@ -112,7 +112,7 @@ class MemberSchedule:
     def next_at(
         self, machine: str, may: Callable[[int], bool], idle: bool, served: Mapping[int, int] | None = None
     ) -> int | None:
-        """Return the member of an actor's next request: one with a learner on the actor's machine, if there are any.
+        """Return the member of an actor's next request: one whose learner is on the actor's machine, if there is one.
 
         An idle actor also acts for other members, and an actor on a machine without learners acts for all.
         """
@@ -134,7 +134,7 @@ class MemberSchedule:
         return self.members
 
     def turn(self) -> list[int]:
-        """Count one request for the next member, and return it in a list; the list is empty without members."""
+        """Count one request for the next member, and return a list of it; the list is empty without members."""
         member = self.next()
         return [] if member is None else [member]
 

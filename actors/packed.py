@@ -21,7 +21,7 @@ class Sent(NamedTuple):
 
 
 class Packer:
-    """Copy CPU tensors to one device at once, through a reused buffer of pinned memory.
+    """Copier of CPU tensors to one device in a single transfer, through a reused buffer of pinned memory.
 
     Args:
         device: a device other than the CPU.
@@ -79,7 +79,7 @@ def record_event(device: torch.device) -> Any:
 
 def weights_for(agent: nn.Module, device: torch.device | None) -> tuple[NDArray[np.float32] | Tensor, Any]:
     """Return all weights of an agent (`Weights.values`), and the event after which another stream may read them.
-    They stay on the agent's device if actors use it (`device`); otherwise they move to the CPU."""
+    The weights stay on the agent's device if actors use that device (`device`); otherwise they move to the CPU."""
     values = flat(agent)
     if values.device.type == "cpu" or values.device != device:
         return values.cpu().numpy(), None
@@ -87,7 +87,7 @@ def weights_for(agent: nn.Module, device: torch.device | None) -> tuple[NDArray[
 
 
 def take_over(tensors: Iterable[Tensor], event: Any, device: torch.device) -> None:
-    """Let the current stream use another stream's tensors after `event`; their memory is not reused while it does.
+    """Let the current stream use another stream's tensors after `event`; until that use ends, their memory is kept.
     Tensors on other devices are ignored; None as the event (a device without streams) has no effect."""
     if event is None:
         return

@@ -149,7 +149,7 @@ class InProcess:
 
 
 class LocalPool(InProcess):
-    """Pool that runs all actors in turn in this process: for tests, debugging, bit-exact runs. Methods: ActorPool."""
+    """Pool that runs all actors in turn in this process: for tests, debugging and bit-exact runs; see ActorPool."""
 
     def __init__(
         self,
@@ -220,9 +220,9 @@ class LocalPool(InProcess):
             actor.close()
 
     def unrolls(self, numbers: range, weights: Sequence[Weights]) -> list[Unroll]:
-        """Return one unroll of each of these actors for each of these members; one call evaluates all their networks.
-        With a separate device, actors take turns at every step: the environments of one step while the device
-        evaluates the network of another."""
+        """Return one unroll of each of these actors for each of these members. With several members, one call
+        evaluates all networks of an actor. With a separate device, actors take turns at every step: the environments of
+        one actor step while the device evaluates the network of another."""
         if len(weights) == 1 and (self.device.type == "cpu" or len(numbers) == 1):
             return [self._unroll(number, weights[0]) for number in numbers]
         return self._in_turn(numbers, weights)

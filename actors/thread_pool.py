@@ -36,7 +36,7 @@ class _Result(NamedTuple):
 
 
 class ThreadPool(InProcess):
-    """Pool of all actors in one thread of this process. Methods: ActorPool.
+    """Pool of all actors in one thread of this process; see ActorPool for its methods.
 
     Args:
         make_actor: creates an actor.

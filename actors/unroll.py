@@ -50,7 +50,7 @@ class Unroll(NamedTuple):
 
 
 def _map(function: Callable[..., Tensor], *unrolls: Unroll) -> Unroll:
-    """Apply `function(axis, *leaves)`, with the batch axis, to all tensors that a learner reads, in a fixed order.
+    """Apply `function(batch_axis, *leaves)` to all tensors that a learner reads, in a fixed order.
     Finished episodes are unchanged."""
     per_environment, per_step = partial(function, 0), partial(function, 1)
     return unrolls[0]._replace(
@@ -62,7 +62,7 @@ def _map(function: Callable[..., Tensor], *unrolls: Unroll) -> Unroll:
 
 
 def some_environments(unroll: Unroll, chosen: slice | Tensor) -> Unroll:
-    """Select environments of an unroll by a slice, or by indices (int64 [K]), which copies. The result contains the
+    """Select environments of an unroll by a slice (views), or by indices (int64 [K]; copies). The result contains the
     finished episodes only for a slice that begins at environment 0."""
     selected = _map(lambda axis, x: x[chosen] if axis == 0 else x[:, chosen], unroll)
     if unroll.stored:

@@ -131,7 +131,7 @@ def _compile(function: Function, **options: Any) -> Function:
 
 
 def _once(compile_for: Callable[..., Any], path: Path) -> Callable[..., Any]:
-    """Compile in one process at a time: processes that start together load what the first one has compiled."""
+    """Let one process at a time compile: processes that start together load what the first one has compiled."""
 
     def wait_and_compile(signature: Any) -> Any:
         with global_compiler_lock, _lock(path):  # in this order, so that this process's other threads wait too

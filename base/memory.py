@@ -47,7 +47,7 @@ def address_space() -> Iterator[Memory]:
 
 
 def own_memory() -> tuple[int, int]:
-    """Resident bytes of this process, and those of them that it shares with no other process."""
+    """Resident bytes of this process, and how many of them it shares with no other process."""
     usage = psutil.Process().memory_full_info()
     return usage.rss, usage.uss
 

@@ -19,7 +19,7 @@ HEAP_BYTES = 2**30  # Bytes by which the heap grows in advance; only addresses a
 KEPT_BYTES = 2**31 - 1
 """Free memory at the top of the heap that is not returned to the system: the largest value glibc accepts."""
 LARGEST_HEAP_BLOCK = 2**25
-"""Largest block that comes from the heap, which can keep it when it is freed: the largest value glibc accepts."""
+"""Largest block allocated from the heap, where it can stay when freed: the largest value glibc accepts."""
 HUGE_PAGE = 2**21
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -91,8 +91,8 @@ def keep_freed_memory() -> bool:
 def use_huge_pages() -> bool:
     """Use 2 MiB pages for the heap's next gigabyte; return False if the system has none.
 
-    The CPU caches the addresses of a few thousand pages. Other lookups are slowest in a virtual machine, whose page
-    tables are nested: with 4 KiB pages, small operations of a memory core took up to four times as long there.
+    The CPU caches the addresses of a few thousand pages. Lookups of other pages are slowest in a virtual machine, whose
+    page tables are nested: with 4 KiB pages, small operations of a memory core took up to four times as long there.
     """
     libc = _libc()
     if libc is None or not Path("/sys/kernel/mm/transparent_hugepage").exists():

@@ -14,8 +14,8 @@ from typing import Any
 def stamp(function: Callable[..., Any]) -> str:
     """Hash of all files that `function` may be compiled from.
 
-    These are its own file and all files of engram, of its package or in its folder that its module imports, directly
-    or indirectly: functions are inlined from them, and their constants are compiled in.
+    These are the function's own file, and the files of engram, of the function's package or in the same folder that
+    its module imports, directly or indirectly: their functions are inlined, and their constants are compiled in.
     """
     files = {function.__code__.co_filename: None, **dict.fromkeys(sources(function.__module__))}
     content = hashlib.sha256()

@@ -47,7 +47,7 @@ def number(text: str) -> float:
 
 
 def duration(text: str, kind: Any) -> float:
-    """Parse a duration, with or without a unit, into that of its type (Seconds or Minutes). Raises ValueError."""
+    """Parse a duration, with or without a unit; return it in its type's unit (Seconds, Minutes). Raises ValueError."""
     unit = _UNIT[kind]
     value = _quantity(text, {"": DURATIONS[unit], **DURATIONS})
     if value is None:

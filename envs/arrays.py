@@ -15,7 +15,7 @@ Observation: TypeAlias = Array | dict[str, "Observation"]
 
 
 class ContractError(ValueError):
-    """Raised when an environment returns a value that contradicts its declarations; a new one would do the same."""
+    """Raised when an environment returns a value that contradicts its declarations; a new environment would too."""
 
 
 def zeroed(kind: Callable[..., T], num_envs: int, **fields: Any) -> T:

@@ -1,7 +1,7 @@
 """Images of environments for human viewers: cells, symbols and captions on a grid.
 
-A canvas renders an image. It also stores the content of each cell and the captions, so that a terminal can show the
-same with characters.
+A canvas renders an image. It also stores the content of each cell and the captions, so that a terminal can show
+them with characters.
 """
 
 from collections.abc import Sequence
@@ -103,7 +103,7 @@ class Canvas:
         self._draw.ellipse(self._box(row + gap, col + gap, diameter, diameter), fill=color)
 
     def wedge(self, row: float, col: float, color: Color, facing: float, mouth: float, diameter: float = 0.9) -> None:
-        """Draw a disc without a slice of `mouth` degrees, which faces `facing` degrees (0 right, 90 down)."""
+        """Draw a disc with a slice of `mouth` degrees cut out, which faces `facing` degrees (0 right, 90 down)."""
         self.sign(row, col, "██", color)
         gap = (1 - diameter) / 2
         box = self._box(row + gap, col + gap, diameter, diameter)

@@ -55,7 +55,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
     level."""
     evaluation_args: ClassVar[Mapping[str, Any]] = {}
     """Constructor arguments that evaluations use by default, such as the split of the levels."""
-    trusted: bool = False  # Whether `restore` may run code from a saved state; states of this engine contain none
+    trusted: bool = False  # Whether `restore` may run code from a saved state; states of this engine contain no code
 
     def __new__(cls, *arguments: Any, **parameters: Any) -> Any:
         """Check parameter names and the number of environments before a constructor allocates anything."""
@@ -138,7 +138,7 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         return self.paint(index, full).image()
 
     def level_set(self) -> set[bytes]:
-        """Return a key for each level that may be sampled if there are few enough for repeats, else an empty set."""
+        """Return a key for each level that may be sampled; an empty set if there are too many for levels to repeat."""
         return set()
 
     def set_level(self, index: int, level: Mapping[str, Any]) -> None:

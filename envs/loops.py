@@ -80,8 +80,8 @@ def _step_batch(
     terminated: Array,
     truncated: Array,
 ) -> int:
-    """Step all environments and return -1. If an action is outside 0..num_actions - 1, return the index of the first
-    one and change nothing. Actions are int64 [N]; observation [N, ...], reward float32 [N], terminated and truncated
+    """Step all environments and return -1. If an action is outside 0..num_actions - 1, return the first such action's
+    index and change nothing. Actions are int64 [N]; observation [N, ...], reward float32 [N], terminated and truncated
     bool [N] are written."""
     bad = first_outside(actions, num_actions)
     if bad >= 0:

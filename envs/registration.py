@@ -94,7 +94,7 @@ def batch_class(environment: Environment) -> type[Any]:
 
 
 def purpose(batch: type[Any]) -> str:
-    """Describe an environment by the first docstring line of its batched class if that has a colon, else its module."""
+    """Describe an environment by its batched class's first docstring line or, if that has no colon, by its module's."""
     first, module = ((item.__doc__ or "").partition("\n")[0] for item in (batch, sys.modules[batch.__module__]))
     return first.removeprefix("N games of ") if ": " in first else module
 

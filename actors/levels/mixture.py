@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ...agents.values import map_leaves
 from .stagger import GOLDEN
 
-Shares = tuple[float, ...]  # Share of the environments in each stage; they sum to 1
+Shares = tuple[float, ...]  # Share of the environments in each stage; the shares sum to 1
 
 
 def widths(first_index: int, num_envs: int, shares: Shares) -> list[int]:

@@ -6,7 +6,7 @@ appendix),
 
     S = mean_t |r_{t+1} + gamma V_{t+1} - V_t|        with V_{t+1} = 0 where t + 1 is terminal
 
-and a stored level i is replayed with probability (equations 1 to 3 there)
+and a stored level i is replayed with probability (equations 1 to 3 of the paper)
 
     P(i) = (1 - rho) P_S(i) + rho P_C(i),    P_S(i) ~ (1 / rank(S_i))^(1 / beta),    P_C(i) ~ c - C_i
 
@@ -17,7 +17,7 @@ for curriculum discovery", equation 1), which is 0 for levels that are always or
 
     S = p (1 - p),    p = (s + 1) / (n + 2),    P_S(i) ~ S_i
 
-for a level solved s times in n episodes; p is the mean of a uniform prior's posterior.
+for a level solved s times in n episodes; p is the posterior mean under a uniform prior.
 """
 
 from typing import Any, NamedTuple
@@ -59,7 +59,7 @@ class Replay:
         discount: gamma.
         seed: seed of the choices.
         num_envs: number of environments.
-        reward_clip: bound on the rewards whose returns values estimate; 0 for none.
+        reward_clip: bound on the rewards in the returns that values estimate; 0 for none.
         learnability: whether scores are p (1 - p).
     """
 
@@ -143,7 +143,7 @@ class Replay:
         state.plays[slot], state.solves[slot] = plays, solves
 
     def _choose(self, ended: NDArray[Any], streams: NDArray[Any]) -> None:
-        """Choose the next level of each of these environments: a stored one, or the next of its own stream."""
+        """Choose the next level of each of these environments: a stored one, or the next from its stream."""
         state = self.state
         random = np.random.default_rng((*state.seed.tolist(), int(state.clock[0])))
         state.own[ended] = np.where(state.again[ended], state.own[ended], streams[ended])

@@ -1,14 +1,14 @@
 """Staggering of environments that begin together, over the phases of an episode.
 
-All environments begin together at the start and in every stage of a curriculum. If episodes have a fixed length, or
-while nothing is solved, they also end together, so that each batch contains only one phase of the episode.
+All environments begin together at the start of a run and of every stage of a curriculum. If episodes have a fixed
+length, or while none is solved, they also end together, so that each batch contains only one phase of the episode.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 GOLDEN = (5**0.5 - 1) / 2
-"""Golden ratio; the fractional parts of its multiples are evenly spread over 0..1 for any count."""
+"""Golden ratio minus 1; the fractional parts of its multiples are evenly spread over 0..1 for any count."""
 
 
 class Stagger:
@@ -29,7 +29,7 @@ class Stagger:
         """Return the environments to cut after a step, bool [N]; None if there are none.
 
         Args:
-            over: bool [N], where the step has ended the episode; an environment whose cut is due there is never cut.
+            over: bool [N], whether the step has ended the episode; an environment whose cut is due then is never cut.
         """
         if not self.left.any():
             return None

@@ -28,7 +28,7 @@ from .slot import ActorSlot, ActorSlots, Request, RequestWindow
 from .wire import ObjectStores, dead_part, fetch, message_of, share_tensors, unpack
 
 PATIENCE = 2.0  # Seconds without an unroll after which the pool returns None to the learner
-# An actor is skipped if responses of others have waited for it for this time plus SLOWER times that of an unroll
+# An actor is skipped if responses of others have waited for it for this time plus SLOWER times an unroll's duration
 PASS_OVER_SECONDS, SLOWER = 2.0, 4.0
 
 T = TypeVar("T")
@@ -175,7 +175,7 @@ class RayPool:
         ray.get([slot.handle.restore.remote(state) for slot, state in zip(self._slots, saved, strict=True)])
 
     def open_requests(self) -> list[int]:
-        """Indices of the actors, once for each open request."""
+        """Index of the actor of each open request."""
         return [request.slot.number for request in self._open.values()]
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class RayPool:
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def _request_stream(self) -> None:
-        """Send all requests that the window allows, to slots with the fewest open ones first, then the least recent."""
+        """Send all requests that the window allows, to slots with the fewest open ones, then least recently used."""
         limit = self._window.requests_per_slot
         for depth in range(limit):
             slots = [slot for slot in self._slots if slot.at_work and len(slot.requests) == depth]
@@ -203,7 +203,7 @@ class RayPool:
                     return
 
     def _request_one_each(self, member: int) -> None:
-        """Send a request to every slot without an open one whose unroll is missing."""
+        """Send a request to every active slot that has no open request and whose unroll is missing."""
         for slot in self._slots:
             if slot.at_work and not slot.requests and slot.number not in self._gathered:
                 self._request(slot, member, 1)
@@ -248,7 +248,7 @@ class RayPool:
             self._lose(slot, why)
 
     def _check_ray(self) -> None:
-        if died := dead_part():  # without this error, a call of Ray's store would end this process
+        if died := dead_part():  # without this error, a call to Ray's store would end this process
             raise TransportDiedError(f"{died} died")
 
     def _all_gathered(self) -> list[Unroll] | None:
@@ -298,7 +298,7 @@ class RayPool:
             self._take(refs[ref], ref, result)
 
     def _awaited(self) -> "dict[ObjectRef[Any], ActorSlot]":
-        """Oldest request of each slot, since the responses of a slot are processed in order."""
+        """Next expected response of each slot: its ready notification, or the response to its oldest request."""
         starting = {slot.starting: slot for slot in self._slots if slot.starting is not None}
         return starting | {slot.requests[0].ref: slot for slot in self._slots if slot.requests}
 
@@ -336,7 +336,7 @@ class RayPool:
         self._slots.lose(slot, why, cause)
 
     def _drop(self, request: Request) -> None:
-        """Drop a request that gets no response; its member gets another one before the other members do."""
+        """Drop a request that gets no response; its member gets a new request before the other members do."""
         del self._open[request.ref]
         request.slot.requests.remove(request)
         self._leave_out(request)

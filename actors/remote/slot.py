@@ -48,7 +48,7 @@ class ActorSlot:
     since: float = 0.0
     """Monotonic time of the last response or heartbeat; for an empty slot, the earliest time at which to fill it."""
     place: ProcessPlace | None = None  # Location of the active process; None while it is starting or the slot is empty.
-    beat: bytes | None = None  # Newest heartbeat of the process that was read
+    beat: bytes | None = None  # Newest heartbeat read from the process
     stepped: bool = False  # Whether the environments of the active process are known to have stepped
     requests: deque["Request"] = field(default_factory=deque["Request"])  # Open requests, oldest first
     last_request: int = -1  # Index of the last request
@@ -64,7 +64,7 @@ class ActorSlot:
 
     @property
     def at_work(self) -> bool:
-        """Whether it accepts requests for unrolls."""
+        """Whether the slot accepts requests for unrolls."""
         return self.handle is not None and self.starting is None
 
 
@@ -212,7 +212,7 @@ class ActorSlots:
 
 
 class RequestWindow:
-    """Flow control of a stream of unrolls, which bounds policy lag: which to request, and the order of the responses.
+    """Flow control of a stream of unrolls, which bounds policy lag: it limits open requests and orders the responses.
 
     Updates learn from a member's environments in the order of their requests, `batch_size` at a time. If E
     environments are requested and not yet learned from (including those of the batch being learned from), the last
@@ -256,7 +256,7 @@ class RequestWindow:
         self._unlearned[member] = max(0, self._unlearned[member] - environments)
 
     def lost(self, request: Request) -> None:
-        """Record that a request gets no response, or gets it too late; no effect if this is already recorded."""
+        """Record that a request gets no response, or gets one too late; no effect if this is already recorded."""
         order = self._order.get(request.member, deque())
         if request in order:
             order.remove(request)

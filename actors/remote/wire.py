@@ -21,8 +21,8 @@ from torch import Tensor
 from ...agents.values import map_leaves
 
 SMALL_BYTES = 1 << 16
-"""Size in bytes below which an unroll is one string: copying takes microseconds, sending a dozen buffers a hundred."""
-STORE_PAUSE_SECONDS = 60.0  # Pause after a failed query of the sizes of the stores, for which Ray queries every machine
+"""Size in bytes below which an unroll is one string: copying takes a few microseconds, a dozen buffers take 100."""
+STORE_PAUSE_SECONDS = 60.0  # Pause after a failed query of the stores' sizes (Ray queries every machine)
 
 INLINE_BYTES = 90_000
 """Size of a result that Ray sends with the response to a call; a larger one takes several messages between stores."""
@@ -60,7 +60,7 @@ class ObjectStores:
 
 
 def dead_part() -> str:
-    """Name of a dead main process of the private Ray of this process; empty without a dead one or a private Ray."""
+    """Name of a dead main process of this process's private Ray session; empty if none is dead or it has none."""
     node: Any = getattr(worker, "_global_node", None)
     dead = [str(name) for name, _ in node.dead_processes()] if node is not None else []
     names = [name for name in dead if name in NEEDED]  # others, such as the dashboard, may end

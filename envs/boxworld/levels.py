@@ -30,7 +30,7 @@ MAX_FAILURES = 200
 class State(NamedTuple):
     """N games; S = grid_size + 4."""
 
-    random: Array  # uint64 [N]: streams of randomness
+    random: Array  # uint64 [N]: random streams
     over: Array  # bool [N]: the episode has ended
     board: Array  # int8 [N, S, S]: cell codes, without the player
     row: Array  # int64 [N]: position of the player in `board`

@@ -6,7 +6,7 @@ Everything except the player's row is a function of the frame number:
     elapsed 1, 2, ...   trials of 7 frames: trial = elapsed // 7, the balls are in column 8 - elapsed % 7
 
 with d = initial_cue_duration and elapsed = frame - 4d + 1 (so the first trial starts with the balls in column 7). With
-num_cues below 4 the highest cues are never shown, and the teaching phase is shorter accordingly.
+num_cues below 4, the highest cues are never shown, and the teaching phase is shorter accordingly.
 """
 
 from typing import NamedTuple
@@ -33,7 +33,7 @@ CATCH = TRIAL_FRAMES - 1
 class State(NamedTuple):
     """N games; K = num_trials."""
 
-    random: Array  # uint64 [N]: streams of randomness
+    random: Array  # uint64 [N]: random streams
     over: Array  # bool [N]: the episode has ended
     frame: Array  # int64 [N]: 0 at the first observation
     row: Array  # int64 [N]: the player's row, 0 top or 1 bottom

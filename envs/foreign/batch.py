@@ -225,7 +225,7 @@ def pickled(env: Any, name: str) -> bytes:
 
 
 def _make_environments(make_env: Callable[[], Any], num_envs: int, name: str) -> list[Any]:
-    """Make `num_envs` distinct environments with the same spaces. Raises ValueError if they are not."""
+    """Make `num_envs` distinct environments with the same spaces. Raises ValueError if this fails."""
     envs: list[Any] = []
     objects: set[int] = set()
     for i in range(num_envs):

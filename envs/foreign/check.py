@@ -25,8 +25,8 @@ def require(fits: object, returned: str, expected: str) -> None:
 
 
 def check_spaces(env: Any, name: str, prefix: str = "") -> None:
-    """Raise ContractError unless an environment declares its spaces. In a vector environment, their names begin with
-    `prefix`."""
+    """Raise ContractError unless an environment declares its spaces. In a vector environment, the attributes'
+    names begin with `prefix`."""
     for attribute in (f"{prefix}observation_space", f"{prefix}action_space"):
         result = getattr(env, attribute, None)
         text = f"{name}.{attribute} is {'nothing' if result is None else repr(result)}"
@@ -40,8 +40,8 @@ _ATTRIBUTES = {"obs_rms": "NormalizeObservation", "return_rms": "NormalizeReward
 
 
 def check_wrappers(env: Any, name: str) -> None:
-    """Raise ContractError for a wrapper whose statistics differ between environments and are in no checkpoint. Also for
-    a vector environment with such a wrapper, or whose environments have one, in any process."""
+    """Raise ContractError if an environment, or a vector environment or one of its environments (in any process), has
+    a wrapper whose statistics differ between environments and are in no checkpoint."""
     names = list[str]()
     while isinstance(env, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
         names += [kind.__name__ for kind in type(env).__mro__]

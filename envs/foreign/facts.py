@@ -22,7 +22,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 class InfoVectorEnv(SyncVectorEnv):
     """A SyncVectorEnv that keeps every environment's `info` unchanged.
 
-    Gymnasium merges them into arrays of the first value's type: 0.5 after an integer becomes 0. An `info` that
+    Gymnasium merges the infos into arrays of the first value's type: 0.5 after an integer becomes 0. An `info` that
     is not a dict raises a ContractError with the environment's name.
     """
 

@@ -82,7 +82,7 @@ def action_form(space: spaces.Space[Any], name: str) -> ActionForm:
 
 def _box_action_form(space: spaces.Box) -> ActionForm:
     """Return the form of a Box: values with both bounds are scaled from -1..1 to low..high, the others are only clipped
-    to the bound that they have."""
+    to their bound, if any."""
     low, high = (np.asarray(bound, np.float64).reshape(-1) for bound in (space.low, space.high))
     bounded = np.isfinite(low) & np.isfinite(high)
     middle = np.where(bounded, np.where(bounded, low, 0) / 2 + np.where(bounded, high, 0) / 2, 0.0)

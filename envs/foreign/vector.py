@@ -56,7 +56,7 @@ class VectorBatch(ForeignBatch):
         self._describe()
         self.episode_fields = facts.episode_fields(vector, name)
         self._waiting = np.zeros(num_envs, np.bool_)
-        """bool [N]: environments that begin an episode in the next step and must be reset for it."""
+        """bool [N]: environments that begin an episode at the next step and must be reset for it."""
         self._info: Mapping[str, Any] = {}  # The merged info of the last step or reset
         self._reset_info: tuple[Mapping[str, Any], Array] = {}, self._waiting
         """The merged info of the last reset of some environments, and bool [N]: those not stepped since then."""

@@ -142,7 +142,7 @@ class Workers:
             self.pipes.append(end)
 
     def end(self, seconds: float = 0.0) -> None:
-        """Wait this long for each process to close its environments, then kill it if it is still running, even in a
+        """Wait `seconds` for each process to close its environments, then kill it if it is still running, even in a
         step."""
         for pipe in self.pipes:
             pipe.close()
@@ -206,7 +206,7 @@ def _work(pipe: Any, make: Callable[[], ForeignBatch], shared: tuple[Any, Any, i
 
 
 def _make_sendable(problem: Exception) -> Exception:
-    """Add the traceback to an exception as a note; replace one that cannot be pickled with a RuntimeError."""
+    """Add the traceback to an exception as a note; replace it with a RuntimeError if it cannot be pickled."""
     problem.add_note(traceback.format_exc())
     try:
         pickle.loads(pickle.dumps(problem))

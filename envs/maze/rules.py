@@ -22,10 +22,10 @@ _ROWS, _COLS = np.array([-1, 1, 0, 0]), np.array([0, 0, -1, 1])
 class State(NamedTuple):
     """N agents, T steps per episode. Cells are (row, col)."""
 
-    random: Array  # uint64 [N]: streams of randomness
+    random: Array  # uint64 [N]: random streams
     over: Array  # bool [N]: the episode has ended
-    row: Array  # int64 [N]: where the agent is
-    col: Array  # int64 [N]: where the agent is
+    row: Array  # int64 [N]: row of the agent
+    col: Array  # int64 [N]: column of the agent
     goal: Array  # uint8 [N, 2]: cell of the goal
     teleports: Array  # uint8 [N, T, 2]: destinations of successive teleports
     last_action: Array  # int64 [N]: the previous action, or ACTION_NONE

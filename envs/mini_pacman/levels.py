@@ -74,7 +74,7 @@ TASKS = {
 class State(NamedTuple):
     """N games with at most P power pills."""
 
-    random: Array  # uint64 [N]: streams of randomness
+    random: Array  # uint64 [N]: random streams
     over: Array  # bool [N]: the episode has ended
     board: Array  # int8 [N, HEIGHT * WIDTH]: EMPTY, FOOD or WALL
     food_left: Array  # int64 [N]: food on the board

@@ -16,7 +16,7 @@ REFLECTED = np.array([[0, 1, 2, 3, 4], [0, 3, 2, 1, 4], [0, 1, 4, 3, 2], [0, 3, 
 _SALT = np.uint64(0xD1B54A32D192ED03)
 
 # Headings of ghosts: 2 right, 3 up, 4 left, 5 down. A level starts with headings 0..3, as in the original. The reverse
-# of 0 is right and that of 1 is up; if they are ever followed, 0 goes down and 1 stays.
+# of 0 is right and that of 1 is up; a ghost that keeps heading 0 moves down, and one that keeps heading 1 stays.
 STEP = np.array([WIDTH, 0, 1, -WIDTH, -1, WIDTH])
 REVERSE = np.array([2, 3, 4, 5, 2, 3])
 DOWN, RIGHT = np.array([0, 0, 0, -1, 0, 1]), np.array([0, 0, 1, 0, -1, 0])
@@ -41,8 +41,8 @@ EXITS, NUM_EXITS = _exits()
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in environment i. Its reflection depends on the random stream of its level, which it does
-    not advance."""
+    """Begin a new episode in environment i. The reflection is computed from the level's random stream, which is
+    not advanced."""
     state.reflection[i] = int(mixed(state.random[i] ^ _SALT) >> np.uint64(62)) if params.reflect else 0
     state.frame[i], state.levels_done[i] = 0, 0
     start_level(state, params, i)
@@ -147,8 +147,8 @@ def follow_corridor(cell: int, heading: int) -> int:
 
 @kernel
 def pursue(state: State, params: Params, i: int, g: int) -> int:
-    """Choose the exit of a crossing that points most toward Pacman (away while it has power), never back. An exit's
-    score is direction . (Pacman - ghost); ties go to the first. While Pacman has no power, with probability
+    """Choose the exit of a crossing that points most toward Pacman (away while Pacman has power), never back. The
+    score of an exit is direction . (Pacman - ghost); ties go to the first. While Pacman has no power, with probability
     `ghost_randomness`, the ghost takes a uniformly random exit instead."""
     cell, heading, pacman = state.ghosts[i, g], state.headings[i, g], state.pacman[i]
     if cell == pacman:
@@ -194,7 +194,7 @@ def observe(state: State, params: Params, i: int, image: Array) -> None:
 
 @kernel
 def paint(image: Array, cell: int, top: int, left: int, reflection: int, color: tuple[int, int, int]) -> None:
-    """Color one cell, if it lies inside the image whose corner is (top, left) before its reflection."""
+    """Color one cell, if it lies inside the image whose corner is (top, left) before reflection."""
     r, c = cell // WIDTH - top, cell % WIDTH - left
     r = image.shape[0] - 1 - r if reflection & 2 else r
     c = image.shape[1] - 1 - c if reflection & 1 else c

@@ -19,10 +19,10 @@ ACTION_NONE = -1
 class State(NamedTuple):
     """N agents on graphs of S states and A actions, T steps per episode."""
 
-    random: Array  # uint64 [N]: streams of randomness
+    random: Array  # uint64 [N]: random streams
     over: Array  # bool [N]: the episode has ended
     graph: Array  # int64 [N]: index of the graph in the set, -1 for a custom one
-    successors: Array  # int8 [N, S, A]: successor under an action, -1 if it is invalid
+    successors: Array  # int8 [N, S, A]: successor under an action, -1 if the action is invalid
     places: Array  # int8 [N, T + 1, 2]: goal and agent at the start and after each new placement
     place: Array  # int64 [N]: index of the current placement
     goal: Array  # int64 [N]: state of the goal

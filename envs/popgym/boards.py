@@ -1,4 +1,4 @@
-"""Two POPGym tasks on a board of which only the last cell is observed: Battleship and MineSweeper."""
+"""Two POPGym tasks on a board of which only the cell of the last action is observed: Battleship and MineSweeper."""
 
 from ...base.compiled import kernel
 from ..arrays import Array

@@ -35,7 +35,7 @@ RANKS = Kind(4, 13, ("ace", *map(str, range(2, 11)), "jack", "queen", "king"))
 class State(NamedTuple):
     """N games of one task; L = Params.size."""
 
-    random: Array  # uint64 [N]: streams of randomness
+    random: Array  # uint64 [N]: random streams
     over: Array  # bool [N]: the episode has ended
     step: Array  # int64 [N]: 0 at the first observation
     hidden: Array
@@ -43,13 +43,13 @@ class State(NamedTuple):
     marks: Array
     """int16 [N, M]: what changes in the episode: opened cells, or how often each class was dealt."""
     shown: Array
-    """int64 [N, 2]: the last action's result, which the observation shows; in Concentration positions, or NONE."""
+    """int64 [N, 2]: the last action's result, which the observation shows; in Concentration, positions or NONE."""
     pending: Array  # int64 [N]: Concentration: position of the first card of a try, or NONE
     left: Array  # int64 [N]: pairs or cells not yet found
 
 
 class Params(NamedTuple):
-    """The constants of a task at one difficulty, in the form of compiled functions."""
+    """The constants of a task at one difficulty, in the form that compiled functions use."""
 
     size: int  # L: cards of all packs together, or cells of the board
     num_steps: int  # Steps of the longest episode

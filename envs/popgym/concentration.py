@@ -12,7 +12,7 @@ from .game import BACK, CLASS, CardBatch, symbols_of
 
 def _task(decks: int, kind: Kind) -> Params:
     size = DECK * decks
-    steps = 2 * size  # ceil(2 n - n / (2 n - 1)): the mean of a player with perfect memory, rounded up
+    steps = 2 * size  # ceil(2 n - n / (2 n - 1)): a perfect-memory player's mean number of steps, rounded up
     pairs = size // 2
     return Params(size, steps, 1 / pairs, -1 / steps, divisor=kind.divisor, classes=kind.classes, targets=pairs)
 

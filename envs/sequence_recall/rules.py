@@ -3,7 +3,7 @@
 Until the pen opens, the lights are a function of the frame number: for each element of the sequence all lights are off
 for `off_frames`, then one is on. From frame `free_frame` on there are two cases. If no light is on, the first light
 that the player enters turns on and is compared with the next element of the sequence. If a light is on, it turns off
-when the player is on floor again; the next light counts at the earliest one frame later.
+when the player is on the floor again; the next light counts one frame later at the earliest.
 """
 
 from typing import NamedTuple
@@ -54,7 +54,7 @@ _BOARDS = _boards()
 class State(NamedTuple):
     """N games; L = sequence_length."""
 
-    random: Array  # uint64 [N]: streams of randomness
+    random: Array  # uint64 [N]: random streams
     over: Array  # bool [N]: the episode has ended
     frame: Array  # int64 [N]: 0 at the first observation
     sequence: Array  # int8 [N, L]: the lights to be entered, 0 left, 1 top, 2 right, 3 bottom
@@ -63,7 +63,7 @@ class State(NamedTuple):
     lit: Array  # int64 [N]: the light that the player has turned on, 0 none, else 1 + the light
     entered: Array  # int64 [N]: lights entered so far, correct or not
     correct: Array  # int64 [N]: correct elements
-    deadline: Array  # int64 [N]: frame in which the episode ends
+    deadline: Array  # int64 [N]: frame at which the episode ends
     solved: Array  # bool [N]: the complete sequence was correct
 
 
@@ -74,7 +74,7 @@ class Params(NamedTuple):
     off_frames: int
     cycle_frames: int  # Frames of an element: first all lights are off, then one is on
     demo_frames: int  # Frames until the last light of the demonstration is off
-    free_frame: int  # First frame in which the player can move
+    free_frame: int  # First frame at which the player can move
     timeout_frames: int  # `timeout.NEVER` for none
     show_sequence: bool
 
@@ -114,7 +114,7 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
             lit, entered, correct = light, entered + 1, correct + right
             reward += RIGHT_LIGHT_REWARD if right else 0.0
             if entered == params.sequence_length and frame + 1 < deadline:
-                deadline = frame + 3  # two more frames cost, the third ends the game, even if the time runs out before
+                deadline = frame + 3  # two more frames have a cost; the third ends the game, even after the timeout
         elif lit > 0 and light == 0:
             lit = 0
     state.row[i], state.col[i], state.lit[i], state.entered[i] = row, col, lit, entered

@@ -4,13 +4,13 @@ The player walks on a single map and is teleported between its parts:
 
     rows 3-7      room: 3 x 3 cells; its upper row becomes the teleporter
     rows 1-7      limbo: one cell in a star of walls
-    rows 12+11d.. maze of difficulty d: a corridor two cells high, an arm three cells wide down from each end
+    rows 12+11d.. maze of difficulty d: a corridor two cells high; from each end, an arm three cells wide leads down
 
 Everything below row 10 outside the mazes is speckle: each cell looks like wall with probability 0.6, and is
 unreachable. The agent's window may extend one column beyond either end of the map, where it shows the opposite end. So
 a row has 193 bits: bit c + 1 is column c, for c in -1..191.
 
-With n = limbo_time and f the frame in which the player steps on the teleporter (or stands there when it appears):
+With n = limbo_time and f the frame at which the player steps on the teleporter (or stands there when it appears):
 
     frame f                     still in the room, with the cue
     frames f+1 .. f+n-1         limbo (n = 0: none)
@@ -121,7 +121,7 @@ STEP_REWARD, PAD_REWARD = -0.001, 1.0
 class State(NamedTuple):
     """N games."""
 
-    random: Array  # uint64 [N]: streams of randomness
+    random: Array  # uint64 [N]: random streams
     over: Array  # bool [N]: the episode has ended
     frame: Array  # int64 [N]: 0 at the first observation
     goal: Array  # int64 [N]: the arm that the cue indicates, 0 left or 1 right
@@ -130,11 +130,11 @@ class State(NamedTuple):
     col: Array  # int64 [N]: position of the player on the map
     left: Array  # int64 [N]: first column of the window
     leftmost: Array  # int64 [N]: the window stays within columns leftmost .. leftmost + 190
-    arrival: Array  # int64 [N]: frame in which the maze becomes visible
-    deadline: Array  # int64 [N]: frame in which the episode, or the trial of an endless one, ends
+    arrival: Array  # int64 [N]: frame at which the maze becomes visible
+    deadline: Array  # int64 [N]: frame at which the episode, or the trial of an endless one, ends
     finished: Array  # bool [N]: a goal pad was reached in time
     solved: Array  # bool [N]: the pad reached in time (in an endless episode, the latest one) is correct
-    begun: Array  # int64 [N]: frame in which the trial began; 0 unless the episode is endless.
+    begun: Array  # int64 [N]: frame at which the trial began; 0 unless the episode is endless.
     decisions: Array  # int64 [N]: pads reached in an endless episode
     correct: Array  # int64 [N]: correct pads among them
 
@@ -216,7 +216,7 @@ def begin(state: State, rules: Rules, i: int) -> None:
 
 @kernel
 def begin_trial(state: State, rules: Rules, i: int, frame: int) -> None:
-    """Put the player into the room in `frame`, the first frame of a trial."""
+    """Put the player in the room at `frame`, the first frame of a trial."""
     state.frame[i], state.begun[i], state.row[i], state.col[i] = frame, frame, START[0], START[1]
     state.left[i], state.leftmost[i] = START[1] - ASIDE, 0
     state.arrival[i], state.deadline[i] = NEVER, rules.timeout_frames
@@ -244,8 +244,8 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
     if arrival == NEVER:
         row, col, left = walked
         if row == TELEPORTER_ROW and frame - state.begun[i] >= rules.teleport_delay - 1:
-            # With limbo, the way to the maze leads from any column of the room to ENTRY_COL. The original moves not the
-            # window but the map under it, by that difference; hence `leftmost`.
+            # With limbo, the way to the maze leads from any column of the room to ENTRY_COL. The original moves the
+            # map under the window, not the window, by that difference; hence `leftmost`.
             arrival = frame + rules.journey_time
             leftmost = ENTRY_COL - col if rules.limbo_time > 0 else 0
     elif frame > arrival + 1:

@@ -1,5 +1,5 @@
 """Runs to compare, from directories or URLs, grouped by curve and environment: runs of one curve differ only in their
-seeds, or according to `--by`."""
+seeds, unless `--by` selects other settings."""
 
 import re
 import tomllib
@@ -96,7 +96,7 @@ class Comparison(NamedTuple):
     notes: list[str]  # Remarks for the reader of the comparison
 
     def strata(self, curve: str, among: Sequence[str]) -> list[Array]:
-        """Final scores [R] of a curve by environment, each scaled to 0..1 over all its runs if there are several."""
+        """Final scores [R] of a curve by environment, scaled to 0..1 over all curves if `among` has several of them."""
         finals = {name: self.cells[curve][name].finals for name in among}
         return [self._scale(*item) for item in finals.items()] if len(among) > 1 else list(finals.values())
 

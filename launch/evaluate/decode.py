@@ -78,7 +78,7 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
 
 
 def fact_values(batch: Any, fact: str, playing: Flags) -> Ints:
-    """Return the current value of the fact in every environment, int64 [K]; for Gymnasium, a scalar of its `info`.
+    """Return the current value of the fact in every environment, int64 [K]; for Gymnasium, a scalar in `info`.
 
     A real-valued scalar is replaced by its quantile bin, 0..BINS-1, over the environments that are `playing`. Raises
     ValueError if the scalar is missing from the `info` of any of them.

@@ -1,4 +1,4 @@
-"""Animations of an agent, its view next to the whole board: `--gif` of rl-eval, `--video-every` of rl-train."""
+"""Animations of an agent, with its view next to the whole board: `--gif` of rl-eval, `--video-every` of rl-train."""
 
 import io
 from collections.abc import Callable

@@ -69,7 +69,7 @@ def parsed(text: str) -> Intervention:
 
 
 class Interference:
-    """An intervention on the recurrent states of a batch. Raises ValueError if the core has no such part."""
+    """An intervention on the recurrent states of a batch. Raises ValueError if the core lacks the part to change."""
 
     def __init__(self, core: Core, change: Intervention, seed: int) -> None:
         self.core, self.change = core, change
@@ -125,7 +125,7 @@ def play_first(actor: Actor, before: Before | None = None, step: int = 0, least:
         actor: new, with an unroll length of 1.
         before: function that changes the state before a step.
         step: the step at which to record which episodes are unfinished.
-        least: minimum number of episodes in the batch that must reach it; with fewer, none counts.
+        least: minimum number of episodes in the batch that must reach `step`; with fewer, none counts as reaching it.
     """
     n = actor.batch.num_envs
     playing, reached, outcomes, t = np.ones(n, np.bool_), np.zeros(n, np.bool_), {}, 0

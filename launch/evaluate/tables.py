@@ -52,7 +52,7 @@ def _add_row(table: Table, labels: list[str], group: Group, names: Sequence[str]
 
 
 def format_estimate(name: str, estimate: Estimate) -> str:
-    """Format a mean and its interval, e.g. "91.2% [89.3, 92.8]"; the length without one, to fit narrow terminals."""
+    """Format a mean and its interval, e.g. "91.2% [89.3, 92.8]"; a length has no interval, to fit narrow terminals."""
     mean, low, high = (100 * x for x in estimate) if name in RATES else estimate
     form, unit = ("{:.1f}", "%") if name in RATES else ("{:.2f}", "")
     if name == "length":

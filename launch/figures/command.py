@@ -64,7 +64,7 @@ class ReproduceConfig(Settings):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """List or reproduce according to the arguments; return the exit code: 0 once every run is finished, else 1."""
+    """List or reproduce according to the arguments; return the exit code: 0 if every run is finished, else 1."""
     config = parse(ReproduceConfig, arguments, "rl-reproduce", _HELP)
     console = make_console()
     if config.list:

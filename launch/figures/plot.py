@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from . import tasks
 
 _CUT = re.compile(r"(.+?)-(\d+)(-[a-z]+)?")  # Name of a curve at one cut of the gradient: core, steps, variant
-POINTS = 120  # Maximum points of a curve
+POINTS = 120  # Maximum number of points of a curve
 DPI = 110
 
 
@@ -19,8 +19,8 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
     """Plot the results in a document.
 
     In a figure with tasks, the first panel has the interquartile means, and each task has a panel. Curves CORE-CUT,
-    whose gradients are cut every CUT steps, have a panel for each CUT. An easier variant has no lines of the paper,
-    since its task differs.
+    whose gradients are cut every CUT steps, have a panel for each CUT. An easier variant has no lines for the
+    paper, since its task differs.
     """
     curves, quick = document["curves"], document["size"] == "quick"
     with_tasks = any("task" in curve for curve in curves.values())

@@ -27,8 +27,8 @@ def scores(document: dict[str, Any]) -> Scores:
 
 
 def score(run: dict[str, Any], measure: str, window: int) -> float:
-    """MMER of a run: the maximum over windows of about `window` steps of the mean weighted by steps. A slow machine
-    writes rows over fewer steps, whose noise would raise the maximum."""
+    """MMER of a run: the maximum, over windows of about `window` steps, of the mean weighted by steps. On a slow
+    machine, each row covers fewer steps, and its larger noise would raise the maximum."""
     steps, values = np.array(run["curve"]["step"]), np.array(run["curve"][measure])
     spans = np.diff(steps, prepend=0)
     windows = (steps - 1) // window
@@ -41,7 +41,7 @@ def tasks_of(document: dict[str, Any]) -> list[str]:
 
 
 def ranking(by_core: Scores) -> list[tuple[str, Estimate]]:
-    """Rank cores by the interquartile mean of their scores, without cores that lack a task of the others. The bootstrap
+    """Rank cores by the interquartile mean of their scores, without cores that lack a task others have. The bootstrap
     resamples seeds within each task. Scores are not normalized: POPGym's returns lie between -1 and 1."""
     tasks = {task for by_task in by_core.values() for task in by_task}
     complete = {core: by_task for core, by_task in by_core.items() if by_task.keys() == tasks}
