@@ -137,7 +137,7 @@ def long_run_stays_finite(probe: Probe) -> str:
 
 
 def recalls_a_cue(probe: Probe) -> str:
-    """Check that after a short training the core recalls which of two cues it received some steps ago."""
+    """Check that after brief training the core recalls which of two cues it received some steps ago."""
     fail_if(not state_leaves(probe.state), "no memory")
     progress = ""
     for learning_rate in LEARNING_RATES:
