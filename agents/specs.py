@@ -188,7 +188,7 @@ def kl_divergence(spec: ActionSpec, log_behaviors: Tensor, log_policies: Tensor)
 
 
 def _finite(log_policies: Tensor) -> Tensor:
-    """Replace -inf by the lowest finite value, so that 0 * log 0 is 0."""
+    """Replace -inf with the lowest finite value, so that 0 * log 0 is 0."""
     return log_policies.clamp(min=torch.finfo(log_policies.dtype).min)
 
 

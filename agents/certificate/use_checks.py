@@ -1,6 +1,6 @@
 """Checks of the certificate on use: types, weights, actors and learners, precision, long runs, learning.
 
-Each takes a Probe, and returns a detail for its line or raises Failure.
+Each check takes a Probe and returns a detail for its line or raises Failure.
 """
 
 import pickle

@@ -16,7 +16,7 @@ from ..cores.core import Core, CoreState, in_full_precision, map_state, state_le
 
 
 def compile_steps(core: Core, backend: str = "inductor") -> None:
-    """Replace `core.unroll` by the plain loop over the compiled step when gradients are recorded. The step is compiled
+    """Make `core.unroll` run the plain loop over the compiled step when gradients are recorded. The step is compiled
     at the first unroll and again for each new number of environments. A failure is reported in one line on the standard
     error stream; from then on, the core's own unroll is used. `backend` is a backend of torch.compile."""
     name = type(core).__name__
