@@ -161,7 +161,7 @@ def gradient_is_cut(probe: Probe) -> str:
 
 
 def require_cut(probe: Probe, length: int) -> None:
-    """Raise Failure unless the unroll and the loop over steps cut the gradient every `length` steps and nowhere else."""
+    """Raise Failure unless unroll and loop over steps cut the gradient every `length` steps and nowhere else."""
     for run in (by_unroll, by_steps):
         try:
             require_same(probe, lambda *args, form=run: form(*args, bptt_length=length), in_pieces(length, detach=True))
