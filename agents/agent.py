@@ -1,7 +1,7 @@
 """The agent: torso -> memory core -> policy and value heads.
 
 Actors call `step`, the learner calls `unroll`; both compute the same function of the same steps (tested).
-AgentState consists of the core's state and a few values that exact inputs and resets need.
+AgentState consists of the core's state and the few values needed for exact inputs and resets.
 """
 
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 
 LOG_DEVIATIONS = (-5.0, 2.0)  # Bounds of a Gaussian policy's log standard deviations
 PRIVILEGED, MAP = "privileged", "map"  # Names of extras, or of observation entries that the torso does not read
-PREPARED_FROM = 4  # Shortest unroll in which preparing `step` saves more time than it takes
+PREPARED_FROM = 4  # Shortest unroll for which preparing `step` saves more time than it takes
 MOST_STEPS = 2**63 - 1  # A count of steps is an int64
 
 
@@ -175,8 +175,8 @@ class Agent(nn.Module):
         )
 
     def begin_unroll(self, steps: int) -> None:
-        """Cache features of observations during the next `steps` calls of `step`, until `end_unroll`; weights must not
-        change meanwhile. The cache starts empty, so an unroll depends only on its weights and its start."""
+        """Cache features of observations during the next `steps` calls to `step`, until `end_unroll`; weights must not
+        change meanwhile. The cache starts empty, so results depend only on the weights and the start of the unroll."""
         if not compiled.enabled:
             return
         self._encoder.forget()
@@ -223,7 +223,7 @@ class Agent(nn.Module):
     def respond(
         self, env: EnvOutput, state: AgentState, features: Tensor | None = None, initial: AgentState | None = None
     ) -> tuple[Tensor, Tensor, AgentState]:
-        """Return logits, values and the next state of one step, in which `previous_action` is not yet updated."""
+        """Return logits and values of one step, and the next state, whose `previous_action` is not yet updated."""
         output, after = self._advance(env, state, features, initial)
         return *self._heads(output, env), after
 
@@ -341,7 +341,7 @@ def _extra(env: EnvOutput, name: str) -> Tensor | None:
 
 
 def _core_options(config: AgentConfig, image: tuple[int, int, int] | None) -> dict[str, Any]:
-    """Return `core_args`, plus the size of the torso's output image for a core that reads images, unless it is set."""
+    """Return `core_args`; for a core that reads images, add the size of the torso's output image if no size is set."""
     options = getattr(core_class(config.core), "image_options", None)  # another package may register a function
     if image is None or options is None:
         return config.core_args

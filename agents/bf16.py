@@ -4,7 +4,7 @@ The routine is oneDNN's `brgemm`, which torch exports for its own kernels. It is
 the compiled loops of the cores use it at every step. Factors are rounded to the nearest bfloat16 (8 bits of mantissa).
 Whether they are rounded depends only on the weights, not on the batch, so actor and learner compute the same function.
 
-The second factor is packed: [I, J] becomes 32-bit words [I / 2, J] of type float32, each two values of one column.
+The second factor is packed: [I, J] becomes 32-bit words [I / 2, J] of type float32, each with two values of one column.
 """
 
 import ctypes
@@ -38,11 +38,11 @@ MIN_WEIGHTS = 2**14
 """Smaller matrices stay float32: rounding and a call cost more than they save."""
 MIN_SIDE = 16
 ROWS = 64
-"""Rows of a block: a block and its sums stay in the nearest caches."""
+"""Rows of a block: a block and its sums stay in the fastest caches."""
 CHUNK = 1024
 """Terms of a sum that a block adds at once, a multiple of PAD."""
 PAD = 32
-"""Row counts are rounded up to multiples of 8, term counts to multiples of this, since every size is compiled once."""
+"""Row counts are rounded up to multiples of 8, term counts to multiples of this, since each size needs compiling."""
 PIECES_FROM = 2**26
 """Number of scalar multiplications from which threads share a matrix multiplication."""
 TILE_CPU, WORD_CPU = "amx_bf16", "avx512_bf16"
@@ -122,7 +122,7 @@ def instructions() -> str:
 
 @functools.cache
 def routine() -> int:
-    """Return the routine's address; 0 if this CPU or this build of torch has none, which is logged once."""
+    """Return the routine's address, or 0 if it is unavailable; a failure on a suitable CPU is logged once."""
     if not (enabled and instructions() and torch.backends.mkldnn.is_available()):
         return 0
     try:
@@ -170,7 +170,7 @@ def pays() -> bool:
 
 def packed(weight: Tensor) -> Tensor:
     """weight [J, I] -> words [I / 2, J] for x weight^T; I is padded with zeros to an even size.
-    For a transposed matrix, which may be a batch of any size, I is padded to a multiple of PAD."""
+    For a transposed matrix, whose I may be a varying batch size, I is padded to a multiple of PAD."""
     weight = weight.detach()
     if weight.is_contiguous():
         rounded = weight.bfloat16()
@@ -212,7 +212,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _multiply(address: int, x: Tensor, packed_weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    with torch.inference_mode(False):  # other threads are not in inference mode and must not write to its tensors
+    with torch.inference_mode(False):  # other threads are not in inference mode and must not write to inference tensors
         out = torch.empty(len(x), packed_weight.shape[1])
     offset = (packed_weight.new_empty(0) if bias is None else bias).detach().numpy()
     transposed = not x.is_contiguous() and x.t().is_contiguous()
@@ -301,7 +301,7 @@ def _pack(terms: Array, start: int, first: int, last: int, words: Array, count: 
 
 @compiled(inline=True)
 def _pack_transposed(terms: Array, start: int, first: int, last: int, out: Array, count: int, tile: Array) -> None:
-    """out [R, :count] = the transpose of `_pack`, in tiles that stay in the cache."""
+    """out [R, :count] = the transposed result of `_pack`, in tiles that stay in the cache."""
     for begin in range(0, count, len(tile)):
         size = min(len(tile), count - begin)
         _pack(terms, start + 2 * begin, first, last, tile, size)

@@ -1,8 +1,8 @@
 """Critic with more inputs than the policy: the value head reads the core's output and privileged information.
 
-It is unbiased, since it also reads the history through the core's output (Baisero and Amato 2022, "Unbiased asymmetric
-reinforcement learning under partial observability"; Pinto et al. 2018, "Asymmetric actor critic for image-based robot
-learning").
+The critic is unbiased, since it also reads the history through the core's output (Baisero and Amato 2022, "Unbiased
+asymmetric reinforcement learning under partial observability"; Pinto et al. 2018, "Asymmetric actor critic for
+image-based robot learning").
 """
 
 import torch

@@ -62,7 +62,7 @@ class NatureTorso(ImageTorso):
     """
 
     width = 512
-    LEAST = 36  # Rows and columns of the smallest image for all three convolutions
+    LEAST = 36  # Smallest number of rows and of columns that all three convolutions accept
 
     def _layers(self, channels: int, rows: int, cols: int) -> tuple[nn.Sequential, int]:
         if min(rows, cols) < self.LEAST:

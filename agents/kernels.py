@@ -21,7 +21,7 @@ MIN_MULTIPLICATIONS = 2**20
 """Smaller multiplications use MKL, since a oneDNN call costs about ten microseconds more."""
 
 PIECES_FROM = 2**26  # Number of scalar multiplications from which threads share a matrix multiplication
-PIECE = 128  # Smallest number of rows of a piece; smaller pieces spend more time on reading the weights.
+PIECE = 128  # Smallest number of rows per piece; smaller pieces spend more time reading the weights.
 MOST_PIECES = 4
 
 _onednn = getattr(getattr(torch.ops, "mkldnn", None), "_linear_pointwise", None)
@@ -76,7 +76,7 @@ def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def _dense(matrix: Tensor) -> bool:
-    """Whether a matrix or its transpose is contiguous: on a slice of a wider one, oneDNN is a hundred times slower."""
+    """Whether a matrix or its transpose is contiguous: for a slice of a wider matrix, oneDNN is 100 times slower."""
     return matrix.is_contiguous() or matrix.t().is_contiguous()
 
 
@@ -93,7 +93,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         rows, weight = ctx.saved_tensors
         _, for_rows, for_weight, for_bias = ctx.needs_input_grad
-        # One multiplication per CPU core; `product` would split each among cores, one after the other.
+        # One multiplication per CPU core; `product` would split each among cores and run them one after the other.
         multiply = _linear if torch.is_grad_enabled() else bf16.product if ctx.rounded else _product
         weight_grad = submit(multiply, grad.t(), rows.t(), None) if for_weight else None
         return (
@@ -111,7 +111,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     pieces = min(MOST_PIECES, len(x) // PIECE)
     if pieces < 2 or x.numel() * weight.shape[0] < PIECES_FROM:
         return _product(x, weight, bias)
-    with torch.inference_mode(False):  # other threads are not in inference mode and must not write to its tensors
+    with torch.inference_mode(False):  # other threads are not in inference mode and must not write to inference tensors
         out = x.new_empty(len(x), len(weight))
     parts = list(zip(x.chunk(pieces), out.chunk(pieces), strict=True))
     share(lambda turn: _product(parts[turn][0], weight, bias, parts[turn][1]), len(parts))

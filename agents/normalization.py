@@ -1,8 +1,8 @@
 """Running means and standard deviations of observations and returns.
 
 With them, a network receives values of order 1 whatever the environment's units, and one learning rate and one value
-cost suit rewards of any size. They are buffers, sent with the weights and saved in every checkpoint, so actors and
-learner compute the same function. Only the learner changes them, between updates.
+cost suit rewards of any size. The statistics are buffers, sent with the weights and saved in every checkpoint, so
+actors and learner compute the same function. Only the learner changes them, between updates.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ LEAST_UNIT = 1e-2  # Smallest deviation of returns, relative to the mean magnitu
 
 
 def alone(*parts: Any) -> Sequence[Any]:
-    """Return statistics unchanged: their sum over the learners of an agent that has only one."""
+    """Return statistics unchanged: their sum over the learners of an agent with a single learner."""
     return parts
 
 
@@ -131,7 +131,7 @@ class Shares(nn.Module):
         if not num_cells:
             return
         rate = weight / (self.weight.clamp(max=max(self.memory - weight, 0.0)) + weight)
-        # s' = s + r (n / cells - s) with r as in `Moments`; n are integers, since float32 stops counting at 2^24
+        # s' = s + r (n / cells - s) with r as in `Moments`; n are integers, since float32 cannot count beyond 2^24
         new = count.to(self.share.dtype) / num_cells
         self.share.add_(rate * (new - self.share))
         self.weight.copy_((self.weight + weight).clamp(max=self.memory))
@@ -209,7 +209,7 @@ class RescaledHead(nn.Linear):
 
     @staticmethod
     def upgrade(weights: dict[str, Tensor], prefix: str) -> None:
-        """Complete the weights of a head saved by a version with an absolute floor, which equals a `reward` of 1."""
+        """Complete the weights of a head saved by a version with an absolute floor, equivalent to a `reward` of 1."""
         if prefix + "moments.weight" in weights:
             weights.setdefault(prefix + "reward", torch.ones_like(weights[prefix + "moments.mean"]))
 

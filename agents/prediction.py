@@ -1,8 +1,8 @@
 """Auxiliary loss for the memory: prediction of the next observation or reward from the core's output and the action.
 
-Without it, what to store is learned only from rewards, which contain no information about the memory before the policy
-uses it. The next observation is a target at every step. A predicted reward evaluates a single action, while an
-advantage also includes later rewards. Sources: Oh et al. 2015, "Action-conditional video prediction using
+Without it, the core learns what to store only from rewards, which contain no information about the memory before the
+policy uses the memory. The next observation is a target at every step. A predicted reward evaluates a single action,
+while an advantage also includes later rewards. Sources: Oh et al. 2015, "Action-conditional video prediction using
 deep networks in Atari games" (prediction from a recurrent state and the action); Wayne et al. 2018, "Unsupervised
 predictive memory in a goal-directed agent" (predictions that train a memory); Jaderberg et al. 2017,
 "Reinforcement learning with unsupervised auxiliary tasks" (a loss in addition to the policy's; predicted rewards).
@@ -54,8 +54,8 @@ class Prediction(nn.Module):
 
         p = W_2 relu(W_1 inputs + b_1) + b_2,    loss = 1/2 mean_S (p - (x - mean) / deviation)^2
 
-        where x are the S unscaled values, with their running mean and deviation. p = 0 has a loss of at most about 1/2:
-        constant values add nothing. The loss is 0 before the first `observe`, since the moments have no data yet.
+        where x are the S unscaled values, with their running mean and deviation. At p = 0, the loss is at most about
+        1/2; constant values add nothing. The loss is 0 before the first `observe`, since the moments have no data yet.
         """
         values = self.moments(_targets(self.spec, self.layout, following))
         loss = 0.5 * (self.layers(inputs) - values).square().mean(-1)

@@ -14,7 +14,7 @@ from .threads import num_threads, use_threads
 def prepare_process(threads: int) -> None:
     """Use `threads` CPU threads per operation and keep freed memory in large pages. For commands only.
 
-    A GPU computes exact float32, so acting does not depend on the settings of a learner's thread.
+    A GPU is set to exact float32, so acting does not depend on the settings of a learner's thread.
     """
     torch.set_num_threads(threads)
     if torch.cuda.device_count():

@@ -1,4 +1,4 @@
-"""Specs of an environment's observations and actions, without Gymnasium, and functions of their values."""
+"""Specs of an environment's observations and actions, independent of Gymnasium, and functions for their values."""
 
 import math
 from itertools import accumulate
@@ -73,9 +73,9 @@ def scaled(observation: Tensor, scale: float) -> Tensor:
 
 
 def channels_first(shape: tuple[int, ...], layout: str) -> bool:
-    """Whether an image of this shape is [channels, rows, columns], not [rows, columns, channels]. Two equal
-    axes are rows and columns; otherwise channels are the fewest. Raises ValueError if the shape is ambiguous, since a
-    grid of few rows with many features has the same shape as an image of few channels."""
+    """Whether an image of this shape is [channels, rows, columns], not [rows, columns, channels]. Two equal axes are
+    rows and columns; otherwise the channels are the shortest axis. Raises ValueError if the shape is ambiguous, since a
+    grid of few rows with many features can have the same shape as an image with few channels."""
     if layout != "auto":
         return layout == "channels-first"
     first, second, third = shape
@@ -90,8 +90,8 @@ def channels_first(shape: tuple[int, ...], layout: str) -> bool:
 
 
 def image_size(shape: tuple[int, ...], first: bool) -> tuple[int, int, int]:
-    """Return (channels, rows, columns) of an image [rows, columns], [rows, columns, channels] or [frames, ...] of one.
-    Stacked frames become channels. With `first`, channels precede rows."""
+    """Return (channels, rows, columns) of an image [rows, columns], [rows, columns, channels] or [frames, rows,
+    columns, channels]. Stacked frames become channels. With `first`, channels precede rows."""
     if len(shape) == 2:
         return 1, *shape
     channels, rows, cols = shape[-3:] if first else (shape[-1], *shape[-3:-1])
@@ -104,7 +104,7 @@ def with_channels_last(x: Tensor, first: bool) -> Tensor:
 
 
 def no_action(spec: ActionSpec, batch_size: int, device: torch.device) -> Tensor:
-    """Return the placeholder [batch_size, *spec.shape] for the action before an episode's first: -1, or 0 for a Box."""
+    """Return the placeholder [batch_size, *spec.shape] for the action before an episode's first step: -1 (Box: 0)."""
     if isinstance(spec, BoxSpec):
         return torch.zeros((batch_size, *spec.shape), device=device)
     return torch.full((batch_size, *spec.shape), -1, device=device)
@@ -188,7 +188,7 @@ def kl_divergence(spec: ActionSpec, log_behaviors: Tensor, log_policies: Tensor)
 
 
 def _finite(log_policies: Tensor) -> Tensor:
-    """Replace -inf by the lowest finite value, so that 0 * log 0 is 0."""
+    """Replace -inf with the lowest finite value, so that 0 * log 0 is 0."""
     return log_policies.clamp(min=torch.finfo(log_policies.dtype).min)
 
 

@@ -83,7 +83,7 @@ def submit(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Later[R]:
 
 def share(work: Callable[[int], R], count: int) -> list[R]:
     """Return [work(0), ..., work(count - 1)]; each piece runs on the first free thread. The work must release the
-    interpreter's lock and need no gradients."""
+    interpreter's lock and must not need gradients."""
     results: dict[int, R] = {}
     turns = iter(range(count))
 

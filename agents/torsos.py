@@ -123,14 +123,14 @@ class Symbols(nn.Module):
             self.shares.update(self._rows(cells).flatten(), cells[..., 0].numel(), float(len(cells)))
 
     def _rows(self, cells: Tensor) -> Tensor:
-        """Return the row in `tables` of every byte."""
+        """Return every byte's row in `tables`."""
         return cells.long() + self.get_buffer("first")
 
 
 class ConvTorso(nn.Module):
     """Convolutions, each with SAME padding and ReLU, then position planes; the output is flattened row-major.
 
-    Reads [N, rows, cols, features], as environments write it, or [N, features, rows, cols]. Source: RMC paper, A.3
+    Reads [N, rows, cols, features], as environments return them, or [N, features, rows, cols]. Source: RMC paper, A.3
     (kernels of 2 x 2, stride 1).
     """
 
@@ -269,7 +269,7 @@ class NormalizedTorso(nn.Module):
     def observe(self, observation: ObservationTensor) -> None:
         """Add observations to the running moments, including those of the features.
 
-        The torso's weights have changed since the loss, so the features are computed again.
+        The torso's weights have changed since the loss was computed, so the features are computed again.
         """
         self.torso.observe(observation)  # pyright: ignore
         features = once_each(self.torso, observation)

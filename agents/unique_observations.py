@@ -2,7 +2,7 @@
 
 A torso has no memory, so equal observations have equal features. In grid environments, nine out of ten observations
 of an unroll are repeats. Compiled code finds them byte by byte, at a hundredth of the torso's cost. Results differ from
-those of the full batch by the rounding of matrix multiplications. The torso encodes all observations if few are
+those of the full batch only by rounding in matrix multiplications. The torso encodes all observations if few are
 repeats, if they are not on the CPU, without compiled code, or if it has hooks.
 """
 
@@ -98,7 +98,7 @@ class _Cache:
 
 
 def _allowed(torso: nn.Module) -> bool:
-    """Whether a torso may be called on distinct observations only, and has weights, so that calls are expensive."""
+    """Whether a torso may be called on distinct observations only, and has weights (otherwise, its calls are cheap)."""
     weight = next(torso.parameters(), None)
     return weight is not None and suits(weight) and not altered(torso)
 

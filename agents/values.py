@@ -19,7 +19,7 @@ class EnvOutput(NamedTuple):
     """Output of the environment at a step, before the agent acts."""
 
     observation: ObservationTensor  # [..., B, *shape], uint8 or float32
-    reward: Tensor  # [..., B] float32: the reward of the action before this step
+    reward: Tensor  # [..., B] float32: the reward for the action before this step
     terminated: Tensor  # [..., B] bool: the episode ended at this step by the rules of the task
     truncated: Tensor  # [..., B] bool: the episode was truncated at this step
     action_mask: Tensor | None = None

@@ -63,7 +63,7 @@ def certify(
         input_size: D, at least 3 (cue, signal and distraction).
         seed: seed of weights and inputs.
         long_run: steps of the long run.
-        recall_updates: largest number of updates of the short training.
+        recall_updates: largest number of training updates per learning rate in the recall check.
         more: additional checks from other packages, run last.
     """
     if input_size < 3:

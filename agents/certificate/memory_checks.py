@@ -1,6 +1,6 @@
 """Checks of the certificate on memory: allowed influences, forward and backward.
 
-Each takes a Probe, and returns a detail for its line or raises Failure.
+Each check takes a Probe and returns a detail for its line or raises Failure.
 """
 
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ def step_equals_unroll(probe: Probe) -> str:
 
 
 def chunks_do_not_matter(probe: Probe) -> str:
-    """Check that several unrolls that pass on the state equal one unroll."""
+    """Check that consecutive unrolls, each from the last state of the previous one, equal a single unroll."""
     for length in (1, 7, STEPS // 2):
         require_same(probe, by_unroll, in_pieces(length))
     return f"{STEPS} steps in pieces of 1, 7 and {STEPS // 2}"
@@ -63,7 +63,7 @@ def reset_starts_afresh(probe: Probe) -> str:
 
 
 def nothing_passes_a_reset(probe: Probe) -> str:
-    """Check that inputs before a reset do not affect outputs after it, nor receive gradients from them."""
+    """Check that inputs before a reset neither affect outputs after it nor receive gradients from these outputs."""
     when = torch.tensor([STEPS // 4 + env * STEPS // 8 for env in range(ENVS)])
     time = torch.arange(STEPS).unsqueeze(1)
     before, reset = time < when, time == when
@@ -138,7 +138,7 @@ def nan_stays(probe: Probe) -> str:
 
 
 def gradient_reaches_back(probe: Probe) -> str:
-    """Check that later outputs send gradients to earlier inputs if there is no reset."""
+    """Check that gradients of later outputs reach earlier inputs if there is no reset."""
     if not floats(probe.state):
         return "the core has no state"
     no_reset = torch.zeros_like(probe.reset[: STEPS // 2])

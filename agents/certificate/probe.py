@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..cores.core import Core, CoreState, map_state, state_leaves, unroll_step_by_step
 
-STEPS, ENVS = 40, 4  # T and B of the checks: more steps than built-in cores process at once
+STEPS, ENVS = 40, 4  # T and B of the checks: more steps than most built-in cores process per chunk
 
 
 class Failure(Exception):
@@ -68,7 +68,7 @@ class Pass(NamedTuple):
     loss: Tensor | None
 
     def each(self) -> Tensor:
-        """Return what every step of every environment computes: the outputs and, as one more feature, the loss."""
+        """Return the results of every step of every environment: the outputs and, as one more feature, the loss."""
         return self.outputs if self.loss is None else torch.cat([self.outputs, self.loss.unsqueeze(2)], 2)
 
 
@@ -87,7 +87,7 @@ def by_steps(core: Core, inputs: Tensor, reset: Tensor, state: CoreState, bptt_l
 
 
 def in_pieces(length: int, detach: bool = False) -> Run:
-    """Return a form with `length` steps per unroll, from the previous unroll's last state, detached if `detach`."""
+    """Return a form with `length` steps per unroll, each from the last state of the previous (detached if `detach`)."""
 
     def run(core: Core, inputs: Tensor, reset: Tensor, state: CoreState) -> Pass:
         passes: list[Pass] = []

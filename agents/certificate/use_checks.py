@@ -1,6 +1,6 @@
 """Checks of the certificate on use: types, weights, actors and learners, precision, long runs, learning.
 
-Each takes a Probe, and returns a detail for its line or raises Failure.
+Each check takes a Probe and returns a detail for its line or raises Failure.
 """
 
 import pickle
@@ -137,7 +137,7 @@ def long_run_stays_finite(probe: Probe) -> str:
 
 
 def recalls_a_cue(probe: Probe) -> str:
-    """Check that after a short training the core recalls which of two cues it received some steps ago."""
+    """Check that after brief training the core recalls which of two cues it received some steps ago."""
     fail_if(not state_leaves(probe.state), "no memory")
     progress = ""
     for learning_rate in LEARNING_RATES:

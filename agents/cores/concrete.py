@@ -1,6 +1,6 @@
 """Concrete memory: a chain of low-pass filters (Stepleton et al. 2018, "Low-pass recurrent neural networks").
 
-No code of the network was released; `Concrete` lists the choices that the paper leaves open.
+No code for the network was released; the docstring of `Concrete` lists the choices that the paper leaves open.
 """
 
 from collections.abc import Generator
@@ -37,7 +37,7 @@ class Concrete(Core):
         v^n_t = relu(V_n p^n_t / s_n + b_n)             a "viewport" of viewport_size per pool; s_n = 1
         y_t   = relu(W_s [v^1_t ; ..; v^k_t] + b_s)     the "summarizer": output [B, summarizer_size]
 
-    An input reaches all pools in its own step; the inputs in pool n are sum_{i<=n} (base^i - 1) steps old on average
+    An input reaches all pools immediately; the inputs in pool n are sum_{i<=n} (base^i - 1) steps old on average
     (1, 4, 11, 26, 57, .. for base 2). All pools start at zero. Gradients pass only through the first pool, including
     its recurrence, as in the paper's experiments; every viewport still learns to read its pool.
 
@@ -47,8 +47,8 @@ class Concrete(Core):
     weights of variance 2 / fan in, zero biases: He et al. 2015), so that the content of slow pools is not lost.
 
     With `unit_views`, our addition, s_n is the standard deviation of p^n for independent inputs of variance 1. A single
-    event is small in a slow pool; this option gives all pools one scale for the viewports. It needs inputs with zero
-    mean (`normalize_features`), since a mean is as large in slow pools as in fast ones.
+    event has a small effect on a slow pool; this option gives all pools the same scale for the viewports. It needs
+    inputs with zero mean (`normalize_features`), since a mean is as large in slow pools as in fast ones.
     """
 
     loops_over_time = False

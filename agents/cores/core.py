@@ -49,7 +49,7 @@ class Core(nn.Module):
     kind: type["Core"]  # Class that defines the equations: the object's own, or the one whose initial state is learned
     supervised_lr = 1e-3  # Adam's learning rate on supervised tasks (`rl-probe`)
     full_precision = True
-    """Whether steps and unrolls leave autocast: a memory that accumulates over thousands of steps needs float32."""
+    """Whether steps and unrolls run outside autocast: memory accumulated over thousands of steps needs float32."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -120,7 +120,7 @@ class Core(nn.Module):
 
     def acting(self, state: CoreState, batch_size: int) -> Step:
         """Prepare a step function for `batch_size` environments with the current weights, to start from `state` in
-        inference mode. Each call may overwrite a state that an earlier call returned."""
+        inference mode. Each step may overwrite a state that an earlier step returned."""
         initial = self.initial_state(batch_size)
         pairs = zip(state_leaves(state), state_leaves(initial), strict=True)
         usual = all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs) and not altered(self)
@@ -157,7 +157,7 @@ class Core(nn.Module):
     def loop(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """Run `unroll` step by step with the equations: the reference of every faster form."""
+        """Run `unroll` step by step with the equations: the reference for every faster form."""
         return unroll_step_by_step(self, inputs, reset, state, bptt_length)
 
 

@@ -37,8 +37,8 @@ class FWM(Core):
         n^i = LN(F_t (n^{i-1} (x) e^i)), LN without scale and offset                        (equation 7)
         output = h + W_o n^R + b                                                            (equation 8, section 3.1)
 
-    The paper and its three released programs (RL, catbAbI, language model) differ as follows; defaults are the
-    paper's. Linear layers have biases in all programs and in engram, unlike in the paper.
+    The paper and its three released codebases (RL, catbAbI, language model) differ as follows; defaults are the
+    paper's. Linear layers have biases in all codebases and in engram, unlike in the paper.
 
     | option      | paper and default | RL   | catbAbI   | language model |
     | write_scale | 1                 | 1/16 | 1/32      | 1              |   (1/d where it is not 1)
@@ -47,7 +47,7 @@ class FWM(Core):
     | residual    | yes               | yes  | no        | yes            |
 
     `read_tanh="keys"` is catbAbI's variant. W_write and the weights of n^0 and e^i are sampled from
-    U(+-sqrt(6 / (hidden_size + d))) as in the programs, others as in torch (`memory_span`: see LSTM). The initial
+    U(+-sqrt(6 / (hidden_size + d))) as in the released code, others as in torch (`memory_span`: see LSTM). The initial
     state is zero.
     """
 
@@ -115,7 +115,7 @@ class FWM(Core):
     def unroll_pieces(
         self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None = None
     ) -> tuple[Tensor, FWMState, None]:
-        """Run `unroll` in blocks of steps that are the same for every batch and may contain resets."""
+        """Run `unroll` in blocks of steps. The blocks are the same for every batch and may contain resets."""
         hidden, controller, _ = self.controller.unroll(inputs, reset, state.controller, bptt_length)
         memory, reads = state.memory, list[Tensor]()
         for piece in range(0, len(reset), bptt_length or len(reset)):

@@ -29,7 +29,7 @@ class GRU(Core):
     h' = n + z * (h - n)                                            the output
 
     Parameters, their order and their initialization are those of `torch.nn.GRUCell`. The initial state is zero.
-    With a `memory_span` above 0, units initially forget at rates spread over that many steps (b_z = `gate_biases`).
+    A `memory_span` above 0 spreads the initial memory spans of the units up to that many steps (b_z = `gate_biases`).
     """
 
     def __init__(self, input_size: int, hidden_size: int = 256, memory_span: int = 0) -> None:
@@ -74,6 +74,6 @@ class GRU(Core):
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None = None
     ) -> tuple[Tensor, GRUState, Tensor | None]:
-        """`unroll` for other devices: one matrix multiplication with the inputs of all steps, then step by step."""
+        """`unroll` for other devices: one matrix multiplication for the inputs of all steps, then step by step."""
         from_inputs = linear(inputs, self.cell.weight_ih, self.cell.bias_ih)
         return unroll_step_by_step(self, from_inputs, reset, state, bptt_length, self._step)

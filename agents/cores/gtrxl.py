@@ -117,7 +117,7 @@ class GTrXL(Core):
         whole = torch.cat(outputs)
         if not readable(whole) or (bool(whole.isfinite().all()) and bool(state.past.isfinite().all())):
             return whole, state, None
-        # 0 * nan is nan; a single step reads no values that it cannot attend to.
+        # 0 * nan is nan; a single step reads only values that it can attend to.
         return unroll_step_by_step(self, inputs, reset, first, bptt_length)
 
     def _attend(self, inputs: Tensor, reset: Tensor, state: GTrXLState) -> tuple[Tensor, GTrXLState]:

@@ -41,7 +41,7 @@ class LSTM(Core):
     h' = sigmoid(o) * tanh(c')                    the output
 
     Parameters, their order and their initialization are those of `torch.nn.LSTMCell`. The initial state is zero.
-    With a `memory_span` above 0, cells initially forget at rates spread over that many steps (b_f = `gate_biases`).
+    A `memory_span` above 0 spreads the initial memory spans of the cells up to that many steps (b_f = `gate_biases`).
     """
 
     def __init__(self, input_size: int, hidden_size: int = 256, memory_span: int = 0) -> None:
@@ -87,7 +87,7 @@ class LSTM(Core):
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
     ) -> tuple[Tensor, LSTMState, Tensor | None]:
-        """`unroll` for other devices: one matrix multiplication with the inputs of all steps, then step by step."""
+        """`unroll` for other devices: one matrix multiplication for the inputs of all steps, then step by step."""
         cell = self.cell
         from_inputs = linear(inputs, cell.weight_ih, cell.bias_ih + cell.bias_hh)
 

@@ -58,7 +58,7 @@ class MNM(Core):
         meta error = mean over heads and d of (f(k^w) - v^w)^2, with the new M              (equation 5)
 
     MNMp and MNMg differ in D^l. The meta error is the core's `auxiliary_loss`; its gradient and the task's
-    pass through every write of the unroll, including its k^w and v^w.
+    pass through every write of the unroll, including the write's k^w and v^w.
 
     The paper and the released code (of which only ports survive) disagree; the choices here are:
     - Squared errors are means over d in the code and in App. C, sums in equations 2 and 5; the update has the factor
@@ -193,7 +193,7 @@ class MNM(Core):
         rate, write_key, value, read_key = self.heads(controller.h)
         written = self._write(state.memory, rate, write_key, value)
         memory, momentum = self._carry_over(controller.h, state, written)
-        # One pass over the new memory computes the read and the meta error.
+        # One pass through the new memory computes the read and the meta error.
         recalled, values = recall(memory, torch.cat([write_key, read_key], 1))[-1].chunk(2, 1)
         error = (recalled - value).square().sum((1, 2)) * self.scales()[1]
         read = values.mean(1)

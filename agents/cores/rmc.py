@@ -86,7 +86,7 @@ class RMC(Core):
 
         k_p, v_p = slices of c_p W_p + b_p per head              [B, P, H (K + V)], the same in every block
 
-    c_p are the channels at position p; an agent whose torso has convolutions supplies the three sizes. Without them,
+    c_p are the channels at position p; an agent whose torso has convolutions supplies the three sizes. Otherwise,
     the sizes are inferred as in `ConvLSTM`.
     """
 

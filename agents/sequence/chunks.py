@@ -1,8 +1,8 @@
 """Recurrences with matrix states over chunks of consecutive steps, exact at resets.
 
 A core computes a chunk of L steps from the state before it. The unroll is split into blocks of consecutive steps; every
-reset begins a block. Blocks of equal depth run in parallel, and only the state between blocks is sequential. Steps
-before a reset are in no block after the reset and cannot affect such a block, not even as 0 * nan.
+reset begins a block. Blocks of equal depth run in parallel, and only the state between blocks is sequential. Blocks
+after a reset contain no steps from before it, so such steps cannot affect these blocks, not even as 0 * nan.
 
 Shapes: T steps, B environments, N chunks, L steps per chunk.
 """

@@ -16,8 +16,8 @@ from ..cores.core import Core, CoreState, in_full_precision, map_state, state_le
 
 
 def compile_steps(core: Core, backend: str = "inductor") -> None:
-    """Replace `core.unroll` by the plain loop over the compiled step when gradients are recorded. The step is compiled
-    at the first unroll and again for another number of environments. A failure is reported in one line on the standard
+    """Make `core.unroll` run the plain loop over the compiled step when gradients are recorded. The step is compiled
+    at the first unroll and again for each new number of environments. A failure is reported in one line on the standard
     error stream; from then on, the core's own unroll is used. `backend` is a backend of torch.compile."""
     name = type(core).__name__
     if core.loops_over_time:
@@ -36,7 +36,7 @@ class CompiledUnroll:
         self._works = True
 
     def __getstate__(self) -> dict[str, Any]:
-        """Omit compiled code, which stays in this process: a pickle or a copy compiles again."""
+        """Omit compiled code, which stays in this process; unpickled and copied objects compile the step again."""
         return vars(self) | {"_compiled": None, "_tried": set[tuple[Any, ...]]()}
 
     def __call__(

@@ -6,7 +6,7 @@ On a CPU, compiled code computes h step by step (cores/fast/scan.py). Elsewhere,
 sqrt(T) consecutive steps. All blocks are processed in parallel from zero,
 which takes sqrt(T) operations on wide tensors; with p_t the product of a since the block's beginning,
 
-    h_t = (h_t from zero) + p_t * (h at the end of the block before),
+    h_t = (h_t from zero) + p_t * (h at the end of the previous block),
 
 so that only the ends of the blocks are sequential, again sqrt(T) operations. There is no division by powers of a, so
 nothing overflows, for sequences of any length (Blelloch 1990, "Prefix sums and their applications", section 1.4).

@@ -45,13 +45,13 @@ class AGaLiTe(Core):
     The paper's frequencies are multiples of one frequency; the released code (github.com/subho406/agalite) spreads w
     evenly from -pi to pi. This core does the same, and shares the code's 1e-5, orthogonal initial weights of gain
     sqrt(2), zero biases, and clock t that starts at 2. Traces of w and -w are equal, so the state contains one of each
-    pair. The released clock continues through resets; here it restarts with every episode, so that an episode's outputs
+    pair. The code's clock continues through resets; here it restarts with every episode, so that an episode's outputs
     do not depend on earlier episodes. One layer by default.
     """
 
     loops_over_time = False
 
-    constant_leaves = ("keys", "norm")  # sums over one past; learned starts could make their ratio unbounded
+    constant_leaves = ("keys", "norm")  # sums over the same past; learned starts could make their ratio unbounded
 
     def __init__(
         self,

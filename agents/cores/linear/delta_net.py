@@ -35,7 +35,7 @@ class DeltaNet(Stack):
     eigenvalue of I - beta k k^T along k lies in (-1, 1) instead of (0, 1) (Grazzi et al. 2025, section 4).
 
     Choices left open by the papers: no short convolution before q, k and v (additional state, meant for text); no
-    feed-forward layers in between; one layer; initially a in log U(1, 16) and softplus(b_a) in log U(0.001, 0.1), as in
+    feed-forward layers; one layer; initially exp(a) uniform in 1..16 and softplus(b_a) log-uniform in 0.001..0.1, as in
     Mamba-2. An unroll works on chunks of steps (the papers' WY form): U = (I + tril(diag(beta) K K^T))^-1 diag(beta)
     (V - K S_0) are the written values, the solution of one triangular system per chunk and head.
     """

@@ -12,7 +12,7 @@ from ..core import Axis, Core
 
 FASTEST = 0.67
 """Largest initial decay rate, per step: as in the released code, which must keep exp(rate * 1024) finite."""
-FORGOTTEN = 0.01  # Share of an input that remains in the slowest initial trace after max_period steps
+FORGOTTEN = 0.01  # Share of an input that remains in the initially slowest trace after max_period steps
 
 
 class FFMState(NamedTuple):

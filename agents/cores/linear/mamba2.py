@@ -40,8 +40,8 @@ class Mamba2(Stack):
     W_o; its recurrence is elementwise.
 
     Choices left open by the papers: `conv_size` 1 omits the convolution; one layer; no further layers in
-    between. Initially, A is in -U(1, 16) (s6: -1 .. -N) and softplus(b_delta) in log U(0.001, 0.1), as in the released
-    code (github.com/state-spaces/mamba).
+    between. Initially, -A is uniform in 1..16 (s6: 1 .. N) and softplus(b_delta) log-uniform in 0.001..0.1, as in the
+    released code (github.com/state-spaces/mamba).
     """
 
     def __init__(
@@ -169,6 +169,6 @@ class S6Mixer(Mixer):
 
 
 def first_steps(count: int) -> Tensor:
-    """Sample b with softplus(b) in log U(0.001, 0.1)."""
+    """Sample b with softplus(b) log-uniform in 0.001..0.1."""
     steps: Any = torch.exp(torch.empty(count).uniform_(-6.907755, -2.302585))
     return steps.expm1().log()

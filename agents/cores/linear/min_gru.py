@@ -30,7 +30,7 @@ class MinGRU(Core):
 
     Choices left open by the paper: two layers with nothing between them (its models have norms and further layers
     there, which differ between tasks); both maps have biases; g is off, since a scan without logarithms does not need
-    positive values. A `memory_span` above 0 spreads the units' initial spans up to this many steps
+    positive values. A `memory_span` above 0 spreads the units' initial memory spans up to this many steps
     (`gate_biases`).
     """
 

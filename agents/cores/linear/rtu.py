@@ -119,7 +119,7 @@ class RTU(Core):
         return h, RTUState(torch.view_as_real(h[-1]), *(torch.view_as_real(trace) for trace in traces))
 
     def at_cut(self, state: RTUState) -> RTUState:
-        """Make dh / dp the derivative of h by each parameter p of the recurrence, unless h already has a gradient."""
+        """Make dh / dp the gradient of h with respect to each parameter p, unless h already has a gradient."""
         if not torch.is_grad_enabled() or state.h.requires_grad:
             return state
         by_rate, by_phase, by_input = (torch.view_as_complex(leaf.detach().contiguous()) for leaf in state[1:])

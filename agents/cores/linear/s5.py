@@ -29,8 +29,8 @@ class S5(Stack):
 
     Lambda = -exp(rho) + i omega, so that it stays in the left half-plane, and Delta = exp(s) are learned, one value
     per state. Initially, Lambda contains the eigenvalues with positive imaginary part of the normal part of HiPPO-LegS,
-    a matrix of size 2 N, B and C are random matrices in the basis of its eigenvectors (section 3.3), and Delta is in
-    log U(min_step, max_step). A reset replaces the state inside the scan, as in Lu et al. 2023 (section 3.2).
+    a matrix of size 2 N, B and C are random matrices in the basis of its eigenvectors (section 3.3), and Delta is
+    log-uniform in min_step..max_step. A reset replaces the state inside the scan, as in Lu et al. 2023 (section 3.2).
 
     S5 differs from `lru` in its initial values and discretization. Choices left open by the papers: one block
     of HiPPO-LegS; LayerNorm before the layer; one layer (Lu et al. use four).

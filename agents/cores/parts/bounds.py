@@ -1,4 +1,4 @@
-"""Bounds of parameters, from which gradients can move them back inside."""
+"""Bounds on parameters that let gradients move parameters back inside."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 def bounded(x: Tensor, low: float, high: float) -> Tensor:
     """Clamp parameters x, of any shape, to low..high. Beyond a bound, only a gradient that would move x further out is
-    0; the gradient of a plain clamp is always 0 there, so a parameter beyond a bound would never change again."""
+    set to 0. A plain clamp has gradient 0 there, so a parameter beyond a bound would never change again."""
     return _Bounded.apply(x, low, high) if torch.is_grad_enabled() else x.clamp(low, high)  # pyright: ignore
 
 

@@ -22,8 +22,8 @@ def gate_biases(units: int, memory_span: int) -> Tensor:
 
 
 def remember(cell: nn.LSTMCell | nn.GRUCell, memory_span: int) -> None:
-    """Bias the gate that forgets: the second of torch's rows in both cells (f of i, f, g, o; z of r, z, n). 0 keeps
-    torch's biases. Raises ValueError for other spans below SHORTEST."""
+    """Bias the gate that forgets: the second block of rows in both of torch's cells (f of i, f, g, o; z of r, z, n). 0
+    keeps torch's biases. Raises ValueError for other spans below SHORTEST."""
     if memory_span == 0:
         return
     if memory_span < SHORTEST:

@@ -1,4 +1,4 @@
-"""Residual layers around a recurrence: the common structure of the linear cores of 2022 to 2025.
+"""Residual layers around a recurrence: the common structure of the linear cores published from 2022 to 2025.
 
 x^0_t = W_e x_t + b_e
 x^l_t = x^{l-1}_t + mixer^l(LayerNorm(x^{l-1}_t)), l = 1 .. num_layers
