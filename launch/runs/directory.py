@@ -150,12 +150,12 @@ class RunDirectory:
         self.close()
 
     def _acquire(self) -> None:
-        """Take the lock, or report its owner. The file remains after the release: removing it would be a race."""
+        """Take the lock, or report its owner. The file remains after the release: removing it would cause a race."""
         lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # perhaps only for a moment, by `in_use` in another process
+            except BlockingIOError:  # perhaps held only briefly, by `in_use` in another process
                 time.sleep(GLANCE_SECONDS)
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as problem:
