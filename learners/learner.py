@@ -260,7 +260,7 @@ class Learner:
             self.recorded.forget()
 
     def take_over(self, agent: dict[str, Any], optimizer: dict[str, Any]) -> None:
-        """Copy another learner's weights and optimizer state; configuration and counters stay. Replay starts empty:
+        """Copy another learner's weights and optimizer state; configuration and counters are kept. Replay starts empty:
         the recurrent states of earlier unrolls belong to other weights."""
         self.replay = Replay()
         self.agent.load_state_dict(agent)
@@ -271,7 +271,7 @@ class Learner:
         self._use_config()  # restores the learning rate and epsilon, which were copied with the moments
 
     def reconfigure(self, config: LearnerConfig) -> None:
-        """Learn with `config` from now on; weights and moments stay. Raises ValueError for another optimizer."""
+        """Learn with `config` from now on; weights and moments are kept. Raises ValueError for another optimizer."""
         if config.optimizer != self.config.optimizer:
             raise ValueError(f"optimizer is {config.optimizer!r}; allowed: {self.config.optimizer!r}, as before")
         if config != self.config:

@@ -34,7 +34,7 @@ LOOPBACK = "127.0.0.1"
 PRELOADED = ("engram.actors.remote.slot", "engram.actors.factory")
 """Modules that a worker imports while it waits for its actor."""
 OBJECT_STORE_BYTES = 1 << 30
-"""Bytes for unrolls in flight: far more than two per actor need, small enough for containers."""
+"""Bytes for unrolls in flight: far more than two unrolls per actor need, small enough for containers."""
 ANSWER_SECONDS = 10.0  # Seconds within which a cluster's head must respond
 STOP_SECONDS = 10.0  # Seconds within which Ray must stop; otherwise this process ends, and the orphan cleanup kills Ray
 ADDRESS_SPACE = 6 * 2**30
@@ -150,7 +150,7 @@ def token_is_kept() -> bool:
 
 
 def hide_token() -> None:
-    """Make the token file readable by this user only: Ray creates it readable for all."""
+    """Make the token file readable by this user only: Ray creates it readable by all."""
     with contextlib.suppress(OSError):
         token_file().chmod(0o600)
 

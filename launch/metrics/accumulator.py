@@ -164,7 +164,7 @@ class Accumulator:
         self._ended: set[int] = set()  # Environments in which an episode has ended since then
 
     def settled(self) -> Settled | None:
-        """The mean return of the window, if it is comparable with another; None until a full window of episodes has
+        """The mean return of the window, if it can be compared with others; None until a full window of episodes has
         ended since `begin_episodes`, at least one in every environment."""
         full = self._window.maxlen
         assert full is not None

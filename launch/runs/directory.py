@@ -188,7 +188,7 @@ def refuse_unusable(path: str | None, config: dict[str, Any]) -> None:
 
 
 def resume_command(run: Path | str) -> str:
-    """Command that continues a run, quoted for a shell, with or without this Python environment activated."""
+    """Command that continues a run, quoted for a shell; valid whether or not this Python environment is activated."""
     return f"{shell_command('rl-train')} --resume {shlex.quote(str(run))}"
 
 

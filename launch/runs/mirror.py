@@ -119,7 +119,7 @@ def holds_run(url: str) -> bool:
 
 def fetch(url: str, target: str | None) -> Path:
     """Make a run directory from the run at `url`, ready to resume: the configuration, the newest intact checkpoint, the
-    best checkpoint that it names, the metrics, and a population's log.
+    best checkpoint recorded in it, the metrics, and a population's log.
 
     Args:
         target: the run directory to create; None creates one under `runs`.
