@@ -55,7 +55,7 @@ class Batcher:
         return join(taken)
 
     def next(self, pull: Callable[[], Unroll | None]) -> Unroll | None:
-        """Return the next batch, pulling unrolls as needed; None if `pull` returns None; unrolls stay queued."""
+        """Return the next batch, pulling unrolls as needed; None if `pull` returns None, with unrolls still queued."""
         while (batch := self.take()) is None:
             unroll = pull()
             if unroll is None:
@@ -81,7 +81,7 @@ class Group:
         return chosen[(self.first <= chosen) & (chosen < self.first + width)] - self.first
 
     def total(self, *parts: Any) -> Sequence[Any]:
-        """Sum each tensor or float over all learners, on which shapes are equal."""
+        """Sum each tensor or float over all learners; its shape must be the same on all of them."""
         return parts
 
     def reduce(

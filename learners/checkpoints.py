@@ -2,11 +2,11 @@
 
     checkpoints/step-000000123456/
         tensors.pt      tensors by name; `torch.load(..., weights_only=True)` reads it
-        state.json      everything else, and the location of each tensor (nested.py)
+        state.json      everything else, and the location of each tensor (state_codec.py)
         SHA256SUMS      `sha256sum -c` reads it
 
 A checkpoint is written under a temporary name, synced to disk and renamed, so that a crash or a full disk at
-any moment leaves earlier checkpoints unchanged. Loading runs no code from the files. One process writes into a
+any moment leaves earlier checkpoints unchanged. Loading runs no code from the files. Only one process writes to a
 directory at a time.
 """
 
@@ -36,7 +36,7 @@ RENAMED = {"optimiser": "optimizer", "colours": "colors"} | {
 }
 """Keys of older versions, with their current names."""
 _SUMS = "SHA256SUMS"
-FILES = (*_FILES, _SUMS)  # Files of a checkpoint in copying order; it is incomplete without the last one
+FILES = (*_FILES, _SUMS)  # Files of a checkpoint in copying order; without the last one, it is incomplete
 _PARTIAL = ".partial-"
 _NAME = re.compile(r"step-(\d{12,})(\.old)?")  # `.old`: being replaced by a new checkpoint of the same step
 
@@ -177,7 +177,7 @@ class Kept:
 
     Args:
         directory: directory of the checkpoints; existing ones are verified immediately.
-        is_own: whether an intact checkpoint belongs to this run; those of others are neither counted nor removed.
+        is_own: whether an intact checkpoint belongs to this run; those of other runs are neither counted nor removed.
     """
 
     def __init__(self, directory: Path, is_own: Callable[[Path], bool] = lambda _: True) -> None:
@@ -270,7 +270,7 @@ def _remove(path: Path) -> None:
 
 
 def _sweep(directory: Path) -> None:
-    """Remove unfinished files of a writer."""
+    """Remove the directories that an interrupted write or removal has left."""
     for path in directory.glob(f"{_PARTIAL}*"):
         shutil.rmtree(path, ignore_errors=True)
 

@@ -63,7 +63,7 @@ class Curriculum:
         self._ended.clear()
 
     def metrics(self) -> dict[str, float]:
-        """Return the stage, counted from 1, and, after its first episode, the mean that is compared with its score."""
+        """Return the stage (from 1) and, after its first episode, the mean to compare with the stage's score."""
         score = {"curriculum/score": self._mean()} if self._window else {}
         return {"curriculum/stage": self.stage + 1.0} | score
 
@@ -91,13 +91,13 @@ class Curriculum:
 
 
 class Mixture:
-    """Shares of the environments in the stages, which are all trained at once.
+    """Shares of the environments per stage; all stages are trained concurrently.
 
         share_s = m / S + (1 - m) p_s (1 - p_s) / sum_r p_r (1 - p_r),    m = curriculum_mixture
 
     p_s is the solved rate of the last `curriculum_episodes` episodes of stage s, 1/2 before the first; p (1 - p) is the
-    learnability of Rutherford et al. 2024, "No Regrets", section 4. Shares are recomputed after that many episodes of
-    all stages, including one per environment, and change only if a share differs by at least CHANGE; then all episodes
+    learnability of Rutherford et al. 2024, "No Regrets", section 4. Shares are recomputed after that many episodes over
+    all stages, at least one per environment, and change only if a share differs by at least CHANGE; then all episodes
     restart.
 
     Args:

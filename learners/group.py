@@ -19,8 +19,8 @@ from torch.nn.functional import pad
 from .batches import Group
 
 NO_LIMIT = timedelta(hours=1)
-"""Timeout of an exchange, longer than any takes: its threads end then if another learner is unreachable."""
-SHORT = 4096  # Largest learners x values for which every learner sums the complete tensor
+"""Timeout of an exchange, longer than any takes; it ends the threads of an exchange with an unreachable learner."""
+SHORT = 4096  # Largest (number of learners) x (number of values) for which every learner sums the complete tensor
 LOOK_SECONDS = 1.0  # Interval in seconds at which a waiting learner checks whether to continue waiting
 
 
@@ -115,8 +115,8 @@ class SharedGroup(Group):
         return total if short else self._swap(total.repeat(self.size))[: len(flat)]
 
     def _swap(self, sent: Tensor, sizes: Sequence[int] = ()) -> Tensor:
-        """Send part n of N, of equal sizes without `sizes`, to learner n; return the received parts, of the same sizes,
-        in rank order."""
+        """Send part n of N to learner n (without `sizes`, the parts are equal); return the received parts, of the same
+        sizes, in rank order."""
         received, options, sizes = torch.empty_like(sent), AllToAllOptions(), list(sizes)
         options.timeout = NO_LIMIT
         try:

@@ -26,7 +26,7 @@ from .optimizers import clip_global_norm, make_optimizer, scheduled, set_gradien
 from .replay import Replay
 
 _IN_OPTIMIZER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
-"""Names in the optimizer of settings other than the learning rate and Adam's betas."""
+"""The optimizer's names for settings other than the learning rate and Adam's betas."""
 
 ADAM_BETA2 = 0.999  # Adam's decay of squared gradients
 
@@ -41,7 +41,7 @@ class Unread(NamedTuple):
 
     updates: Tensor
     """float [U, M + 2], one row per update: metrics, gradient norm, and a code: MADE, LEFT_OUT, NOT_TRIED or, for a
-    non-finite value, its negated index in CAUSES."""
+    non-finite value, the negated index of its cause in CAUSES."""
     names: tuple[str, ...]
     lr: float
 
@@ -114,7 +114,7 @@ class Learner:
         self.count(batch, (self.recorded or self._learn)(arrived, indices))
 
     def receive(self, batch: Unroll) -> tuple[Unroll, list[Tensor]]:
-        """Return the batch to learn from, with replayed unrolls, and the environments of each update, on the device."""
+        """Return the batch to learn from (with replayed unrolls) and the environments of each update, on the device."""
         if self.config.replay_ratio:
             batch = self.replay.mix(batch, self.config, self.updates)
         self._lr_used = self._use_config()
@@ -260,18 +260,18 @@ class Learner:
             self.recorded.forget()
 
     def take_over(self, agent: dict[str, Any], optimizer: dict[str, Any]) -> None:
-        """Copy another learner's weights and optimizer state; configuration and counters stay. Replay begins empty:
+        """Copy another learner's weights and optimizer state; configuration and counters are kept. Replay starts empty:
         the recurrent states of earlier unrolls belong to other weights."""
         self.replay = Replay()
         self.agent.load_state_dict(agent)
-        # Torch would share the moments with the learner that they come from.
+        # Otherwise torch would share the moments with the learner that they come from.
         self.optimizer.load_state_dict(copy.deepcopy(optimizer))
         self._first_returns, self._unobserved = self._no_returns(), self.agent.unobserved
         self._forget()
         self._use_config()  # restores the learning rate and epsilon, which were copied with the moments
 
     def reconfigure(self, config: LearnerConfig) -> None:
-        """Learn with `config` from now on; weights and moments stay. Raises ValueError for another optimizer."""
+        """Learn with `config` from now on; weights and moments are kept. Raises ValueError for another optimizer."""
         if config.optimizer != self.config.optimizer:
             raise ValueError(f"optimizer is {config.optimizer!r}; allowed: {self.config.optimizer!r}, as before")
         if config != self.config:
@@ -281,14 +281,14 @@ class Learner:
 
     def effective(self, setting: str) -> float:
         """Value of a numeric setting in the last update or, before any update, in the next one: the optimizer's
-        value if it has one; for the learning rate, the value before its schedule."""
+        value if it has one; for the learning rate, the value before scheduling."""
         group = self.optimizer.param_groups[0]
         if setting == "lr" and not isinstance(group["lr"], Tensor):
             share = self._lr_share(self._scheduled_at)
             return self.config.lr if group["lr"] == self.config.lr * share else group["lr"] / (share or 1.0)
         if setting == "adam_beta1" and "betas" in group:
             return group["betas"][0]
-        return group.get(_IN_OPTIMIZER.get(setting, ""), self.config.value(setting))  # a CUDA graph's rate is float32
+        return group.get(_IN_OPTIMIZER.get(setting, ""), self.config.value(setting))  # a CUDA graph's lr is float32
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next update depends on."""
@@ -308,7 +308,7 @@ class Learner:
         self.replay.load_state_dict(state.get("replay", []))
 
     def _use_config(self) -> float:
-        """Set the optimizer's hyperparameters with the current schedules; return the learning rate."""
+        """Set the optimizer's hyperparameters according to the current schedules; return the learning rate."""
         self._scheduled_at = self.steps
         lr = self.config.lr * self._lr_share(self.steps)
         settings = {ours: getattr(self.config, name) for name, ours in _IN_OPTIMIZER.items()}

@@ -37,7 +37,7 @@ METRICS = (
 Metrics of the algorithm (`Algorithm.metrics`) follow."""
 KL = METRICS.index("policy/kl_behavior")
 CAUSES = ("loss", "reward", "observation")
-"""Possible causes of a skipped update: the loss, if rewards and observations were finite."""
+"""Possible causes of a skipped update; the loss is the cause if rewards and observations were finite."""
 
 
 class LossTerms(NamedTuple):
@@ -52,7 +52,7 @@ class LossTerms(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """One pass of the network over a batch: the algorithm's part and the learner's part."""
+    """Results of one pass of the network over a batch, for the algorithm and for the learner."""
 
     now: Pass
     auxiliary: Tensor | None
@@ -125,7 +125,7 @@ class Minibatch(NamedTuple):
 
 
 def loss(minibatch: Minibatch) -> LossTerms:
-    """Loss of this share: its part of the mean (or sum, with `reduction`) over valid steps of the full batch.
+    """Loss of this share: its part of the mean (or sum, as set by `reduction`) over valid steps of the full batch.
 
     total = policy + value_cost * value + entropy_cost * (-entropy) + auxiliary_cost * auxiliary
           + prediction_cost * prediction + the algorithm's extra loss
@@ -182,7 +182,7 @@ def gradient(minibatch: Minibatch) -> Gradient:
 
 @contextlib.contextmanager
 def matrix_precision(precision: Precision, device: torch.device) -> Generator[None]:
-    """With tf32, round the factors of a GPU's matrix multiplications and convolutions to 10 bits.
+    """With tf32, round the factors of a GPU's matrix multiplications and convolutions to 10-bit mantissas.
 
     The backward pass also reads these process-wide flags: compute gradients inside the context.
     """

@@ -13,7 +13,7 @@ Schedule: TypeAlias = Literal["constant", "linear"]
 
 
 class WithoutCompiler(torch.optim.Optimizer):
-    """Optimizer without torch's wrappers around these methods, which only exclude them from compilation.
+    """Optimizer without torch's wrappers, which only exclude these methods from compilation.
 
     The wrappers import torch's compiler on their first call, which delays the start of a run by two seconds.
     """
@@ -59,7 +59,7 @@ class RMSPropTF(WithoutCompiler):
         p_t = p_{t-1} - m_t                                       (torch: both outside)
 
     (Tieleman and Hinton 2012, lecture 6.5, in the form of TensorFlow 1's `RMSPropOptimizer`.) Since n_0 is 1, the first
-    steps are short: a warmup of about 1 / (1 - decay) steps.
+    updates are small, as in a warmup of about 1 / (1 - decay) steps.
 
     Args:
         parameters: parameters to optimize.
@@ -184,7 +184,7 @@ def set_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor
 
 
 def clip_global_norm(parameters: Iterable[nn.Parameter], max_norm: float | None) -> Tensor:
-    """Scale all gradients together so that their joint 2-norm is at most `max_norm`; None does not clip. Return the
+    """Scale all gradients together so that their joint 2-norm is at most `max_norm`; None disables clipping. Return the
     norm before clipping, a float scalar on the parameters' device; nan or inf if a gradient is."""
     with_gradient = [p for p in parameters if p.grad is not None]
     norm = nn.utils.get_total_norm([p.grad for p in with_gradient if p.grad is not None])
@@ -200,8 +200,8 @@ def scheduled(schedule: Schedule, initial: float, step: int, total_steps: int, w
         linear     initial * max(0, 1 - step / total_steps)     (Espeholt et al. 2018, table D.1)
         warmup     times min(1, (step + 1) / warmup)
 
-    The function has no state: a run that is resumed, or extended by a larger `total_steps`, gets the value that
-    its step defines.
+    The function has no state: a run that is resumed, or extended by a larger `total_steps`, gets the value for
+    its current step.
 
     Args:
         schedule: "constant" or "linear".

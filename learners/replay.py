@@ -1,6 +1,6 @@
 """Replay for off-policy algorithms: every batch also contains older unrolls with their recorded recurrent states.
 
-The behavior policy's logits are stored with each unroll, so V-trace corrects replayed steps as it corrects lag
+The behavior policy's logits are stored with each unroll, so V-trace corrects for replay as it corrects for lag
 (Espeholt et al. 2018, section 5.2.2). Stored recurrent states come from older weights; `replay_burn_in` excludes
 the first steps of replayed unrolls from the loss while the state is recomputed
 (Kapturowski et al. 2019, R2D2, section 3).
@@ -19,7 +19,7 @@ BURN_IN = "burn_in"  # Extra that marks the steps excluded from the loss: bool [
 
 
 class Replay:
-    """Bounded buffer of unrolls, one entry per environment, oldest first."""
+    """Bounded buffer of unrolls, oldest first; its size counts every environment of an unroll."""
 
     def __init__(self) -> None:
         self._stored: deque[Unroll] = deque()
@@ -31,7 +31,7 @@ class Replay:
         return sum(len(unroll.weights_version) for unroll in self._stored)
 
     def mix(self, batch: Unroll, config: LearnerConfig, seed: int) -> Unroll:
-        """Append `replay_ratio` B older unrolls, sampled uniformly, to a batch [T, B], and store the batch.
+        """Append `replay_ratio` * B older unrolls, sampled uniformly, to a batch [T, B], and store the batch.
 
         Args:
             batch: fresh unrolls; the result contains only their episodes.

@@ -11,7 +11,7 @@ final observation with `terminated` or `truncated` set; the action there is igno
 
 Time index t runs over the T transitions: `rewards[t]` and `discounts[t]` belong to the one from step t to step t+1,
 `values[t]` to step t, `bootstrap_value` to step T. Shapes: T steps, B environments. Returns carry no gradient. Masking
-is by selection, not by multiplication (0 * nan is nan), and precedes every multiplication with a gradient.
+is by selection, not by multiplication (0 * nan is nan), and precedes every multiplication that has a gradient.
 """
 
 from collections.abc import Callable, Sequence
@@ -132,7 +132,7 @@ def next_steps(steps: Tensor, last: Tensor) -> Tensor:
 
 def check_shapes(bootstrap_value: Tensor, **per_step: Tensor) -> None:
     """Raise ValueError unless all `per_step` are [T, B] for one T >= 1 and the bootstrap is [B]. Without this check,
-    [T, B, 1] with [T, B] would broadcast to all pairs of environments and still train."""
+    [T, B, 1] and [T, B] could broadcast to all pairs of environments, and training would continue."""
     shapes = {name: tuple(tensor.shape) for name, tensor in (per_step | {"bootstrap_value": bootstrap_value}).items()}
     first_name, first = next(iter(shapes.items()))
     if len(first) != 2 or first[0] == 0:
@@ -155,7 +155,7 @@ def policy_terms(log_probabilities: Tensor, advantages: Tensor, valid: Tensor) -
 
 
 def value_terms(values: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
-    """0.5 (v_t - V_t)^2 (IMPALA section 4.2; the factor 0.5 is scalable_agent's). [T, B]
+    """0.5 (v_t - V_t)^2 (IMPALA section 4.2; the factor 0.5 is from scalable_agent). [T, B]
 
     Args:
         values: float [T, B].
@@ -166,8 +166,8 @@ def value_terms(values: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
 
 
 def valid_sum(terms: Tensor, valid: Tensor) -> Tensor:
-    """Sum of terms [T, B] where valid (bool [T, B]) is set. Raises ValueError if the shapes differ, which would
-    broadcast."""
+    """Sum of terms [T, B] where valid (bool [T, B]) is set. Raises ValueError if the shapes differ, since they
+    could broadcast."""
     if terms.shape != valid.shape:
         raise ValueError(f"terms have shape {tuple(terms.shape)}; expected {tuple(valid.shape)}, the shape of valid")
     return torch.where(valid, terms, 0.0).sum()

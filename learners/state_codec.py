@@ -5,7 +5,7 @@
     numpy array             {"$array": name}       comes back as a numpy array
     numpy scalar            {"$scalar": name}      comes back as a numpy scalar
     tuple                   {"$tuple": [...]}      a NamedTuple comes back as a plain tuple
-    other dicts             {"$items": [[key, value], ...]}     keys are str or int; also if a key starts with "$"
+    other dicts             {"$items": [[key, value], ...]}     keys are str or int; a str may start with "$"
     nan, inf, -inf          {"$float": "nan"}      JSON lacks these values
 
 A name is the path to the tensor, so the table can be read on its own.
@@ -57,7 +57,7 @@ def _pack(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
     if type(value) is float:
         return value if math.isfinite(value) else {"$float": repr(value)}
     if isinstance(value, Tensor):
-        # A copy, since a view would save its whole storage.
+        # A copy, since saving a view would save the whole underlying storage.
         return {"$tensor": _add(value.detach().cpu().clone(memory_format=torch.contiguous_format), path, tensors)}
     if isinstance(value, np.ndarray):
         return {"$array": _add(_from_numpy(value, path), path, tensors)}

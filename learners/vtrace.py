@@ -42,7 +42,7 @@ def from_importance_weights(
         rewards: reward of the transition from step t to t+1, float [T, B].
         values: values of steps 0..T-1 under the current weights, float [T, B].
         bootstrap_value: value of step T, float [B].
-        clip_rho_threshold: rho_bar, at least 0; None does not clip. Sets which policy's value the targets approach.
+        clip_rho_threshold: rho_bar, at least 0; None disables clipping. Sets which policy's value the targets approach.
         clip_pg_rho_threshold: rho_pg, likewise, for the advantages only.
         trace_lambda: lambda, factor on the trace coefficients min(1, rho), in 0..1.
 

@@ -194,7 +194,7 @@ def _with_axis(observation: Any) -> Any:
 
 
 def _refuse_cast(space: spaces.Space[Any], values: Any) -> None:
-    """Raise ValueError for an array that integers of the space cannot represent, such as an image scaled to 0..1."""
+    """Raise ValueError for values that the space's integer dtype cannot represent, such as an image scaled to 0..1."""
     if isinstance(space, spaces.Dict | spaces.Tuple) or not np.issubdtype(space.dtype, np.integer):
         return
     array = np.asarray(values)

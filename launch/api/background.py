@@ -56,7 +56,7 @@ class Background:
         self._output = tempfile.TemporaryFile()
         self._command = [sys.executable, "-P", "-c", PROGRAM.format(sys.path), *arguments]
         self._made = threading.Event()
-        # The thread lives as long as the process: Linux ends the process with the thread that started it.
+        # The thread lives as long as the process: Linux ends the process when the thread that started it ends.
         threading.Thread(target=self._hold, daemon=True).start()
         self._made.wait()
         try:

@@ -55,7 +55,7 @@ class Run:
 
     Args:
         path: run directory.
-        process, reason: for `engram.train` only: the training process, and why the run ended.
+        process, reason: the training process, and why the run ended; set only by `engram.train` and `resume`.
 
     Raises:
         ValueError: `path` contains no run.
@@ -131,7 +131,7 @@ class Run:
         """Resume from the newest checkpoint.
 
         Args:
-            wait: whether to return when the run has ended; otherwise returns when its process has started.
+            wait: whether to wait for the end of the run; otherwise returns when its process has started.
             show: show progress.
             **settings: settings that may change within a run, such as total_steps=2_000_000, by the names of
                 `rl-train`'s flags; and on_row, on_update, on_checkpoint as in `engram.train`.
@@ -201,14 +201,14 @@ def train(
     """Train an agent with memory.
 
     Trains in this process, with the same results as `rl-train`; with `wait=False` in a separate process, since
-    training alongside the caller's code would share its interpreter, torch's threads and random numbers. Both
+    training alongside the caller's code would share its interpreter, torch's threads and random numbers. Both modes
     restore this process's signal handlers, threads, random states and environment variables at the end. Ctrl-C ends
     the run with a checkpoint and returns it.
 
     Args:
         env: environment: short name, Gymnasium id, "module:Class", or a class; None for the default.
         core: memory core: registered name, "module:Class", or a class; None for the default.
-        wait: whether to return when the run has ended; otherwise returns when training begins, for `progress()`,
+        wait: whether to wait for the end of the run; otherwise returns when training begins, for `progress()`,
             `stop()` and `wait()` of the result. The run ends with a checkpoint when this process ends.
         show: show progress, in a terminal or a notebook.
         local: act in the learner's process; False uses Ray.
@@ -281,7 +281,7 @@ def _in_this_process(config: RunConfig, path: Path | None, show: bool, callbacks
 
 
 def _name_of(thing: Any) -> Any:
-    """Name a class as `module:Class`."""
+    """Convert a class to its name `module:Class`; return other values unchanged."""
     if not isinstance(thing, type):
         return thing
     if "." in thing.__qualname__:

@@ -66,7 +66,7 @@ class Outcome:
     result: str = ""
     """Mean return of the last episodes as text, of the best member in a population; empty before the first episode."""
     failure: BaseException | None = None
-    """The error that ended the run: too many failures of an actor, or a second Ctrl-C."""
+    """The error that ended the run: too many failures of an actor, a failure of the learners, or a second Ctrl-C."""
 
     @property
     def exit_code(self) -> int:
@@ -99,7 +99,7 @@ def train(
     changed: str = "",
     callbacks: Callbacks | None = None,
 ) -> Outcome:
-    """Train a run to its end, in an existing run directory or a new one, which is created last during setup.
+    """Train until the run ends, in an existing run directory or a new one, which is created last during setup.
 
     Args:
         config: configuration of the run.
@@ -158,7 +158,7 @@ def _run(
     saved: dict[str, Any] | None,
     callbacks: Callbacks | None,
 ) -> Outcome:
-    """Start the actors and train to the end."""
+    """Start the actors and train until the run ends."""
     plain = to_dict(config)
     try:
         panel.phase("making environments" if config.in_process else "waiting for the actors")

@@ -1,8 +1,8 @@
 """Orphan cleanup: a small process that outlives a killed run and ends the processes that the run started.
 
-Ray's main processes exit with their driver, but some helpers remain if SIGKILL or the out-of-memory killer ends
-the driver. The cleanup process records all descendants of the run while the run lives, since their
-parent is unknown afterward. Then it ends the rest and removes the folders of the run's Ray sessions (sockets, logs).
+Ray's main processes exit when their driver ends, but some helpers remain if SIGKILL or the out-of-memory killer
+ends the driver. The cleanup process records all descendants of the run while the run lives, since their parent is
+unknown afterward. Then it ends those that remain and removes the folders of the run's Ray sessions (sockets, logs).
 
 It reads its standard input, a pipe that only the run has open: the pipe closes when the run ends for any reason. This
 file is run by its path, without importing engram, to start quickly.

@@ -34,7 +34,7 @@ LOOPBACK = "127.0.0.1"
 PRELOADED = ("engram.actors.remote.slot", "engram.actors.factory")
 """Modules that a worker imports while it waits for its actor."""
 OBJECT_STORE_BYTES = 1 << 30
-"""Bytes for unrolls in flight: far more than two per actor need, small enough for containers."""
+"""Bytes for unrolls in flight: far more than two unrolls per actor need, small enough for containers."""
 ANSWER_SECONDS = 10.0  # Seconds within which a cluster's head must respond
 STOP_SECONDS = 10.0  # Seconds within which Ray must stop; otherwise this process ends, and the orphan cleanup kills Ray
 ADDRESS_SPACE = 6 * 2**30
@@ -104,7 +104,7 @@ def start_private(num_cpus: int) -> None:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     for name, value in ONE_THREAD.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves actors if anything else runs
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default, 15, starves actors if anything else runs
     sessions = private_folder() / "ray"  # Ray's default folder is accessible to everyone
     orphans.remove_stale(sessions)
     _clean_ups.append((orphans.start_clean_up(sessions), sessions))
@@ -150,14 +150,14 @@ def token_is_kept() -> bool:
 
 
 def hide_token() -> None:
-    """Make the token file readable by this user only: Ray creates it readable for all."""
+    """Make the token file readable by this user only: Ray creates it readable by all."""
     with contextlib.suppress(OSError):
         token_file().chmod(0o600)
 
 
 def private_folder() -> Path:
-    """Folder for sockets and logs of this user's private Rays; no other user can read or write it. Raises EngramError
-    if another user has a folder of that name, or if it cannot be created."""
+    """Folder for sockets and logs of this user's private Ray sessions; no other user can read or write it. Raises
+    EngramError if another user has a folder of that name, or if it cannot be created."""
     try:
         return places.private_folder("engram-ray", os.environ.get("RAY_TMPDIR") or "/tmp")
     except OSError as problem:
@@ -167,8 +167,8 @@ def private_folder() -> Path:
 def stop_ray() -> bool:
     """Stop a private Ray or leave a cluster; return whether this succeeded within STOP_SECONDS.
 
-    If Ray does not respond, this process should end with `os._exit`, without the cleanup that Ray has registered for
-    its exit and that would wait forever. The orphan cleanup then kills the remaining processes.
+    If Ray does not respond, this process should end with `os._exit`, which skips Ray's exit handlers: they would wait
+    forever. The orphan cleanup then kills the remaining processes.
     """
     ending = threading.Thread(target=ray.shutdown, daemon=True)
     ending.start()
@@ -177,11 +177,11 @@ def stop_ray() -> bool:
 
 
 _clean_ups: list[tuple["subprocess.Popen[bytes]", Path]] = []
-"""Orphan cleanup processes of this process, and the parent of its private Rays' folders."""
+"""Orphan cleanup processes of this process, and the parent folder of its private Ray sessions."""
 
 
 def end_clean_ups() -> None:
-    """End the orphan cleanup processes of stopped private Rays, in a program that continues."""
+    """End the orphan cleanup processes of stopped private Ray sessions, in a program that continues."""
     while _clean_ups:
         process, sessions = _clean_ups.pop()
         process.kill()
@@ -191,7 +191,7 @@ def end_clean_ups() -> None:
 
 
 class _Job(JobConfig):
-    """Job whose processes do not first search the working directory and the script's for modules.
+    """Job whose processes do not search the working directory and the script's directory first for modules.
 
     Ray puts both at the head of sys.path, where a user's `queue.py` would shadow the standard library's. Actors append
     the working directory instead.
@@ -217,7 +217,7 @@ def loopback_only() -> Generator[None]:
 
 @contextlib.contextmanager
 def without_signal_handlers() -> Generator[None]:
-    """Keep Ray from handling this process's signals: its SIGTERM handler prints a stack and ends the process."""
+    """Keep Ray from handling this process's signals: its SIGTERM handler prints a stack trace and ends the process."""
     with _patch(ray_constants, RAY_DISABLE_FAILURE_SIGNAL_HANDLER=True):
         yield
 
@@ -242,7 +242,7 @@ def few_processes() -> Generator[None]:
 
 def without_agents(command: list[str]) -> list[str]:
     """Replace each agent, which raylet requires in its command line, with a shell that reports the agent's ports as
-    unused and ends with raylet."""
+    unused and exits when raylet does."""
     values = dict(text[2:].split("=", 1) for text in command if text.startswith("--") and "=" in text)
     shells = {
         f"--{agent}=": [f"{values['session_dir']}/{port}_{values['node_id']}" for port in ports]

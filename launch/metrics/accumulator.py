@@ -77,7 +77,7 @@ class Accumulator:
         self.add_metrics(metrics)
 
     def add_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Add metrics of an update or a callback; the next row contains their means, or the last of LAST_VALUES."""
+        """Add metrics of an update or a callback; the next row contains means, or the last value for LAST_VALUES."""
         for name, value in metrics.items():
             if name in LAST_VALUES or name.startswith(("population/", "eval/")):
                 self._last[name] = value
@@ -106,7 +106,7 @@ class Accumulator:
             self._ended.update(episodes[:, 0].astype(int).tolist())
 
     def add_unroll(self, seconds: float) -> None:
-        """Count an unroll that has arrived, and its seconds of acting."""
+        """Count an unroll that has arrived, and its acting time in seconds."""
         self._acting += seconds
         self._unrolls += 1
 
@@ -164,7 +164,7 @@ class Accumulator:
         self._ended: set[int] = set()  # Environments in which an episode has ended since then
 
     def settled(self) -> Settled | None:
-        """The mean return of the window, if it is comparable with another; None until a full window of episodes has
+        """The mean return of the window, if it can be compared with others; None until a full window of episodes has
         ended since `begin_episodes`, at least one in every environment."""
         full = self._window.maxlen
         assert full is not None

@@ -27,7 +27,7 @@ def new_name(directory: Path) -> Path:
 
 
 def beginning(step: int) -> bytes:
-    """First events of a file, with which TensorBoard drops the steps after `step` in earlier files."""
+    """First events of a file, which make TensorBoard drop the steps after `step` in earlier files."""
     restart = _proto.SessionLog(status=_proto.SessionLog.START)
     return _records(
         _proto.Event(wall_time=time.time(), file_version="brain.Event:2"),

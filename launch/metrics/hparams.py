@@ -21,7 +21,7 @@ _ALGORITHM = "learner.algorithm_args"
 
 
 def row(config: Any) -> dict[str, float | str]:
-    """Settings of a configuration dataclass by dotted name; the settings of its algorithm also one by one."""
+    """Settings of a configuration dataclass by dotted name; the algorithm's settings are also listed individually."""
     settings = {name: x for name, x in flat_settings(config, whole=True) if name not in LEFT_OUT}
     settings |= {f"{_ALGORITHM}.{key}": x for key, x in settings.get(_ALGORITHM, {}).items()}
     return {name: x if isinstance(x, int | float) else _text(x) for name, x in settings.items()}

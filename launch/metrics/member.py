@@ -47,7 +47,7 @@ class Member:
         self._next: Unroll | None = None  # The batch in transfer to the learner's device
         self.settings: Values = {}  # Settings that differ from the run's configuration
         self.failing = 0  # Consecutive updates without a finite loss, among those whose metrics were read
-        self._unread: list[dict[str, float]] = []  # Facts of the updates whose metrics are still on the device
+        self._unread: list[dict[str, float]] = []  # Other metrics of the updates whose results are still on the device
         self.evaluated: float | None = None  # Mean return of the last evaluation; None before the first
         self._evaluated_version = -1  # Version of the weights that were evaluated
         self.curriculum: Curriculum | Mixture | None = None
@@ -59,7 +59,7 @@ class Member:
         self._own_from = 0
         """The first version of the weights since all environments were reset; unrolls of older versions are dropped."""
         self._logged_at, self._logged_time = 0, math.inf
-        """Step of the last row, and its time or that of the first update, before which no row is due."""
+        """Step and time of the last row; before the first row, the time of the first update: no row is due earlier."""
         self._skipped = float(learner.skipped)
 
     def join(self, pool: ActorPool) -> None:
@@ -106,7 +106,7 @@ class Member:
             self.batcher.add(unroll)
 
     def note(self, unroll: Unroll) -> None:
-        """Count an unroll and its seconds of acting."""
+        """Count an unroll and its acting time."""
         self.accumulator.add_unroll(unroll.seconds)
 
     def take(self) -> Unroll | None:

@@ -14,7 +14,7 @@ from ...base.files import parsed_row
 Row = dict[str, float]  # One row's metrics, with `step`
 Array = NDArray[np.float64]
 Table = dict[str, Array]  # Columns [K] by name, one entry per row
-FINAL = 0.1  # Fraction of a run's steps, at its end, whose mean is a final value
+FINAL = 0.1  # Fraction of a run's steps, at its end, over which a final value is averaged
 TAIL = 2**17  # Bytes at the end of a file that contain its last row
 _FIELDS = {"step", "time", "wall_s", "metrics"}
 

@@ -55,7 +55,7 @@ class MetricsWriter:
         self._started = time.monotonic() - wall  # the system clock may change
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Write one row if there are values; those that are not finite are null in `metrics.jsonl`."""
+        """Write one row if there are values; non-finite values are null in `metrics.jsonl`."""
         if not values:
             return
         row = {

@@ -150,12 +150,12 @@ class RunDirectory:
         self.close()
 
     def _acquire(self) -> None:
-        """Take the lock, or report its owner. The file remains after the release: removing it would be a race."""
+        """Take the lock, or report its owner. The file remains after the release: removing it would cause a race."""
         lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # perhaps only for a moment, by `in_use` in another process
+            except BlockingIOError:  # perhaps held only briefly, by `in_use` in another process
                 time.sleep(GLANCE_SECONDS)
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as problem:
@@ -188,7 +188,7 @@ def refuse_unusable(path: str | None, config: dict[str, Any]) -> None:
 
 
 def resume_command(run: Path | str) -> str:
-    """Command that continues a run, quoted for a shell, with or without this Python environment activated."""
+    """Command that continues a run, quoted for a shell; valid whether or not this Python environment is activated."""
     return f"{shell_command('rl-train')} --resume {shlex.quote(str(run))}"
 
 

@@ -28,7 +28,7 @@ from ..config.urls import first_line, open_store, redacted, store_errors
 from . import saved
 from .directory import CONFIG, RunDirectory, new_path, resume_command
 
-LAST_WAIT = 60.0  # Seconds that the end of a run waits for its last checkpoint to be copied
+LAST_WAIT = 60.0  # Seconds that a run waits at its end for the last checkpoint to be copied
 
 
 class Mirror:
@@ -119,7 +119,7 @@ def holds_run(url: str) -> bool:
 
 def fetch(url: str, target: str | None) -> Path:
     """Make a run directory from the run at `url`, ready to resume: the configuration, the newest intact checkpoint, the
-    best checkpoint that it names, the metrics, and a population's log.
+    best checkpoint recorded in it, the metrics, and a population's log.
 
     Args:
         target: the run directory to create; None creates one under `runs`.
@@ -176,7 +176,7 @@ def _get(files: Any, source: str, target: Path) -> None:
 
 
 def _refuse_link(files: Any, source: str) -> None:
-    """Raise EngramError for a link, which may point to any file of this machine."""
+    """Raise EngramError for a link, which may point to any file on this machine."""
     refuse(files.info(source).get("islink"), f"{source} is a link; expected: a file")
 
 

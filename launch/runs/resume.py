@@ -36,7 +36,7 @@ def resumed_config(
 
     Args:
         change: applies the user's settings to a configuration.
-        no_effect: names of these settings that apply to a new run only.
+        no_effect: names of user settings that apply to a new run only.
     """
     for name in no_effect:
         raise EngramError(

@@ -29,7 +29,7 @@ class Best(NamedTuple):
 
     def gives_way_to(self, mean: float, error: float | None) -> bool:
         """Whether a checkpoint with another mean and standard error is better."""
-        # Means of training and evaluation episodes cannot be compared: the kind of the new mean wins.
+        # Means of training and evaluation episodes cannot be compared: if the kinds differ, the new mean wins.
         return not math.isfinite(self.mean) or mean >= self.mean or (self.error is None) != (error is None)
 
     def __str__(self) -> str:

@@ -135,7 +135,7 @@ def run_config(run: RunDirectory) -> RunConfig:
 
 
 def recorded_config(values: dict[str, Any]) -> RunConfig:
-    """Configuration recorded in a run or checkpoint; without a precision, it was trained in float32."""
+    """Configuration recorded in a run or checkpoint; runs that recorded no precision used float32."""
     return from_dict(RunConfig, values | {"learner": {"precision": "float32"} | values.get("learner", {})})
 
 
@@ -186,7 +186,7 @@ def evaluation_factory(trained: RunConfig, env_args: dict[str, Any]) -> ActorFac
 
 
 def levels_line(trained: RunConfig, factory: ActorFactory, seed: int) -> str:
-    """Describe in one line which levels of an evaluation also occur in training. Raises EngramError."""
+    """Describe in one line how many levels of an evaluation also occur in training. Raises EngramError."""
     played, training_levels = (
         getattr(_one_environment(f), "level_set", set[bytes])() for f in (factory, trained.factory())
     )

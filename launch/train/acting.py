@@ -30,7 +30,7 @@ ACTOR_NICENESS = 10  # Niceness of actors: the learner, for which the run waits,
 
 
 class Acting:
-    """The actor pool and its Ray, if any; both end with the `with` statement."""
+    """The actor pool and its Ray session, if any; both end with the `with` statement."""
 
     def __init__(self, config: RunConfig, factory: ActorFactory, stop: StopFlag) -> None:
         self.config, self._factory, self._stop = config, factory, stop
@@ -48,7 +48,7 @@ class Acting:
         """Start Ray and its actors in a thread; without Ray, `start` makes the actors in this process.
 
         Starting Ray is mostly waiting, and outside the main thread it installs no signal handlers. The thread
-        lives as long as Ray: Linux can end a process with the thread that started it (PR_SET_PDEATHSIG).
+        lives as long as Ray: Linux can end a process when the thread that started it ends (PR_SET_PDEATHSIG).
         """
         self._report = report
         if not self.config.in_process:
@@ -222,7 +222,7 @@ def ray_pool(config: RunConfig, factory: ActorFactory, share: Share, report: Cal
 
 
 def make_learner(config: RunConfig, factory: ActorFactory, device: torch.device) -> Learner:
-    """Create the learner of another process, whose weights are set later; Ray shows it only the GPU it has claimed."""
+    """Create the learner of another process; its weights are set later, and Ray exposes only the claimed GPU to it."""
     with contextlib.closing(factory.make_batch(num_envs=1)) as batch:
         return Learner(factory.make_agent(batch).to(device.type), config.learner, config.total_steps)
 

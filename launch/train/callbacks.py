@@ -1,4 +1,4 @@
-"""User-defined functions that a run calls after an update, a row of metrics and a checkpoint."""
+"""User-defined functions that a run calls after an update, a row of metrics or a checkpoint."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Callbacks:
         return bool(self.on_row or self.on_update or self.on_checkpoint)
 
     def call(self, name: str, argument: Any, accumulator: Accumulator | None = None) -> str:
-        """Call the callback `name`; return `name` if the run should end, otherwise an empty text.
+        """Call the callback `name`; return `name` if the run should end, otherwise an empty string.
 
         Metrics that `on_update` returns go to `accumulator`: rows contain their means over updates.
         """

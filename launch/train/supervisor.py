@@ -80,7 +80,7 @@ def _show(line: str) -> None:
 
 
 class _Child:
-    """Child process that runs `rl-train`; receives this process's signals."""
+    """Child process that runs `rl-train`; this process's stop signals are forwarded to it."""
 
     stop_requested = False
     _process: subprocess.Popen[bytes] | None = None

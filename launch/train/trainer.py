@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 Report = Callable[[int, dict[str, float] | None], None]
 """Called with the steps of all members after every update, and with the metrics of every row."""
 
-FINISH_SECONDS = 4.0  # Seconds within which a synchronous batch in progress at a stop must complete to be learned from
+FINISH_SECONDS = 4.0  # Seconds after a stop request in which a synchronous batch can still complete and be learned from
 
 Look = Callable[[Member, int, Callable[[], None]], None]
-"""Called after an update with a member, its steps before, and a function to call after each environment step."""
+"""Called after an update: (member, its steps before the update, function to call after each environment step)."""
 
 
 class StopRequestedError(Exception):
@@ -101,7 +101,7 @@ class Trainer:
         return self.steps - self._saved_step
 
     def run(self, stop: StopFlag) -> str:
-        """Train until all members are done, time is up or `stop` is set; return why, after a last checkpoint. The
+        """Train until all members are done, time is up or `stop` is set; return why, after a final checkpoint. The
         time limit starts at the first update: it excludes starting actors and compiling environments."""
         deadline, first, self._stop = math.inf, self.steps, stop
         for member in self.members:
@@ -159,7 +159,7 @@ class Trainer:
                 self._log(member)
 
     def _call(self, name: str, argument: Any, member: Member | None = None) -> None:
-        """Call a callback; a stop that it requests acts like a signal. The lock shows that the run is not stalled."""
+        """Call a callback; a requested stop acts like a signal. Under the lock, the run does not count as stalled."""
         with self.lock:
             reason = self.callbacks.call(name, argument, member and member.accumulator)
         if reason and self._stop:
@@ -167,7 +167,7 @@ class Trainer:
 
     def _look(self, member: Member, before: int) -> None:
         """Evaluate a member and record its recurrent state if either is due; a requested stop ends both. The lock is
-        not held: the state can be saved, and environments may be slow or hang."""
+        not held, since the state can be saved and environments may be slow or hang."""
         for look in self._looks:
             if not self._stop.reason:
                 try:
@@ -278,7 +278,7 @@ class Trainer:
             self.warn(message)
 
     def _waiting(self) -> list[Member]:
-        """Find the members whose batch is missing for the next update; none if the update can be made."""
+        """Find the members whose batch is missing for the next update; an empty list if the update can start."""
         if self._ready and not self._together:
             return []
         return [member for member in self.members if not member.done and member.number not in self._ready]

@@ -47,9 +47,9 @@ class Watchdog:
 
     Args:
         stall_seconds: limit without progress, not counting time in which the loop computes or saves; 0 sets no limit.
-        died: returns the name of a dead process that the run needs, or an empty text.
+        died: returns the name of a dead process that the run needs, or an empty string.
         rescue: writes a checkpoint, prints the reason, and ends the process with the exit code: (reason, code).
-        stop_reason: returns the reason of a stop request other than a signal, or an empty text.
+        stop_reason: returns the reason of a stop request other than a signal, or an empty string.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ class Watchdog:
 
 
 def hanging_call(env: str) -> str:
-    """Describe the method of environment `env` that a thread of this process is executing, with its location; empty
-    without one."""
+    """Describe the method of environment `env` that a thread of this process is executing, with its location; an
+    empty string if there is none."""
     for frame in sys._current_frames().values():  # pyright: ignore[reportPrivateUsage]
         calls = list(traceback.walk_stack(frame))[::-1]  # outermost first
         entered = [i for i, (call, _) in enumerate(calls) if call.f_code.co_name in CALLS and _is_own(call)]

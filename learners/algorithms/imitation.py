@@ -1,4 +1,4 @@
-"""Imitation: batches of another algorithm, with the cross entropy to a player's actions as the only loss.
+"""Imitation: batches of another algorithm, whose loss is replaced by the cross entropy with a player's actions.
 
 The player labels the student's own states (Ross, Gordon and Bagnell 2011, "A reduction of imitation
 learning and structured prediction to no-regret online learning", algorithm 3.1 with beta = 0).
@@ -16,7 +16,7 @@ class Imitation(Algorithm):
     """Imitation of a player, to test whether a network can represent the player's behavior.
 
     Args:
-        base: algorithm that supplies minibatches and synchrony.
+        base: algorithm that determines the minibatches and whether training is synchronous.
     """
 
     metrics: ClassVar[tuple[str, ...]] = ("imitation/agreement",)
@@ -36,7 +36,7 @@ class Imitation(Algorithm):
         return Targets(now.values.detach(), torch.zeros_like(now.bootstrap).expand_as(now.values))
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
-        """`- log pi(a*_t | x_t)` of the player's actions `a*`, and how often the most likely action is the player's."""
+        """`- log pi(a*_t | x_t)` of the player's actions `a*`, and whether the most likely action is the player's."""
         assert now.player is not None
         likelihood = torch.where(now.step.valid, now.player.log_policy, 0.0)
         return Terms(-likelihood, torch.zeros_like(now.values), (now.player.agrees,))

@@ -61,7 +61,7 @@ class VTrace(Algorithm):
     def terms(self, now: Pass, targets: Targets) -> Terms:
         """`- log pi(a_t) adv_t` and `0.5 (vs_t - V_t)^2`, with the ratio and whether it is clipped as metrics. With a
         `policy_clip` eps, the first is 0 where sign(adv_t) (rho_t - 1) > eps: a batch from older weights then does
-        not repeat changes made by later updates (the clip of PPO, Schulman et al. 2017)."""
+        not repeat changes made by later updates (as in PPO's clipping, Schulman et al. 2017)."""
         rhos = (now.log_policy.detach() - now.log_behavior).exp()
         clipped = (rhos > (self.settings.clip_rho or torch.inf)).float()
         advantages = targets.advantages

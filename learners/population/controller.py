@@ -27,7 +27,7 @@ class Evaluation(NamedTuple):
 
 
 class PopulationController:
-    """Data that decisions need.
+    """State that decisions depend on.
 
     Args:
         config: the scheme and its settings.
@@ -48,7 +48,7 @@ class PopulationController:
         """Record returns [K] of finished episodes of a member; nan returns are only counted."""
         self.episodes[member] += len(returns)
         returns = returns[np.isfinite(returns)]
-        # The shortest decimal of the same float32: exact in the log, with a third of the digits.
+        # The shortest decimal that rounds to the same float32: exact in the log, with a third of the digits.
         self._windows[member].extend(float(str(np.float32(x))) for x in returns[-self.config.window :])
 
     def due(self, active: Iterable[int]) -> list[int]:
@@ -58,7 +58,7 @@ class PopulationController:
         ]
 
     def evaluate(self, evaluated: Sequence[int]) -> Evaluation:
-        """Decide about these members, and record the decisions."""
+        """Make decisions about these members, and record them."""
         self.generation += 1
         for member in evaluated:
             self._due_at[member] = self.episodes[member] + self.config.interval

@@ -26,7 +26,7 @@ class Decision(NamedTuple):
 
     member: int
     opponent: int | None  # Other member in the comparison, if any
-    p_value: float | None  # p-value of Welch's t-test between the two; None without a test, or if neither varies
+    p_value: float | None  # p-value of Welch's t-test between the two; None without a test, or if all scores are equal
     mean: float | None  # Mean score; None without scores
     opponent_mean: float | None
     copy: bool  # Whether weights and optimizer state of the opponent are copied
@@ -48,7 +48,7 @@ def decide(
     scores: Scores,
     values: Sequence[Values],
 ) -> list[Decision]:
-    """Decide about the evaluated members.
+    """Make a decision about each evaluated member.
 
     Args:
         config: the scheme and its settings.
@@ -78,7 +78,7 @@ def replace_failing(
 ) -> list[Decision]:
     """Replace each member whose loss stays non-finite with a copy of the best healthy member, if there is one. The best
     has the highest mean score; members without scores rank last. Settings mutate under truncation, where they may be
-    the cause, and stay under lp-rnn. `step` seeds the randomness."""
+    the cause, and stay the same under lp-rnn. `step` seeds the randomness."""
     if not healthy:
         return []
     best = max(healthy, key=lambda member: (_mean(scores[member]) if scores[member] else -math.inf, -member))
@@ -93,8 +93,8 @@ def replace_failing(
 
 
 def welch(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Two-sided p-value of equal means, variances not assumed equal (Welch 1947); None if nothing varies. t = (m1 - m2)
-    / sqrt(s1^2/n1 + s2^2/n2), with Welch-Satterthwaite degrees of freedom."""
+    """Two-sided p-value for equal means, without assuming equal variances (Welch 1947); None if all scores are equal.
+    t = (m1 - m2) / sqrt(s1^2/n1 + s2^2/n2), with Welch-Satterthwaite degrees of freedom."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # two constant samples: p is 0, or nan if they are equal
         test: Any = stats.ttest_ind(theirs, ours, equal_var=False)  # scipy's stubs lack the fields of the result

@@ -1,4 +1,4 @@
-"""Update of several members of a population, each from its own batch, in one batched call if operations are the same.
+"""Update of several members of a population, each from its own batch, in one batched call if the operations match.
 
 Weights and batches of M members are stacked, and one pass computes M losses; no loss depends on another member's
 weights, so the gradient of their sum contains the gradient of each. Each learner applies its own clipping, optimizer

@@ -13,7 +13,7 @@ from ..group import GroupLostError, LearnerLossError
 PATIENCE = 2.0
 """Seconds of waiting for other learners' batches between checks for signals."""
 SILENT_SECONDS = 5.0
-"""Seconds without a response to a ping after which a learner counts as lost; it responds even while compiling."""
+"""Seconds without a response to a ping after which a learner counts as lost; learners respond even while compiling."""
 PING_SECONDS = 1.0  # Seconds between two pings; each interrupts the other learner's update for a millisecond
 START_SECONDS = 600.0
 """Seconds within which a learner's process must start, which may include booting a node."""
@@ -22,7 +22,7 @@ MOST_LOSSES = 10
 
 
 def has_arrived(ref: Any) -> bool:
-    """Whether a response has arrived, other than the loss of its process."""
+    """Whether a response has arrived; an error due to the loss of its process does not count."""
     with suppress(RayError):
         ray.get(ref, timeout=0)
         return True

@@ -3,8 +3,8 @@ gradients.
 
 The run's process has a copy of every member's weights and optimizer, and schedules updates. Actors send unrolls
 directly to the assigned process; in synchronous mode, the run's process sends batches. Results equal those of
-a learner in the run's process, bit for bit. If a process is lost, the run's process repeats its updates and trains
-its members until a replacement has started.
+a learner in the run's process, bit for bit. If a process is lost, the run's process repeats the interrupted updates and
+trains that process's members until a replacement has started.
 """
 
 import os
@@ -37,7 +37,7 @@ _doubt_until = 0.0  # Monotonic time
 
 
 class Answer(NamedTuple):
-    """Weights and metrics of members after an update."""
+    """Weights and metrics of a member after an update."""
 
     weights: NDArray[np.float32]
     metrics: list[dict[str, float]]
@@ -123,7 +123,7 @@ class MemberHome:
         self._rank, self._arguments, self._claims = rank, (make_learner, os.getcwd()), claims(device)
         self.report = report
         self.moved: Callable[[int, str], None] = lambda rank, machine: None
-        """Called with the rank and the machine's address whenever the learners of its members move."""
+        """Called with the rank and the machine's address whenever the learners of this home's members move."""
         self.starts = self._losses = 0
         self._stuck = StuckProcesses(ray.util.get_node_ip_address())
         self._start()
@@ -173,7 +173,7 @@ class RemoteLearner(Learner):
 
     Args:
         home: the process.
-        member: index of the member in that process.
+        member: index of the member in the population.
         claim: GPU claim to keep as long as this learner exists (see gpus.py).
     """
 
@@ -183,7 +183,7 @@ class RemoteLearner(Learner):
         self._home, self._member, self._claim = home, member, claim
         super().__init__(agent, config, total_steps)
         self._at = 0
-        """Number of the home's process that has this learner's newest state, from 1; 0 for none."""
+        """Index, from 1, of the home's process that has this learner's newest state; 0 if none has it."""
         self._batch: Sequence[Stored] = ()
         self._learning: Any = None
         self._pieces = 1
@@ -216,7 +216,7 @@ class RemoteLearner(Learner):
         try:
             updated = self._learn_here() if self._learning is None else self._copy(self._home.get(self._learning))
         except GroupLostError as problem:
-            if self._at == self._home.starts:  # otherwise another member's update already replaced it
+            if self._at == self._home.starts:  # otherwise another member's update has replaced the process
                 self._home.replace(problem)
             updated = self._learn_here()
         self._batch, self._learning = (), None

@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false
-"""Rendezvous of learners in the key-value store of Ray's GCS, which only owners of Ray's token can read."""
+"""Rendezvous of learners in the key-value store of Ray's GCS, which only holders of Ray's token can read."""
 
 import time
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class RayStore(Store):
         internal_kv._internal_kv_put(f"{self._prefix}-{key}", value if isinstance(value, str) else bytes(value))
 
     def get(self, key: str) -> bytes:
-        """Wait for a value and return it. Raises RuntimeError at the timeout."""
+        """Wait for a value and return it. Raises RuntimeError on timeout."""
         deadline = time.monotonic() + JOIN_SECONDS
         checks, value = 0, None
         while (value := internal_kv._internal_kv_get(f"{self._prefix}-{key}")) is None:  # pyright: ignore

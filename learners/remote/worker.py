@@ -79,7 +79,7 @@ def connect(
 
 
 def digest(learner: Learner) -> str:
-    """Return a hash of the weights after every CHECK_EVERY updates, otherwise an empty text."""
+    """Return a hash of the weights after every CHECK_EVERY updates, otherwise an empty string."""
     if learner.updates % CHECK_EVERY:
         return ""
     return hashlib.blake2b(flatten(learner.agent).tobytes(), digest_size=16).hexdigest()
