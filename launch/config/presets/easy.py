@@ -68,7 +68,11 @@ _EASY_GRAPH: Preset = {
 }
 
 # The paper's Mini-Pacman: its first level is cleared within 1.5 M steps, the second within 4 M.
-_EASY_MINI_PACMAN: Preset = RMC_PPO | {"total_steps": 5_000_000}
+# With 5e-4 and .01 the RMC earns 424 instead of 458 after 5 M steps.
+_EASY_MINI_PACMAN: Preset = RMC_PPO | {
+    "learner": RMC_PPO["learner"] | {"lr": 1e-3, "entropy_cost": 0.02},
+    "total_steps": 5_000_000,
+}
 
 # A maze of 5 x 5 cells inside its wall, for 100 steps. The goal pays 10 and few random walks reach it, hence normalized
 # returns. Predicting the next observation trains the memory to store the walls: MNM earns 200
