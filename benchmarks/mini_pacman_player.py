@@ -2,15 +2,17 @@
 
     python benchmarks/mini_pacman_player.py [--games 300]
 
-Prints the mean return with a 95% interval. `rl-train --imitate benchmarks.mini_pacman_player:Player` tests whether a
-network can represent its behavior.
+Writes the mean return with a 95% interval into results/mini-pacman-player.json. To test whether a network can represent
+its behavior, run `rl-train --imitate benchmarks.mini_pacman_player:Player`.
 
 It takes the shortest path to food or a pill over cells that no ghost reaches by one step later. With power it walks to
 the nearest ghost that it reaches in time; without a safe path it takes the step that leaves the nearest ghost furthest.
 """
 
 import argparse
+import json
 from collections import deque
+from pathlib import Path
 
 import numpy as np
 
@@ -18,9 +20,11 @@ from engram.envs.arrays import Array
 from engram.envs.mini_pacman.env import MiniPacmanBatch
 from engram.envs.mini_pacman.levels import FOOD, FULL_BOARD, WALL
 from engram.envs.mini_pacman.rules import MOVES, REFLECTED
+from engram.launch.evaluate.episodes import mean_interval
+from engram.launch.metrics.provenance import provenance
 
-PLACES = np.flatnonzero(FULL_BOARD != WALL).tolist()
-WAYS = {at: [(a, at + int(MOVES[a])) for a in (1, 2, 3, 4) if FULL_BOARD[at + MOVES[a]] != WALL] for at in PLACES}
+CELLS = np.flatnonzero(FULL_BOARD != WALL).tolist()
+WAYS = {at: [(a, at + int(MOVES[a])) for a in (1, 2, 3, 4) if FULL_BOARD[at + MOVES[a]] != WALL] for at in CELLS}
 """Actions and neighbors of every corridor cell."""
 
 
@@ -37,11 +41,11 @@ def _distances(start: int) -> Array:
     return distance
 
 
-DISTANCE = {at: _distances(at) for at in PLACES}
+DISTANCE = {at: _distances(at) for at in CELLS}
 
 
 class Player:
-    """The player in a batch of environments.
+    """The scripted player in a batch of environments.
 
     Args:
         batch: environments whose state the player reads.
@@ -56,14 +60,17 @@ class Player:
         actions = np.zeros(self.batch.num_envs, np.int64)
         for i in np.flatnonzero(~state.over):
             ghosts = state.ghosts[i, : state.num_ghosts[i]].tolist()
-            goals = {int(place) for place in np.flatnonzero(state.board[i] == FOOD)}
+            goals = {int(cell) for cell in np.flatnonzero(state.board[i] == FOOD)}
             goals |= set(state.pills[i, : state.num_pills[i]].tolist())
             actions[i] = choose(int(state.pacman[i]), ghosts, goals, int(state.power[i]))
         return REFLECTED[self.batch.state.reflection, actions]
 
 
 def choose(at: int, ghosts: list[int], goals: set[int], power: int) -> int:
-    """The next action, unmirrored. Pacman avoids no ghost while its power lasts until it reaches the nearest one."""
+    """Choose the next action on the unmirrored map.
+
+    Pacman avoids no ghost if its power lasts until it reaches the nearest one.
+    """
     near = min((DISTANCE[at][ghost] for ghost in ghosts), default=10_000)
     hunting = power > near + 1
     danger = np.full(len(FULL_BOARD), 10_000)
@@ -85,10 +92,11 @@ def choose(at: int, ghosts: list[int], goals: set[int], power: int) -> int:
     return max([(0, at), *WAYS[at]], key=lambda way: danger[way[1]])[0]
 
 
-def play(games: int, **options: object) -> Array:
-    """Play `games` games; return their returns."""
-    batch = MiniPacmanBatch(games, **options)  # pyright: ignore[reportArgumentType]
-    (observation, _), player = batch.reset(seed=0), Player(batch)
+def play(games: int) -> Array:
+    """Play one episode in each of `games` environments; return their returns, [games]."""
+    batch = MiniPacmanBatch(games)
+    player = Player(batch)
+    observation, _ = batch.reset(seed=0)
     returns, over = np.zeros(games), np.zeros(games, bool)
     while not over.all():
         observation, reward, terminated, truncated, _ = batch.step(player.act(observation, over))
@@ -101,5 +109,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", type=int, default=300)
     games = parser.parse_args().games
-    returns = play(games)
-    print(f"{returns.mean():.0f} +- {1.96 * returns.std() / games**0.5:.0f}")
+    result = {"games": games, "return": mean_interval(play(games)).plain()}
+    print(result)
+    file = Path(__file__).parent / "results" / "mini-pacman-player.json"
+    file.write_text(json.dumps(provenance("numpy", "numba") | result, indent=1) + "\n")
