@@ -18,7 +18,7 @@ from ..agents.cores.core import map_state
 from ..agents.specs import ChoiceSpec
 from ..agents.values import AgentOutput, EnvOutput, Weights, load, map_leaves
 from ..envs.masks import check_masks
-from ..envs.protocol import BatchedEnvironment, ReplayableEnvironment
+from ..envs.protocol import BatchedEnvironment
 from .extras import Extras
 from .levels.config import LevelsConfig
 from .levels.replay import Replay
@@ -190,8 +190,8 @@ class Actor:
         if self._replay:
             ends = before.terminated, before.truncated
             values = output.value.cpu().numpy()
-            streams = cast(ReplayableEnvironment, self.batch).streams
-            self._replay.see(before.reward, *ends, values, streams, self._read_solved(*ends))
+            batch = cast(Any, self.batch)
+            self._replay.see(before.reward, *ends, values, batch.streams, self._read_solved(*ends))
         self.batch.step_into(action, after.observation, after.reward, after.terminated, after.truncated)
         self._at_step()
         self._mask(after)

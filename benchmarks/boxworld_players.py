@@ -22,7 +22,7 @@ import numpy as np
 
 from engram.envs.arrays import Array
 from engram.envs.boxworld.env import BoxWorldBatch
-from engram.envs.boxworld.levels import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLORS
+from engram.envs.boxworld.rules import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLORS
 from engram.launch.evaluate.episodes import rate_interval
 from engram.launch.metrics.provenance import provenance
 

@@ -1,25 +1,27 @@
-"""The batched engine: N instances of one environment with Gymnasium's vector interface, levels and images."""
+"""The engine of compiled environments: N instances with Gymnasium's vector interface, or one ordinary environment."""
 
+import hashlib
 import inspect
-import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import gymnasium
 import numpy as np
-from gymnasium import spaces
+from gymnasium import error, spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, create_empty_array
 
-from ..base.messages import check_integer, check_keys
+from ..base.messages import check_choice, check_integer, check_keys, check_whole
 from .arrays import Array
 from .drawing import Canvas, Color
-from .loops import ArrayForm, Copies
+from .loops import Loops
 from .masks import KEY
+from .randomness import streams
 
 HIDDEN = ("num_envs", "first_index", "render_mode")  # Parameters of every batch, independent of the environment
 
 
-class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
+class BatchedEnv(VectorEnv[Array, Array, Array]):
     """N instances of a compiled environment with Gymnasium's vector interface.
 
     Args:
@@ -36,33 +38,29 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         "render_modes": ["rgb_array"],
         "render_fps": 8,
     }
-    symbols: ClassVar[tuple[tuple[Color, str], ...]] = ()  # Colors of the board and their meaning, for human players
+    loops: ClassVar[Loops]
+    action_names: tuple[str, ...] = ()
+    episode_fields: tuple[str, ...] = ()  # State fields that describe an episode that has ended, reported in `info`
     level_fields: ClassVar[tuple[str, ...]] = ()
-    """Episode fields that describe the level's difficulty and are fixed before the episode; results are split by
-    them."""
+    """Episode fields that describe the level's difficulty, known before the episode; results are split by them."""
     fact_values: Mapping[str, tuple[str, ...]] = {}
     """Facts for studies of memory: by name, the meanings of the values 0, 1, ...; empty for a count."""
-    level_keys: ClassVar[tuple[str, ...]] = ()
-    """Keys of a level, in the form that `level` returns and `set_level` accepts."""
-    sampled_keys: ClassVar[tuple[str, ...]] = ()
-    """Optional keys of a level; the environment samples missing values."""
+    level_keys: ClassVar[tuple[str, ...]] = ()  # Keys of a level, as `level` returns and `set_level` accepts it
+    sampled_keys: ClassVar[tuple[str, ...]] = ()  # Optional keys of a level; missing values are sampled
     map_shape: tuple[int, int] | None = None
     """Rows and columns of the map that `mark_seen` fills; None for an environment without a map."""
     map_classes: tuple[int, ...] = ()  # Number of classes of each layer of the map
     replayable: bool = True  # Whether a level depends only on `streams`, not on the environment's index
-    fixed_levels: int = 0
-    """Number of levels if environment i always plays level i modulo this number; 0: every episode has its own
-    level."""
-    evaluation_args: ClassVar[Mapping[str, Any]] = {}
-    """Constructor arguments that evaluations use by default, such as the split of the levels."""
+    fixed_levels: int = 0  # If environment i always plays level i modulo a number: this number
+    evaluation_args: Mapping[str, Any] = {}  # Arguments that evaluations use by default, such as the split of levels
     trusted: bool = False  # Whether `restore` may run code from a saved state; states of this engine contain no code
+    symbols: ClassVar[tuple[tuple[Color, str], ...]] = ()  # Colors of the board and their meaning, for human players
 
     def __new__(cls, *arguments: Any, **parameters: Any) -> Any:
-        """Check parameter names and the number of environments before a constructor allocates anything."""
-        name = cls.__name__.removesuffix("Batch")
-        check_keys(name, "parameter", parameters, (*parameter_names(cls), *HIDDEN))
-        if arguments or "num_envs" in parameters:
-            check_integer("num_envs", arguments[0] if arguments else parameters["num_envs"], 1, None)
+        """Check the names of parameters and the number of environments before a constructor allocates anything."""
+        allowed = *parameter_names(cls), *HIDDEN[len(arguments) :]
+        check_keys(cls.__name__.removesuffix("Batch"), "parameter", parameters, allowed)
+        check_integer("num_envs", arguments[0] if arguments else parameters.get("num_envs"), 1, None)
         return super().__new__(cls)
 
     def __init__(
@@ -75,41 +73,31 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         first_index: int = 0,
         render_mode: str | None = None,
     ) -> None:
-        form = ArrayForm(observation_space.shape, observation_space.dtype)
-        super().__init__(num_envs, form, len(self.action_names), state, params, first_index)
-        if render_mode not in (None, "rgb_array"):
-            raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
+        check_integer("first_index", first_index, 0, None)
+        check_choice("render_mode", render_mode, (None, "rgb_array"))
+        self.num_envs, self.first_index, self.render_mode = num_envs, first_index, render_mode
+        self.state, self.params = state, params
         self.single_observation_space = observation_space
         self.single_action_space = spaces.Discrete(len(self.action_names))
         self.observation_space = batch_space(observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self.render_mode = render_mode
+        self.started = False
+        self._seed_streams(int(np.random.SeedSequence().generate_state(1, np.uint64)[0]))
 
     # -- Gymnasium's vector interface --------------------------------------------------------------------------------
 
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
-        """Reset environments, as in Gymnasium.
-
-        Args:
-            seed: one seed for all environments, or one for each.
-            options: `{"reset_mask": bool [N]}` resets only some environments; `{"level": [...]}` sets the levels of
-                the next episodes: for each environment a level in the form of `level`, or None to sample one.
-        """
-        mask, levels = self._read(options)
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        """Reset all environments, as in Gymnasium. There are no options; see `set_level` and `cut`."""
+        check_keys("reset", "option", options or {}, ())
         observation = self.new_observation()
-        self.reset_into(observation, seed, mask)
-        for index, level in enumerate(levels):
-            if level is not None:
-                self.set_level(index, level)
-        return (self.observe_all() if levels else observation), self._masks()
+        self.reset_into(observation, seed)
+        return observation, self._masks()
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """Step all environments, as in Gymnasium; `info` contains the episode fields of episodes that ended."""
         observation = self.new_observation()
         reward = np.zeros(self.num_envs, np.float32)
-        terminated, truncated = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
+        terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
         self.step_into(np.asarray(actions), observation, reward, terminated, truncated)
         ended = terminated | truncated
         info = self._masks()
@@ -117,17 +105,6 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
             for name in self.episode_fields:
                 info[name], info[f"_{name}"] = np.where(ended, getattr(self.state, name), 0), ended
         return observation, reward, terminated, truncated, info
-
-    def observe(self, index: int) -> Array:
-        """Return the current observation of environment `index`, e.g. after `set_level`."""
-        return self.observe_all()[index]
-
-    def observe_all(self) -> Array:
-        """Return the current observations of all environments."""
-        self._check_started("an observation")
-        observation = self.new_observation()
-        self.loops.reset(self.state, self.params, np.zeros(self.num_envs, np.bool_), observation)
-        return observation
 
     def render(self) -> tuple[Array, ...] | None:
         """Return images of all environments, uint8 [H, W, 3] each; None unless render_mode is "rgb_array"."""
@@ -137,40 +114,107 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         """Return an image of environment `index`, uint8 [H, W, 3]: the full board, or only what the agent observes."""
         return self.paint(index, full).image()
 
-    def level_set(self) -> set[bytes]:
-        """Return a key for each level that may be sampled; an empty set if there are too many for levels to repeat."""
-        return set()
+    # -- the interface of actors, see protocol.py ----------------------------------------------------------------------
+
+    def new_observation(self) -> Array:
+        """Allocate an array for the observations of all environments."""
+        observation: Any = create_empty_array(self.single_observation_space, self.num_envs)
+        return observation
+
+    def reset_into(self, observation: Array, seed: int | None = None) -> None:
+        """Start an episode in every environment, with new random streams unless `seed` is None; write all observations
+        [N, ...]."""
+        if seed is not None:
+            self._seed_streams(seed)
+        self.loops.reset(self.state, self.params, np.ones(self.num_envs, np.bool_), observation)
+        self.started = True
+
+    def step_into(self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array) -> None:
+        """Step all environments; write observation [N, ...], reward float32 [N], terminated and truncated bool [N]."""
+        self._check_started("step()")
+        if np.issubdtype(actions.dtype, np.integer):
+            actions = actions.astype(np.int64, copy=False)
+        if actions.shape != (self.num_envs,) or actions.dtype != np.int64:
+            expected = f"integers ({self.num_envs},)"
+            raise ValueError(f"actions is an array of {actions.dtype} {actions.shape}; expected {expected}")
+        num_actions, ends = len(self.action_names), (terminated, truncated)
+        bad = self.loops.step(self.state, self.params, num_actions, actions, observation, reward, *ends)
+        if bad >= 0:
+            raise ValueError(f"action {actions[bad]} for environment {bad}; allowed: 0..{num_actions - 1}")
+
+    @property
+    def streams(self) -> Array:
+        """State of each environment's random stream, from which its levels are sampled: uint64 [N], writable."""
+        return self.state.random
+
+    @property
+    def action_mask(self) -> Array | None:
+        """bool [N, num_actions]: the valid actions of the current step; None for an environment without masks."""
+        return None
+
+    def cut(self, where: Array) -> None:
+        """End the current episodes of environments `where` (bool [N]); their next step begins new ones."""
+        self.state.over[where] = True
+
+    def episode_facts(self, indices: Array) -> Array:
+        """Return the `episode_fields` of environments `indices` [K], float32 [K, len(episode_fields)]."""
+        columns = [getattr(self.state, name)[indices] for name in self.episode_fields]
+        return np.array(columns, np.float32).reshape(-1, len(indices)).T
+
+    def save(self) -> dict[str, Array]:
+        """Return a copy of the exact state of all environments, including random streams: arrays by name."""
+        arrays = {name: np.copy(value) for name, value in self.state._asdict().items()}
+        return arrays | {"started": np.array(self.started), "parameters": self._fingerprint()}
+
+    def restore(self, saved: dict[str, Array]) -> None:
+        """Restore a state returned by `save` of an engine with the same parameters and number of environments."""
+        fields: dict[str, Array] = self.state._asdict()
+        for name, value in fields.items():
+            if saved[name].shape != value.shape:
+                raise ValueError(f"saved state of {name!r} has shape {saved[name].shape}; expected {value.shape}")
+        if not np.array_equal(saved["parameters"], self._fingerprint()):
+            raise ValueError(f"the saved state is of a {type(self).__name__} with different parameters")
+        for name, value in fields.items():
+            value[...] = saved[name]
+        self.started = bool(saved["started"])
+
+    # -- levels --------------------------------------------------------------------------------------------------------
+
+    def observe_all(self) -> Array:
+        """Return the current observations of all environments, e.g. after `set_level`."""
+        self._check_started("an observation")
+        observation = self.new_observation()
+        self.loops.reset(self.state, self.params, np.zeros(self.num_envs, np.bool_), observation)
+        return observation
 
     def set_level(self, index: int, level: Mapping[str, Any]) -> None:
         """Start an episode of this level, in the form of `level`, in environment `index`; call reset() first. For an
         invalid level, raise ValueError naming the error and leave the environment unchanged."""
         self._check_started("set_level()")
         check_integer("index", index, 0, self.num_envs - 1)
-        self.check_level("level", level)
-        try:
-            self.place_level(index, level)
-        except TypeError as problem:  # such as a number where a list is expected
-            raise ValueError(
-                f"level is {level!r}: {problem}; expected values as in {reprlib.repr(self.level(index))}"
-            ) from None
-        self.state.over[index] = False
-
-    def check_level(self, name: str, level: Any) -> None:
-        """Raise ValueError unless `level` is a dict with the keys of a level."""
-        if not isinstance(level, Mapping):
-            raise ValueError(f"{name} is {level!r}; expected a dict with the keys {', '.join(self.level_keys)}")
-        check_keys(name, "key", level, self.level_keys)
+        check_keys("level", "key", level, self.level_keys)
         for key in self.level_keys:
             if key not in level and key not in self.sampled_keys:
-                raise ValueError(f"{name} has no {key!r}; expected the keys {', '.join(self.level_keys)}")
+                raise ValueError(f"level has no {key!r}; expected the keys {', '.join(self.level_keys)}")
+        self.place_level(index, level)
+        self.state.over[index] = False
 
-    # -- overridden by environments
-    # -------------------------------------------------------------------------------------------
+    def level_set(self) -> set[bytes]:
+        """Return a key for each level that may be sampled; an empty set if there are too many for levels to repeat."""
+        return set()
+
+    # -- overridden by environments ------------------------------------------------------------------------------------
+
+    def fact_columns(self) -> Sequence[Array]:
+        """Return the facts of `facts`, integers or bool [N], in the order of `fact_values`."""
+        return ()
 
     def facts(self) -> dict[str, Array]:
         """Return facts of the level and the current step in all environments, observed or not: int64 [N] for each key
         of `fact_values`."""
-        return {}
+        return {
+            name: np.array(column, np.int64) for name, column in zip(self.fact_values, self.fact_columns(), strict=True)
+        }
 
     @property
     def privileged_size(self) -> int:
@@ -201,31 +245,93 @@ class BatchedEnv(Copies, VectorEnv[Array, Array, Array]):
         """Check the values of a level, whose keys are `level_keys`, and start it in environment `index`."""
         raise NotImplementedError
 
-    # ----------------------------------------------------------------------------------------------------------------
+    # ------------------------------------------------------------------------------------------------------------------
 
     def _masks(self) -> dict[str, Any]:
         """Return the action masks in the form of a vector environment's `info`."""
         mask = self.action_mask
         return {} if mask is None else {KEY: mask, f"_{KEY}": np.ones(self.num_envs, np.bool_)}
 
-    def _read(self, options: Mapping[str, Any] | None) -> tuple[Array | None, Sequence[Any]]:
-        """Return the mask and the levels in the options of a reset."""
-        values = {} if options is None else options
-        check_keys("reset", "option", values, ("level", "reset_mask"))
-        mask = np.asarray(values["reset_mask"]) if "reset_mask" in values else None
-        levels: Any = values.get("level", ())
-        if "level" in values:
-            if not isinstance(levels, list | tuple) or len(levels) != self.num_envs:
-                text = f"{len(levels)} levels" if isinstance(levels, list | tuple) else f"a {type(levels).__name__}"
-                raise ValueError(f"level is {text}; expected a list of {self.num_envs}, with None for random ones")
-            for index, level in enumerate(levels):
-                if level is not None:
-                    self.check_level(f"level of environment {index}", level)
-                    if mask is not None and not mask[index]:
-                        raise ValueError(f"level of environment {index} is given, but reset_mask excludes it")
-        return mask, levels
+    def _check_started(self, call: str) -> None:
+        if not self.started:
+            raise error.ResetNeeded(f"{call} before reset(): call reset() first")
+
+    def _fingerprint(self) -> Array:
+        """Hash of the parameters, uint8 [16], without `first_index`, which only selects an environment's graph."""
+        summary = hashlib.sha256(type(self).__name__.encode())
+        for value in _leaves(self.params):
+            summary.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
+        return np.frombuffer(summary.digest()[:16], np.uint8)
+
+    def _seed_streams(self, seed: int) -> None:
+        check_whole("seed", seed, 0)
+        self.state.random[:] = streams(int(seed), range(self.first_index, self.first_index + self.num_envs))
+
+
+class SingleEnv(gymnasium.Env[Array, int]):
+    """One environment with the same compiled rules as the batched engine, without autoreset.
+
+    `reset(options={"level": {...}})` starts a custom level; `env.unwrapped.level` is the current one in the same form.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 8}  # noqa: RUF012
+    batch_class: ClassVar[type[BatchedEnv]]
+
+    def __init__(self, *, render_mode: str | None = None, **parameters: Any) -> None:
+        self.batch = self.batch_class(1, render_mode=render_mode, **parameters)  # pyright: ignore
+        self.observation_space = self.batch.single_observation_space
+        self.action_space = self.batch.single_action_space
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        """Start an episode, in the level `options["level"]` if there is one."""
+        super().reset(seed=seed)
+        values = options or {}
+        check_keys("reset", "option", values, ("level",))
+        self.batch.reset(seed=seed)
+        if values:
+            self.batch.set_level(0, values["level"])
+        return self.batch.observe_all()[0], self._info()
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        """Step the environment; after the end of an episode, call reset() first."""
+        if not self.batch.started or self.batch.state.over[0]:
+            raise error.ResetNeeded("step() after the end of an episode or before reset(): call reset() first")
+        observation, reward, terminated, truncated, _ = self.batch.step(np.atleast_1d(action))
+        return observation[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), self._info()
+
+    def render(self) -> Array | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return an image of the full board, uint8 [H, W, 3]; None unless render_mode is "rgb_array"."""
+        return None if self.render_mode is None else self.batch.draw(0)
+
+    @property
+    def level(self) -> dict[str, Any]:
+        """The current level, in the form that `reset(options={"level": ...})` accepts."""
+        return self.batch.level(0)
+
+    def _info(self) -> dict[str, Any]:
+        mask = self.batch.action_mask
+        info = {} if mask is None else {KEY: mask[0]}
+        return info | {name: getattr(self.batch.state, name)[0].item() for name in self.batch.episode_fields}
+
+
+def single(batch: type[BatchedEnv]) -> type[SingleEnv]:
+    """Create the class of a single environment from that of a batch, with its documentation."""
+    doc = (batch.__doc__ or "").replace("N games", "One game", 1).replace("N agents, each", "One agent", 1)
+    members = {"__doc__": doc, "__module__": batch.__module__, "batch_class": batch}
+    return type(batch.__name__.removesuffix("Batch"), (SingleEnv,), members)
 
 
 def parameter_names(batch_class: type[BatchedEnv]) -> list[str]:
     """Return the names of an environment's own parameters, without those that every batch has."""
     return [name for name in inspect.signature(batch_class).parameters if name not in (*HIDDEN, "batch")]
+
+
+def _leaves(params: Any) -> Iterator[Any]:
+    """Yield the values of (nested) NamedTuples, except `first_index` and the defaults of parameters added later."""
+    defaults = params._field_defaults
+    for name, value in params._asdict().items():
+        if hasattr(value, "_asdict"):
+            yield from _leaves(value)
+        elif name != "first_index" and not (name in defaults and value == defaults[name]):
+            yield value

@@ -16,16 +16,8 @@ KEY = "action_mask"  # In `info` or a Dict observation
 
 
 def flat_mask(name: str, mask: Any, size: int) -> Array:
-    """Convert one environment's mask to bool [size].
-
-    Args:
-        name: name of the environment, for errors.
-        mask: an array of `size` values, bool or 0 and 1, or one array for each choice, as in Gymnasium's spaces.
-        size: A.
-
-    Raises:
-        ContractError: the size is wrong, or a value is neither 0 nor 1.
-    """
+    """Convert one environment's mask to bool [size]: `size` values, bool or 0 and 1, or one array for each choice, as
+    in Gymnasium's spaces. Raises ContractError with the name of the environment for other sizes and values."""
     try:
         values = mask.reshape(-1) if isinstance(mask, np.ndarray) else np.hstack(mask)
     except (TypeError, ValueError) as problem:
@@ -37,9 +29,7 @@ def flat_masks(name: str, values: Array, size: int) -> Array:
     """Convert masks [N, size] of any numeric type to bool. Raises ContractError like `flat_mask`."""
     if values.shape[1:] != (size,):
         raise ContractError(f"{KEY} of {name} has {values[0].size} values; expected {size}, one for each action")
-    if values.dtype == np.bool_:
-        return values
-    mask = values.astype(np.bool_)
+    mask = values.astype(np.bool_, copy=False)
     if (mask != values).any():
         raise ContractError(f"{KEY} of {name} contains {values[mask != values][0]}; allowed: 0 and 1")
     return mask

@@ -35,7 +35,7 @@ class BatchedEnvironment(Protocol):
 
     @property
     def replayable(self) -> bool:
-        """Whether a level depends only on `streams`: see ReplayableEnvironment."""
+        """Whether a level depends only on `streams` (uint64 [N], the states of random number generators)."""
         ...
 
     def new_observation(self) -> Any:
@@ -44,16 +44,13 @@ class BatchedEnvironment(Protocol):
 
     def reset_into(self, observation: Any, seed: int | None = None) -> None:
         """Start an episode in every environment and write all observations [N, ...]."""
-        ...
 
     def step_into(self, actions: Array, observation: Any, reward: Array, terminated: Array, truncated: Array) -> None:
         """Step all environments with actions [N, ...]; write observations [N, ...], reward float32 [N], terminated and
         truncated bool [N]."""
-        ...
 
     def cut(self, where: Array) -> None:
         """End the current episodes of environments `where` (bool [N]); their next step begins new ones."""
-        ...
 
     def episode_facts(self, indices: Array) -> Array:
         """Return float32 [K, len(episode_fields)] for K environments whose episode has just ended; nan if unknown."""
@@ -65,17 +62,6 @@ class BatchedEnvironment(Protocol):
 
     def restore(self, saved: dict[str, Array]) -> None:
         """Continue from a state returned by `save`."""
-        ...
 
     def close(self) -> None:
         """Close all environments."""
-        ...
-
-
-class ReplayableEnvironment(BatchedEnvironment, Protocol):
-    """Environments whose levels depend on random streams that can be set."""
-
-    @property
-    def streams(self) -> Array:
-        """uint64 [N]: state of each environment's random number generator, readable and writable."""
-        ...

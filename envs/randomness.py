@@ -5,7 +5,7 @@ actors. The generator is splitmix64 (Steele, Lea, Flood 2014): one addition and 
 state has 64 bits, so the random state of a batch is one uint64 array that can be saved and restored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-def streams(seed: int, indices: Sequence[int] | range) -> Array:
+def streams(seed: int, indices: Iterable[int]) -> Array:
     """Initial states of the random streams of environments `indices` for a seed: uint64 [len(indices)]."""
     states = [np.random.SeedSequence(seed, spawn_key=(index,)).generate_state(1, np.uint64)[0] for index in indices]
     return np.array(states, np.uint64)

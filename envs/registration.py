@@ -17,18 +17,14 @@ from ..base.messages import advice, check_choice, check_keys
 
 @dataclass(frozen=True)
 class Environment:
-    """Registry entry of one environment: short name, class, and parameters of its memory-free variant (twin)."""
+    """Registry entry of one environment; `engram.envs.<module>` defines `<class_name>` and `<class_name>Batch`."""
 
-    name: str
-    """Short name on command lines, e.g. "boxworld"."""
+    name: str  # Short name on command lines, e.g. "boxworld"
     class_name: str
-    """Class of the single environment, e.g. "BoxWorld"; the batched class is `<class_name>Batch`."""
     module: str
-    """Module in engram.envs that defines both classes."""
     twin: dict[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of `<name>-twin`, the same environment with observations of what must otherwise be remembered."""
-    readable: bool = False
-    """Whether `engine="pycolab"` selects a readable reference implementation (pycolab_games)."""
+    readable: bool = False  # Whether `engine="pycolab"` selects a readable reference implementation (pycolab_games)
 
     @property
     def id(self) -> str:
@@ -47,16 +43,17 @@ ENVIRONMENTS = {
         Environment("cued-catch", "CuedCatch", "cued_catch", {"always_show_ball_symbol": True}, readable=True),
         Environment("t-maze", "TMaze", "t_maze", {"cue_after_teleport": True}, readable=True),
         Environment("sequence-recall", "SequenceRecall", "sequence_recall", {"show_sequence": True}, readable=True),
-        Environment("popgym-repeat-previous", "PopgymRepeatPrevious", "popgym.packs"),
-        Environment("popgym-repeat-first", "PopgymRepeatFirst", "popgym.packs"),
-        Environment("popgym-autoencode", "PopgymAutoencode", "popgym.packs"),
-        Environment("popgym-count-recall", "PopgymCountRecall", "popgym.count_recall"),
-        Environment("popgym-concentration", "PopgymConcentration", "popgym.concentration"),
-        Environment("popgym-higher-lower", "PopgymHigherLower", "popgym.packs"),
+        Environment("popgym-repeat-previous", "PopgymRepeatPrevious", "popgym.cards"),
+        Environment("popgym-repeat-first", "PopgymRepeatFirst", "popgym.cards"),
+        Environment("popgym-autoencode", "PopgymAutoencode", "popgym.cards"),
+        Environment("popgym-count-recall", "PopgymCountRecall", "popgym.cards"),
+        Environment("popgym-concentration", "PopgymConcentration", "popgym.boards"),
+        Environment("popgym-higher-lower", "PopgymHigherLower", "popgym.cards"),
         Environment("popgym-battleship", "PopgymBattleship", "popgym.boards"),
         Environment("popgym-mine-sweeper", "PopgymMineSweeper", "popgym.boards"),
     ]
 }
+_SHORT_NAMES = {environment.id: name for name, environment in ENVIRONMENTS.items()}
 
 
 def register_envs() -> None:
@@ -74,17 +71,18 @@ def environment_names() -> list[str]:
 
 def is_environment(name: str) -> bool:
     """Return whether `name` is a short name or Gymnasium id of one of engram's environments."""
-    return name in environment_names() or name in (environment.id for environment in ENVIRONMENTS.values())
+    return name in environment_names() or name in _SHORT_NAMES
 
 
 def find_environment(name: str) -> tuple[Environment, dict[str, Any]]:
     """Return the registry entry for a short name or engram id, and the parameters that the name implies (for twins).
     Raises ValueError with the nearest valid names if the name is unknown."""
-    short = next((environment.name for environment in ENVIRONMENTS.values() if environment.id == name), name)
-    environment = ENVIRONMENTS.get(short.removesuffix("-twin"))
-    if environment is None or (short.endswith("-twin") and not environment.twin):
-        names = [*environment_names(), *gymnasium.registry]
-        raise ValueError(f"unknown environment {name!r}; {advice(name, names, count=4)}")
+    short = _SHORT_NAMES.get(name, name)
+    if short not in environment_names():
+        raise ValueError(
+            f"unknown environment {name!r}; {advice(name, [*environment_names(), *gymnasium.registry], 4)}"
+        )
+    environment = ENVIRONMENTS[short.removesuffix("-twin")]
     return environment, dict(environment.twin) if short.endswith("-twin") else {}
 
 
@@ -107,12 +105,6 @@ def environment_parameters(environment: Environment) -> dict[str, inspect.Parame
     values = inspect.signature(made).parameters
     engine = {"engine": inspect.Parameter("engine", inspect.Parameter.KEYWORD_ONLY, default=ENGINES[0])}
     return {name: values[name] for name in parameter_names(made)} | (engine if environment.readable else {})
-
-
-def constructor_values(environment: Environment, values: dict[str, Any]) -> dict[str, Any]:
-    """Return all arguments of an environment's constructor: `values`, and defaults for the others."""
-    defaults = {name: parameter.default for name, parameter in environment_parameters(environment).items()}
-    return {name: value for name, value in (defaults | values).items() if name != "engine"}
 
 
 def can_draw(name: str) -> bool:
@@ -145,7 +137,7 @@ def make_batch(
 
     Raises ValueError with the nearest valid names for an unknown environment or parameter.
     """
-    from .engine import BatchedEnv, parameter_names
+    from .engine import BatchedEnv
     from .foreign import ForeignBatch
     from .foreign.jax_vector import JaxBatch
     from .foreign.names import draws, find_foreign, is_vector
@@ -157,18 +149,17 @@ def make_batch(
         raise ValueError(f"env_workers is {env_workers}; allowed with {name}, which steps all environments at once: 0")
     if foreign is None:
         environment, values = find_environment(name)
-        check_keys(name, "parameter", parameters, environment_parameters(environment))
         values |= parameters
-        check_choice("engine", engine := values.pop("engine", ENGINES[0]), ENGINES)
+        engine = values.pop("engine", ENGINES[0]) if environment.readable else ENGINES[0]
+        check_choice("engine", engine, ENGINES)
         batch = batch_class(environment)(num_envs, first_index=first_index, render_mode=render_mode, **values)
         if engine == ENGINES[0]:
             return batch
-        from .pycolab_games.batch import PycolabBatch
+        from .pycolab_games import PycolabBatch
 
-        return PycolabBatch(batch, environment.name, constructor_values(environment, values))
+        return PycolabBatch(batch, environment, values)
     make, allowed = foreign
     if isinstance(make, type) and issubclass(make, BatchedEnv):
-        check_keys(name, "parameter", parameters, parameter_names(make))
         return make(num_envs, first_index=first_index, render_mode=render_mode, **parameters)
     check_keys(name, "parameter", parameters, parameters if allowed is None else allowed)
     values = dict(parameters)

@@ -7,46 +7,41 @@ import numpy as np
 from gymnasium import spaces
 
 from ...base.messages import check_choice, check_integer, low_high
-from ..arrays import Array, check_cell
-from ..drawing import BLACK, WHITE, Canvas, rgb
-from ..engine import BatchedEnv
+from ..arrays import Array, zeroed
+from ..drawing import WHITE, Canvas, rgb
+from ..engine import BatchedEnv, single
 from ..loops import batch_loops
-from ..seen_map import layers, mark_window
-from ..single import single
+from ..seen_map import mark_window
 from . import rules
-from .levels import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLORS, PLAYER, Params, State, check_fits, new_state
-from .rules import PALETTE, WINDOW
+from .rules import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLORS, PALETTE, PLAYER, WINDOW, Params, State
 
+_KEYS = tuple(chr(ord("a") + color) for color in range(NUM_COLORS))
 _LETTERS = (
     {"#": NOTHING, " ": FLOOR, "*": GEM, ".": PLAYER}
-    | {chr(ord("a") + k): KEY + k for k in range(NUM_COLORS)}
-    | {chr(ord("A") + k): LOCK + k for k in range(NUM_COLORS)}
+    | {letter: KEY + color for color, letter in enumerate(_KEYS)}
+    | {letter.upper(): LOCK + color for color, letter in enumerate(_KEYS)}
 )
 
 
-_LOCKS = ("solution_locks", "distractor_locks")
-
-
-def _map_tables() -> tuple[Array, Array]:
-    """Kind and color of every cell code, as in maps."""
+def _map_table() -> Array:
+    """Kind and color of every cell code, as in maps: uint8 [64, 2]."""
     kinds, colors = np.ones(BAIT + NUM_COLORS, np.uint8), np.zeros(BAIT + NUM_COLORS, np.uint8)
     kinds[FLOOR], kinds[GEM], kinds[KEY:LOCK], kinds[LOCK:] = 2, 3, 4, 5
     colors[KEY:] = 1 + np.arange(BAIT + NUM_COLORS - KEY) % NUM_COLORS
-    return kinds, colors
+    return np.stack([kinds, colors], 1)
 
 
-_MAP = _map_tables()
+_MAP = _map_table()
 
 
 class BoxWorldBatch(BatchedEnv):
     """N games of BoxWorld.
 
-    Description:
-        A room contains boxes, a loose key and a player. A box has two cells: its content and, to the right of it, a
-        lock that a key of the same color opens. The loose key opens a box that contains the key of the next box, and
-        so on, up to the gem.
-        Keys of this path also open boxes of distractor branches, which do not lead to the gem: opening
-        one ends the game. The player carries one key at a time, and a lock consumes it.
+    A room contains boxes, a loose key and a player. A box has two cells: its content and, to the right of it, a
+    lock that a key of the same color opens. The loose key opens a box that contains the key of the next box, and
+    so on, up to the gem.
+    Keys of this path also open boxes of distractor branches, which do not lead to the gem: opening
+    one ends the game. The player carries one key at a time, and a lock consumes it.
 
     Actions: 0 up, 1 down, 2 left, 3 right; the border, locks without their key and contents of locked boxes block.
 
@@ -58,25 +53,19 @@ class BoxWorldBatch(BatchedEnv):
 
     Start: a path of L locks, L uniform in `path_lengths`; D distractor branches, D uniform in `num_distractors`, each
         from a random lock color of the path; positions are random, but boxes never touch.
-
     Rewards: +1 for every lock of the path, -1 for a lock of a distractor, +10 for the gem; at best L + 10.
-
     Episode end: terminated when the gem is collected or a distractor is opened; truncated at action `max_steps` + 1.
-
     Info: `solved` (the gem was collected), `path_length`, `num_distractors`.
 
     Args:
-        num_envs: number of environments.
         path_lengths: L, or its minimum and maximum.
         num_distractors: D, or its minimum and maximum.
         branch_length: boxes in a distractor branch.
         grid_size: rows and columns of the room inside the border.
         view: "viewport" or "full".
         max_steps: the action after this many truncates the game.
-        batch: `first_index` and `render_mode`, see BatchedEnv.
 
     Differences from the original: there is no no-op action; the window never shows the carried key.
-
     References: Zambaldi et al. 2018, "Relational deep reinforcement learning" (the task); Santoro et al. 2018,
         "Relational recurrent neural networks", A.3 (the window and the defaults).
     """
@@ -91,13 +80,9 @@ class BoxWorldBatch(BatchedEnv):
     )
     episode_fields = ("solved", "path_length", "num_distractors")
     level_fields = ("path_length", "num_distractors")
-    fact_values = {  # noqa: RUF012
-        "key": ("none", *(chr(ord("a") + color) for color in range(NUM_COLORS))),
-        "locks": (),
-        "solved": ("no", "yes"),
-    }
+    fact_values = {"key": ("none", *_KEYS), "locks": (), "solved": ("no", "yes")}  # noqa: RUF012
     action_names = rules.ACTION_NAMES
-    level_keys = ("board", *_LOCKS)
+    level_keys = ("board", "solution_locks", "distractor_locks")
     map_classes = (5, NUM_COLORS)
     loops = batch_loops(rules.start, rules.advance, rules.observe)
     state: State
@@ -121,14 +106,14 @@ class BoxWorldBatch(BatchedEnv):
         check_integer("grid_size", grid_size, 5, 64)
         check_choice("view", view, ("viewport", "full"))
         check_integer("max_steps", max_steps, 1, None)
-        check_fits(paths[1], branches[1], branch_length, grid_size)
-        self.grid_size = grid_size
+        _check_fits(paths[1], branches[1], branch_length, grid_size)
         self.map_shape, full = (grid_size + 2, grid_size + 2), view == "full"
-        shape = (grid_size + 2, grid_size + 2, 3) if full else (WINDOW, WINDOW, 6)
+        board = np.int8, grid_size + 4, grid_size + 4
+        shape = (*self.map_shape, 3) if full else (WINDOW, WINDOW, 6)
         super().__init__(
             num_envs,
             observation_space=spaces.Box(0, 255, shape, np.uint8),
-            state=new_state(num_envs, grid_size),
+            state=zeroed(State, num_envs, board=board, colors=(np.int8, NUM_COLORS), held=np.int8),
             params=Params(*paths, *branches, branch_length, max_steps, full),
             **batch,
         )
@@ -140,34 +125,30 @@ class BoxWorldBatch(BatchedEnv):
         board = self.state.board[index, 1:-1, 1:-1].copy()
         board[0, 0] = self.state.held[index]
         board[self.state.row[index] - 1, self.state.col[index] - 1] = PLAYER
-        locks, baits = np.argwhere((board >= LOCK) & (board < BAIT)), np.argwhere(board >= BAIT)
         letters = {code: letter for letter, code in _LETTERS.items()}
-        plain = np.where(board >= BAIT, board - NUM_COLORS, board)
+        plain = np.where(board >= BAIT, board - NUM_COLORS, board).tolist()
         return {
-            "board": ["".join(letters[int(code)] for code in row) for row in plain],
-            "solution_locks": [(int(r), int(c)) for r, c in locks],
-            "distractor_locks": [(int(r), int(c)) for r, c in baits],
+            "board": ["".join(letters[code] for code in row) for row in plain],
+            "solution_locks": [(r, c) for r, c in np.argwhere((board >= LOCK) & (board < BAIT)).tolist()],
+            "distractor_locks": [(r, c) for r, c in np.argwhere(board >= BAIT).tolist()],
         }
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        board, (row, col) = _parse(level, self.grid_size)
-        state = self.state
+        board, state = _parse(level, self.state.board.shape[1] - 2), self.state
+        ((row, col),) = np.argwhere(board == PLAYER)
+        board[row, col] = FLOOR
         state.held[index], board[0, 0] = board[0, 0], NOTHING
-        state.board[index] = NOTHING
-        state.board[index, 1:-1, 1:-1] = board
+        state.board[index] = np.pad(board, 1, constant_values=NOTHING)
         state.row[index], state.col[index] = row + 1, col + 1
         state.path_length[index] = len(level["solution_locks"])
         state.num_distractors[index] = len(level["distractor_locks"])
         state.steps[index], state.solved[index] = 0, False
 
-    def facts(self) -> dict[str, Array]:
+    def fact_columns(self) -> list[Array]:
         """The carried key, the remaining locks on the path to the gem, and whether the gem was collected."""
-        held, board = self.state.held.astype(np.int64), self.state.board
-        return {
-            "key": np.where(held == NOTHING, 0, held - KEY + 1),
-            "locks": ((board >= LOCK) & (board < BAIT)).sum((1, 2)),
-            "solved": self.state.solved.astype(np.int64),
-        }
+        key, board = self.state.held.astype(np.int64), self.state.board
+        locks = ((board >= LOCK) & (board < BAIT)).sum((1, 2))
+        return [np.where(key == NOTHING, 0, key - KEY + 1), locks, self.state.solved]
 
     @property
     def privileged_size(self) -> int:
@@ -203,7 +184,7 @@ class BoxWorldBatch(BatchedEnv):
 
     def mark_seen(self, seen: Array) -> Array:
         """Layer 0: border, floor, gem, key, lock; layer 1: the color of a key or lock."""
-        shown = layers(self.state.board[:, 1:-1, 1:-1], _MAP)
+        shown = _MAP[self.state.board[:, 1:-1, 1:-1]]
         players = np.stack([self.state.row, self.state.col], 1) - 1
         if self.params.full_view:
             seen[...] = shown
@@ -213,73 +194,65 @@ class BoxWorldBatch(BatchedEnv):
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         full = full or self.params.full_view
-        row, col = int(self.state.row[index]), int(self.state.col[index])
-        reach = WINDOW // 2
-        board = self.state.board[index]
-        top, left, size = (1, 1, self.grid_size + 2) if full else (row - reach, col - reach, WINDOW)
-        cell = 28 if full else 28 * 14 // WINDOW
-        canvas = Canvas(size, size, cell, caption_rows=1)
-        for r in range(size):
-            for c in range(size):
-                _draw_cell(canvas, r, c, int(board[top + r, left + c]))
-        canvas.fill(row - top, col - left, rgb(PALETTE[FLOOR]))
-        canvas.disc(row - top, col - left, rgb(PALETTE[PLAYER] // 2), 0.8)
-        canvas.text(size, 0.25, "in hand:", height=0.5 if full else 0.3)
-        if self.state.held[index] != NOTHING:
-            _draw_cell(canvas, size, 2.5 if full else 1.7, int(self.state.held[index]))
+        row, col, reach = int(self.state.row[index]), int(self.state.col[index]), WINDOW // 2
+        board = self.state.board[index].copy()
+        board[row, col] = PLAYER
+        board = board[1:-1, 1:-1] if full else board[row - reach : row + reach + 1, col - reach : col + reach + 1]
+        canvas = Canvas(*board.shape, cell=28 if full else 78, caption_rows=1)
+        for (r, c), code in np.ndenumerate(board):
+            _draw_cell(canvas, r, c, int(code))
+        canvas.text(len(board), 0.25, "in hand:", height=0.5 if full else 0.3)
+        _draw_cell(canvas, len(board), 2.5 if full else 1.7, int(self.state.held[index]))
         return canvas
 
 
 BoxWorld = single(BoxWorldBatch)
 
 
-def _parse(level: Mapping[str, Any], grid_size: int) -> tuple[Array, tuple[int, int]]:
-    """Parse a level: codes [grid_size + 2, grid_size + 2] with floor under the player, and the player's position."""
-    lines, side = level["board"], grid_size + 2
-    if not isinstance(lines, list | tuple) or [len(str(line)) for line in lines] != [side] * side:
-        raise ValueError(f"level['board'] is {lines}; expected {side} strings of {side} characters")
-    for letter in sorted(set("".join(map(str, lines))) - set(_LETTERS)):
-        raise ValueError(f"level['board'] contains {letter!r}; allowed: {''.join(_LETTERS)!r}")
+def _check_fits(path_length: int, num_distractors: int, branch_length: int, grid_size: int) -> None:
+    """Raise ValueError if the largest level that may be sampled lacks colors or room. The limit on room was measured:
+    within it, at least one in 200 sampled levels fits."""
+    if num_distractors and NUM_COLORS - 1 - path_length < min(branch_length, 2):
+        most = NUM_COLORS - 1 - min(branch_length, 2)
+        raise ValueError(f"path_lengths up to {path_length} leave no colors for distractors; allowed: up to {most}")
+    objects = 1 + path_length + num_distractors * branch_length
+    packed = ((grid_size - 1) // 2) * ((grid_size - 2) // 3)  # rows of boxes times boxes in a row
+    most = min(max(2, packed * 7 // 8), 30)
+    if objects > most:
+        raise ValueError(
+            f"path_lengths up to {path_length} and num_distractors up to {num_distractors} with branch_length "
+            f"{branch_length} make {objects} objects to place; allowed: at most {most} with grid_size {grid_size}"
+        )
+
+
+def _parse(level: Mapping[str, Any], side: int) -> Array:
+    """Convert a level to cell codes int8 [side, side]. Raises ValueError for an invalid level."""
+    lines = level["board"]
+    if [len(line) for line in lines] != [side] * side or not set("".join(lines)) <= set(_LETTERS):
+        raise ValueError(f"level['board'] is {lines}; expected {side} strings of {side} of {''.join(_LETTERS)!r}")
     board = np.array([[_LETTERS[letter] for letter in line] for line in lines], np.int8)
-    border = np.ones_like(board, np.bool_)
-    border[1:-1, 1:-1] = border[0, 0] = False
+    border = np.pad(np.zeros((side - 2, side - 2), np.bool_), 1, constant_values=True)
+    border[0, 0] = False
     if board[border].any() or board[0, 0] not in (NOTHING, *range(KEY, LOCK)):
         raise ValueError(f"the border of level['board'] must be '#', with a carried key at (0, 0) or none; got {lines}")
-    players = np.argwhere(board == PLAYER)
-    for count, objects in ((len(players), "players '.'"), (int((board == GEM).sum()), "gems '*'")):
-        if count != 1:
-            raise ValueError(f"level['board'] contains {count} {objects}; expected 1")
-    declared = [check_cell(f"level[{key!r}]", lock) for key in _LOCKS for lock in level[key]]
-    locks = [(int(r), int(c)) for r, c in np.argwhere(board >= LOCK)]
-    if sorted(declared) != locks:
-        raise ValueError(
-            f"solution_locks and distractor_locks are {sorted(declared)}; the locks of the board are {locks}"
-        )
+    if (board == PLAYER).sum() != 1 or (board == GEM).sum() != 1:
+        raise ValueError(f"level['board'] is {lines}; expected one player '.' and one gem '*'")
+    declared = sorted(tuple(lock) for lock in (*level["solution_locks"], *level["distractor_locks"]))
+    locks = [tuple(cell) for cell in np.argwhere(board >= LOCK).tolist()]
+    if declared != locks:
+        raise ValueError(f"solution_locks and distractor_locks are {declared}; the locks of the board are {locks}")
     for r, c in level["distractor_locks"]:
         board[r, c] += NUM_COLORS
-    row, col = (int(index) for index in players[0])
-    board[row, col] = FLOOR
-    return board, (row, col)
+    return board
 
 
 def _draw_cell(canvas: Canvas, row: float, col: float, code: int) -> None:
-    """Paint one cell: a key as a key, a lock as a padlock, the gem as a diamond."""
-    floor, color = rgb(PALETTE[FLOOR]), rgb(PALETTE[code])
+    """Paint one cell: a lock is a square, everything else a disc on the floor; keys and locks have letters."""
     if code == NOTHING:
         return
-    if code >= LOCK:
-        canvas.fill(row, col, color)
-        canvas.disc(row - 0.08, col, BLACK, 0.3)
-        canvas.shape(row, col, BLACK, (0.45, 0.44), (0.45, 0.56), (0.75, 0.62), (0.75, 0.38))
-        canvas.sign(row, col, f"{chr(ord('A') + (code - LOCK) % NUM_COLORS)} ", BLACK)
-        return
-    canvas.fill(row, col, floor)
+    canvas.fill(row, col, rgb(PALETTE[code if code >= LOCK else FLOOR]))
+    if code != FLOOR and code < LOCK:
+        canvas.disc(row, col, rgb(PALETTE[code] // (2 if code == PLAYER else 1)), 0.6 if code >= KEY else 0.8)
     if code >= KEY:
-        canvas.disc(row, col - 0.22, color, 0.5)
-        canvas.disc(row, col - 0.22, floor, 0.2)
-        canvas.fill(row + 0.43, col + 0.45, color, 0.14, 0.5)
-        canvas.fill(row + 0.5, col + 0.78, color, 0.22, 0.12)
-        canvas.sign(row, col, f"{chr(ord('a') + code - KEY)}▌", rgb(PALETTE[code] // 2))
-    elif code == GEM:
-        canvas.shape(row, col, BLACK, (0.05, 0.5), (0.5, 0.95), (0.95, 0.5), (0.5, 0.05))
-        canvas.shape(row, col, WHITE, (0.14, 0.5), (0.5, 0.86), (0.86, 0.5), (0.5, 0.14))
+        letter = _KEYS[(code - KEY) % NUM_COLORS]
+        canvas.sign(row, col, f"{letter.upper()} " if code >= LOCK else f"{letter}▌", rgb(PALETTE[code] // 2))

@@ -1,11 +1,30 @@
-"""The rules of BoxWorld for one environment."""
+"""The rules of BoxWorld for one environment, and the sampling of its levels.
+
+A level is a chain: a loose key opens the first box, each box contains the key of the next one, and the last box
+contains the gem. Distractor branches start from keys of the chain and are dead ends. A box has two cells: its
+content, and its lock to the right.
+
+Cells are integer codes. The array has an additional rim of cells around the board, so that no window extends beyond
+it: board cell (r, c) is at [r + 1, c + 1].
+"""
+
+from typing import NamedTuple
 
 import numpy as np
 
 from ...base.compiled import kernel
 from ..arrays import Array
-from .levels import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLORS, PLAYER, Params, State, new_level
+from ..randomness import integer
 
+NUM_COLORS = 20
+NOTHING, FLOOR, GEM, PLAYER = 0, 1, 2, 3
+KEY, LOCK, BAIT = 4, 4 + NUM_COLORS, 4 + 2 * NUM_COLORS
+"""First codes of 20 keys, of the 20 locks on the path to the gem, and of the 20 locks of distractor branches.
+
+NOTHING stands for the border, the cells outside it, and the absence of a carried key; all are black.
+"""
+MAX_FAILURES = 200
+"""Failed placements after which another level is sampled (as in the original)."""
 WINDOW = 5
 GEM_REWARD, LOCK_REWARD, BAIT_REWARD = 10.0, 1.0, -1.0
 ACTION_NAMES = ("up", "down", "left", "right")
@@ -20,22 +39,114 @@ def _palette() -> Array:
     hues = 0.35 + 0.35 * np.stack(channels, axis=1)
     colors = np.zeros((BAIT + NUM_COLORS, 3))
     colors[FLOOR], colors[GEM], colors[PLAYER] = 800 / 999, 1.0, 500 / 999
-    for first in (KEY, LOCK, BAIT):
-        colors[first : first + NUM_COLORS] = hues * 1000 / 999
+    colors[KEY:] = np.tile(hues, (3, 1)) * 1000 / 999
     return np.round(255 * colors).astype(np.uint8)
 
 
 PALETTE = _palette()
 
 
+class State(NamedTuple):
+    """N games; S = grid_size + 4."""
+
+    random: Array  # uint64 [N]: random streams
+    over: Array  # bool [N]: the episode has ended
+    board: Array  # int8 [N, S, S]: cell codes, without the player
+    row: Array  # int64 [N]: position of the player in `board`
+    col: Array  # int64 [N]: position of the player in `board`
+    colors: Array  # int8 [N, 20]: the level's order of colors; the path uses the first ones
+    held: Array  # int8 [N]: cell code of the carried key, or NOTHING
+    steps: Array  # int64 [N]: actions taken in this episode
+    solved: Array  # bool [N]: the gem has been collected
+    path_length: Array  # int64 [N]: locks on the path to the gem
+    num_distractors: Array  # int64 [N]: distractor branches
+
+
+class Params(NamedTuple):
+    """The constructor's arguments, in the form that compiled functions use."""
+
+    shortest_path: int
+    longest_path: int
+    fewest_distractors: int
+    most_distractors: int
+    branch_length: int
+    max_steps: int
+    full_view: bool
+
+
 @kernel
-def enters(cell: int, right: int, held: int) -> bool:
-    """Whether a player with the key `held` may step on `cell`, whose right neighbor is `right`."""
-    if cell >= LOCK:
-        return held != NOTHING and (cell - LOCK) % NUM_COLORS == held - KEY
-    if cell >= KEY or cell == GEM:
-        return right < LOCK
-    return cell == FLOOR
+def start(state: State, params: Params, i: int) -> None:
+    while not try_level(state, params, i):
+        pass
+    state.held[i], state.steps[i], state.solved[i] = NOTHING, 0, False
+
+
+@kernel
+def try_level(state: State, params: Params, i: int) -> bool:
+    """Sample one level and place it; return whether it fits on the board."""
+    random, board, side = state.random, state.board[i], state.board.shape[1]
+    length = params.shortest_path + integer(random, i, params.longest_path - params.shortest_path + 1)
+    branches = params.fewest_distractors + integer(random, i, params.most_distractors - params.fewest_distractors + 1)
+    colors = state.colors[i]
+    for k in range(NUM_COLORS):
+        colors[k] = k
+    for last in range(NUM_COLORS - 1, 0, -1):  # a random order (Fisher and Yates)
+        other = integer(random, i, last + 1)
+        colors[last], colors[other] = colors[other], colors[last]
+    board[:] = NOTHING
+    board[2 : side - 2, 2 : side - 2] = FLOOR
+    failures = place(state, i, KEY + colors[0], NOTHING, 0)
+    for k in range(length):
+        content = KEY + colors[k + 1] if k + 1 < length else GEM
+        failures = place(state, i, content, LOCK + colors[k], failures)
+    for _ in range(branches):
+        lock = integer(random, i, length)
+        for _ in range(params.branch_length):
+            key = lock
+            while key == lock:  # a key that opens nothing on the path, never of the last color (as in the original)
+                key = length + integer(random, i, NUM_COLORS - 1 - length)
+            failures = place(state, i, KEY + colors[key], BAIT + colors[lock], failures)
+            lock = key
+    while failures <= MAX_FAILURES:  # the player: rows 2..grid_size - 1, columns 1..grid_size - 1
+        state.row[i], state.col[i] = 3 + integer(random, i, side - 6), 2 + integer(random, i, side - 5)
+        if board[state.row[i], state.col[i]] == FLOOR:
+            break
+        failures += 1
+    state.path_length[i], state.num_distractors[i] = length, branches
+    return failures <= MAX_FAILURES
+
+
+@kernel
+def place(state: State, i: int, content: int, lock: int, failures: int) -> int:
+    """Put a box (or a loose key, lock = NOTHING) where it touches nothing; return the failures counted so far. Content
+    rows are sampled from 2..grid_size - 1 and columns from 1..grid_size - 3 (the original's bounds)."""
+    board, side = state.board[i], state.board.shape[1]
+    while failures <= MAX_FAILURES:
+        row, col = 3 + integer(state.random, i, side - 6), 2 + integer(state.random, i, side - 7)
+        if is_clear(board, row, col):
+            board[row, col] = content
+            if lock != NOTHING:
+                board[row, col + 1] = lock
+            break
+        failures += 1
+    return failures
+
+
+@kernel
+def is_clear(board: Array, row: int, col: int) -> bool:
+    """Whether the box at (row, col), (row, col + 1) and all cells around it are floor."""
+    for r in range(row - 1, row + 2):
+        for c in range(col - 1, col + 3):
+            if board[r, c] != FLOOR:
+                return False
+    return True
+
+
+@kernel
+def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
+    reward, decided = move(state, i, action)
+    state.steps[i] += 1
+    return reward, decided, not decided and state.steps[i] > params.max_steps
 
 
 @kernel
@@ -60,21 +171,17 @@ def move(state: State, i: int, action: int) -> tuple[float, bool]:
 
 
 @kernel
-def start(state: State, params: Params, i: int) -> None:
-    new_level(state, params, i)
-    state.held[i], state.steps[i], state.solved[i] = NOTHING, 0, False
-
-
-@kernel
-def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    reward, decided = move(state, i, action)
-    state.steps[i] += 1
-    return reward, decided, not decided and state.steps[i] > params.max_steps
+def enters(cell: int, right: int, held: int) -> bool:
+    """Whether a player with the key `held` may step on `cell`, whose right neighbor is `right`."""
+    if cell >= LOCK:
+        return held != NOTHING and (cell - LOCK) % NUM_COLORS == held - KEY
+    if cell >= KEY or cell == GEM:
+        return right < LOCK
+    return cell == FLOOR
 
 
 @kernel
 def observe(state: State, params: Params, i: int, image: Array) -> None:
-    """Write the observation of environment i: [5, 5, 6], or the full board [grid_size + 2, grid_size + 2, 3]."""
     if params.full_view:
         observe_board(state, i, image)
     else:
@@ -84,18 +191,14 @@ def observe(state: State, params: Params, i: int, image: Array) -> None:
 @kernel
 def observe_window(state: State, i: int, image: Array) -> None:
     """RGB of the cells around the player, then RGB of the carried key in every pixel (black: none)."""
-    top, left = state.row[i] - WINDOW // 2, state.col[i] - WINDOW // 2
-    held = state.held[i]
+    top, left, held = state.row[i] - WINDOW // 2, state.col[i] - WINDOW // 2, state.held[i]
     red, green, blue = PALETTE[held, 0], PALETTE[held, 1], PALETTE[held, 2]
     for r in range(WINDOW):
         for c in range(WINDOW):
             cell = state.board[i, top + r, left + c]
-            image[r, c, 0] = PALETTE[cell, 0]
-            image[r, c, 1] = PALETTE[cell, 1]
-            image[r, c, 2] = PALETTE[cell, 2]
-            image[r, c, 3] = red
-            image[r, c, 4] = green
-            image[r, c, 5] = blue
+            for channel in range(3):
+                image[r, c, channel] = PALETTE[cell, channel]
+            image[r, c, 3], image[r, c, 4], image[r, c, 5] = red, green, blue
     for channel in range(3):
         image[WINDOW // 2, WINDOW // 2, channel] = PALETTE[PLAYER, channel]
 
@@ -107,9 +210,8 @@ def observe_board(state: State, i: int, image: Array) -> None:
     for r in range(side):
         for c in range(side):
             cell = state.board[i, r + 1, c + 1]
-            image[r, c, 0] = PALETTE[cell, 0]
-            image[r, c, 1] = PALETTE[cell, 1]
-            image[r, c, 2] = PALETTE[cell, 2]
+            for channel in range(3):
+                image[r, c, channel] = PALETTE[cell, channel]
     for channel in range(3):
         image[0, 0, channel] = PALETTE[state.held[i], channel]
         image[state.row[i] - 1, state.col[i] - 1, channel] = PALETTE[PLAYER, channel]

@@ -1,12 +1,39 @@
-"""The rules of Mini-Pacman for one environment."""
+"""The rules of Mini-Pacman for one environment, and how its levels start.
+
+A cell is a single index: (r, c) on the 15 x 19 map is (r + 1) * WIDTH + c + 1 on a board with an additional rim of
+walls, so that no window of 5 x 5 cells extends beyond it and a move is an addition.
+"""
+
+from typing import NamedTuple
 
 import numpy as np
 
 from ...base.compiled import kernel
 from ..arrays import Array
 from ..randomness import integer, mixed, uniform
-from .levels import COLS, EMPTY, FOOD, FULL_BOARD, HEIGHT, ROWS, WALL, WIDTH, Params, State, start_level
 
+MAP = (
+    "###################",
+    "#   #         #   #",
+    "# # # ####### # # #",
+    "#                 #",
+    "# # # ####### # # #",
+    "# #             # #",
+    "# #### ##### #### #",
+    "#      #####      #",
+    "# #### ##### #### #",
+    "# #             # #",
+    "# # # ####### # # #",
+    "#                 #",
+    "# # # ####### # # #",
+    "#   #         #   #",
+    "###################",
+)
+ROWS, COLS = len(MAP), len(MAP[0])
+HEIGHT, WIDTH = ROWS + 2, COLS + 2
+EMPTY, FOOD, WALL = 0, 1, 2
+SAFE_DISTANCE = 5  # Ghosts start outside the rows r - 5 .. r + 4 and columns c - 5 .. c + 4 around Pacman.
+MAX_GHOSTS = 32
 WINDOW = 5
 AROUND = 2 * ROWS - 1, 2 * COLS - 1  # Rows and columns of a window that shows the whole map wherever Pacman is
 ACTION_NAMES = ("stay", "right", "up", "left", "down")
@@ -25,6 +52,17 @@ PALETTE = np.array([[0, 0, 0], [0, 0, 255], [255, 255, 255]], np.uint8)  # Color
 PACMAN_COLOR, PILL_COLOR = (0, 255, 0), (0, 255, 255)
 
 
+def _full_board() -> Array:
+    """Board at the start of a level, with food in every corridor: int8 [HEIGHT * WIDTH]."""
+    board = np.full((HEIGHT, WIDTH), WALL, np.int8)
+    board[1:-1, 1:-1] = [[WALL if ch == "#" else FOOD for ch in line] for line in MAP]
+    return board.ravel()
+
+
+FULL_BOARD = _full_board()
+NUM_FOOD = int((FULL_BOARD == FOOD).sum())
+
+
 def _exits() -> tuple[Array, Array]:
     """Open headings at every cell, int64 [HEIGHT * WIDTH, 4] in the order right, up, left, down, and their count."""
     exits, count = np.zeros((HEIGHT * WIDTH, 4), np.int64), np.zeros(HEIGHT * WIDTH, np.int64)
@@ -39,31 +77,121 @@ def _exits() -> tuple[Array, Array]:
 EXITS, NUM_EXITS = _exits()
 
 
+class Task(NamedTuple):
+    """Rewards, and the conditions that end a level."""
+
+    step_reward: float
+    food_reward: float
+    pill_reward: float
+    ghost_reward: float
+    death_reward: float
+    all_food: bool  # The level is done when all food is eaten; likewise for pills and ghosts.
+    all_pills: bool
+    all_ghosts: bool
+    level_limit: int  # The level is done after this many steps; -1: never.
+
+
+TASKS = {
+    "regular": Task(0.0, 1.0, 2.0, 5.0, 0.0, True, False, False, -1),
+    "avoid": Task(0.1, -0.1, -5.0, -10.0, -20.0, True, False, False, 128),
+    "hunt": Task(0.0, 0.0, 1.0, 10.0, -20.0, False, False, True, -1),
+    "ambush": Task(0.0, -0.1, 0.0, 10.0, -20.0, False, False, True, -1),
+    "rush": Task(0.0, -0.1, 10.0, 0.0, 0.0, False, True, False, -1),
+}
+
+
+class State(NamedTuple):
+    """N games with at most P power pills."""
+
+    random: Array  # uint64 [N]: random streams
+    over: Array  # bool [N]: the episode has ended
+    board: Array  # int8 [N, HEIGHT * WIDTH]: EMPTY, FOOD or WALL
+    food_left: Array  # int64 [N]: food on the board
+    pacman: Array  # int64 [N]: Pacman's cell
+    ghosts: Array  # int64 [N, MAX_GHOSTS]: cells of the ghosts; the first `num_ghosts` count
+    headings: Array  # int64 [N, MAX_GHOSTS]: headings of the ghosts, as indices of STEP
+    num_ghosts: Array  # int64 [N]: ghosts alive
+    pills: Array  # int64 [N, P]: cells of the power pills; the first `num_pills` count
+    num_pills: Array  # int64 [N]: power pills left
+    power: Array  # int64 [N]: remaining steps in which ghosts can be eaten
+    frame: Array  # int64 [N]: steps of this episode
+    level_steps: Array  # int64 [N]: steps of this level
+    levels_done: Array  # int64 [N]: levels completed in this episode
+    reflection: Array  # int64 [N]: mirroring of the episode: 0 none, 1 left to right, 2 top to bottom, 3 both
+
+
+class Params(NamedTuple):
+    """The constructor's arguments, in the form that compiled functions use."""
+
+    task: Task
+    num_ghosts: int
+    num_pills: int
+    power_steps: int
+    ghost_speed: float
+    ghost_acceleration: float
+    ghost_randomness: float
+    frame_cap: int
+    full_view: bool
+    centered: bool = False  # The full view is centered on Pacman
+    reflect: bool = False
+
+
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode in environment i. The reflection is computed from the level's random stream, which is
-    not advanced."""
+    # the reflection is computed from the level's random stream, which is not advanced
     state.reflection[i] = int(mixed(state.random[i] ^ _SALT) >> np.uint64(62)) if params.reflect else 0
     state.frame[i], state.levels_done[i] = 0, 0
     start_level(state, params, i)
 
 
 @kernel
+def start_level(state: State, params: Params, i: int) -> None:
+    """Fill the board and place Pacman, ghosts and pills at random; `levels_done` determines the difficulty."""
+    for cell in range(HEIGHT * WIDTH):
+        state.board[i, cell] = FULL_BOARD[cell]
+    state.food_left[i] = NUM_FOOD
+    state.num_pills[i] = params.num_pills
+    for p in range(params.num_pills):
+        state.pills[i, p] = corridor(state.random, i)
+    state.pacman[i] = corridor(state.random, i)
+    state.num_ghosts[i] = min(params.num_ghosts + state.levels_done[i] // 2, MAX_GHOSTS)
+    for g in range(state.num_ghosts[i]):
+        state.ghosts[i, g] = distant_corridor(state.random, i, state.pacman[i])
+        state.headings[i, g] = integer(state.random, i, 4)
+    state.power[i], state.level_steps[i] = 0, 0
+
+
+@kernel
+def corridor(random: Array, i: int) -> int:
+    while True:
+        cell = (1 + integer(random, i, ROWS)) * WIDTH + 1 + integer(random, i, COLS)
+        if FULL_BOARD[cell] != WALL:
+            return cell
+
+
+@kernel
+def distant_corridor(random: Array, i: int, pacman: int) -> int:
+    while True:
+        cell = corridor(random, i)
+        down, right = cell // WIDTH - pacman // WIDTH, cell % WIDTH - pacman % WIDTH
+        if not (-SAFE_DISTANCE <= down < SAFE_DISTANCE and -SAFE_DISTANCE <= right < SAFE_DISTANCE):
+            return cell
+
+
+@kernel
 def next_level(state: State, params: Params, i: int) -> None:
-    """Continue with the next level in environment i."""
     state.levels_done[i] += 1
     start_level(state, params, i)
 
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Step environment i; return (reward, whether Pacman died, whether the frame cap is reached)."""
-    if state.level_steps[i] == params.level_limit:
+    if state.level_steps[i] == params.task.level_limit:
         next_level(state, params, i)
     state.frame[i] += 1
     state.level_steps[i] += 1
     state.power[i] = max(0, state.power[i] - 1)
-    reward = params.step_reward + move_pacman(state, params, i, action)
+    reward = params.task.step_reward + move_pacman(state, params, i, action)
     gained, died = move_ghosts(state, params, i)
     return reward + gained, died, not died and state.frame[i] >= params.frame_cap
 
@@ -77,18 +205,18 @@ def move_pacman(state: State, params: Params, i: int, action: int) -> float:
     state.pacman[i] = cell
     reward = 0.0
     if state.board[i, cell] == FOOD:
-        reward += params.food_reward
+        reward += params.task.food_reward
         state.board[i, cell] = EMPTY
         state.food_left[i] -= 1
-        if state.food_left[i] == 0 and params.all_food:
+        if state.food_left[i] == 0 and params.task.all_food:
             next_level(state, params, i)
     for p in range(state.num_pills[i]):
         if state.pills[i, p] == state.pacman[i]:
-            reward += params.pill_reward
+            reward += params.task.pill_reward
             state.num_pills[i] -= 1
             state.pills[i, p] = state.pills[i, state.num_pills[i]]
             state.power[i] = params.power_steps
-            if state.num_pills[i] == 0 and params.all_pills:
+            if state.num_pills[i] == 0 and params.task.all_pills:
                 next_level(state, params, i)
             break
     return reward
@@ -111,18 +239,17 @@ def move_ghosts(state: State, params: Params, i: int) -> tuple[float, bool]:
             if state.ghosts[i, g] == state.pacman[i]:
                 if state.power[i] > 0:
                     eat_ghost(state, params, i, g)
-                    return reward + params.ghost_reward, died
-                reward, died = reward + params.death_reward, True
+                    return reward + params.task.ghost_reward, died
+                reward, died = reward + params.task.death_reward, True
     return reward, died
 
 
 @kernel
 def eat_ghost(state: State, params: Params, i: int, g: int) -> None:
-    """Remove ghost g of environment i; the others keep their order."""
     state.num_ghosts[i] -= 1
     for later in range(g, state.num_ghosts[i]):
         state.ghosts[i, later], state.headings[i, later] = state.ghosts[i, later + 1], state.headings[i, later + 1]
-    if state.num_ghosts[i] == 0 and params.all_ghosts:
+    if state.num_ghosts[i] == 0 and params.task.all_ghosts:
         next_level(state, params, i)
 
 
@@ -169,8 +296,7 @@ def pursue(state: State, params: Params, i: int, g: int) -> int:
 
 @kernel
 def observe(state: State, params: Params, i: int, image: Array) -> None:
-    """Write the observation of environment i: RGB of its window [5, 5, 3] or [29, 37, 3], or of the map [15, 19,
-    3]."""
+    """Write the observation: RGB of Pacman's window, [5, 5, 3] or [29, 37, 3], or of the map, [15, 19, 3]."""
     rows, cols = image.shape[0], image.shape[1]
     top, left, reflection = 1, 1, state.reflection[i]
     if params.centered or not params.full_view:
@@ -181,14 +307,13 @@ def observe(state: State, params: Params, i: int, image: Array) -> None:
             thing = state.board[i, (top + r) * WIDTH + left + c] if inside else WALL
             y = rows - 1 - r if reflection & 2 else r
             x = cols - 1 - c if reflection & 1 else c
-            image[y, x, 0] = PALETTE[thing, 0]
-            image[y, x, 1] = PALETTE[thing, 1]
-            image[y, x, 2] = PALETTE[thing, 2]
+            for channel in range(3):
+                image[y, x, channel] = PALETTE[thing, channel]
     for p in range(state.num_pills[i]):
         paint(image, state.pills[i, p], top, left, reflection, PILL_COLOR)
     edible = int(255 * state.power[i] / params.power_steps + 0.5)
     for g in range(state.num_ghosts[i]):
-        paint(image, state.ghosts[i, g], top, left, reflection, (255, int(edible), 0))
+        paint(image, state.ghosts[i, g], top, left, reflection, (255, edible, 0))
     paint(image, state.pacman[i], top, left, reflection, PACMAN_COLOR)
 
 

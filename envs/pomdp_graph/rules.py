@@ -1,15 +1,19 @@
-"""The rules of the graph POMDP for one environment.
+"""The rules of the graph POMDP for one environment, and its disjoint train and test sets of random directed graphs.
 
 All random values are sampled at the start of an episode: the graph, and the placements (goal, agent) in order. A level
 contains all of them, so steps are deterministic.
+
+Graphs are sampled in the order of listing 1 of the FWM paper (Schlag, Munkhdalai, Schmidhuber 2021, appendix I) with
+NumPy's legacy generator, so seed 666 gives the 600 + 600 graphs of the published experiments.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from ...base.compiled import kernel
-from ..arrays import Array, zeroed
+from ..arrays import Array
 from ..randomness import integer
 
 SUCCESS_REWARD, INVALID_REWARD = 10.0, -0.05
@@ -48,21 +52,6 @@ class Params(NamedTuple):
     show_graph: bool
 
 
-def new_state(num_envs: int, num_states: int, num_actions: int, num_steps: int) -> State:
-    return zeroed(
-        State,
-        num_envs,
-        successors=(np.int8, num_states, num_actions),
-        places=(np.int8, num_steps + 1, 2),
-        total=np.float64,
-    )
-
-
-def observation_size(num_states: int, num_actions: int, show_graph: bool) -> int:
-    """Width of the observation vector: 17 for 5 states and 3 actions, 92 with the graph."""
-    return 2 * num_states + num_actions + 4 + show_graph * num_actions * num_states**2
-
-
 @kernel
 def other_than(random: Array, i: int, state: int, num_states: int) -> int:
     """Sample a state uniformly from all except `state`."""
@@ -85,7 +74,6 @@ def draw_places(state: State, i: int, first: int) -> None:
 
 @kernel
 def begin(state: State, i: int) -> None:
-    """Clear the counters of environment i, and start at its first placement."""
     state.last_action[i], state.timer[i], state.steps[i], state.total[i] = ACTION_NONE, 0, 0, 0.0
     state.successes[i], state.timeouts[i], state.invalid_actions[i] = 0, 0, 0
     state.place[i], state.goal[i], state.agent[i] = 0, state.places[i, 0, 0], state.places[i, 0, 1]
@@ -128,7 +116,6 @@ def advance(state: State, params: Params, i: int, action: int) -> tuple[float, b
 
 @kernel
 def observe(state: State, params: Params, i: int, vector: Array) -> None:
-    """Write the observation of environment i, float32 [D]; the layout is in env.py."""
     num_states, num_actions = state.successors.shape[1], state.successors.shape[2]
     for k in range(len(vector)):
         vector[k] = 0.0
@@ -147,3 +134,75 @@ def observe(state: State, params: Params, i: int, vector: Array) -> None:
                 end = state.successors[i, origin, action]
                 if end >= 0:
                     vector[tail + 3 + (action * num_states + origin) * num_states + end] = 1.0
+
+
+def sample_graph(random: np.random.RandomState, num_states: int, num_actions: int) -> Array:
+    """Sample a graph in which every state can be reached from every other.
+
+    Every state gets an outgoing, then an incoming edge, each with an unused (state, action) pair, never from a state to
+    itself. So 2 * num_states pairs are valid, and two actions may share a destination. A graph is accepted if
+    B^(2^num_states) has no zero for the 0/1 adjacency B of all actions; this also rejects periodic graphs.
+
+    The graph is successors int8 [num_states, num_actions]: the successor under the action, -1 if it is invalid.
+    """
+    while True:
+        successors = _sample(random, num_states, num_actions)
+        if successors is not None:
+            power = adjacency(successors).max(axis=0) > 0
+            for _ in range(num_states):
+                power = power @ power
+            if power.all():
+                return successors
+
+
+@lru_cache(maxsize=8)
+def graph_sets(seed: int, count: int, num_states: int, num_actions: int) -> dict[str, Array]:
+    """Return sets "test" and "train" of `count` graphs each, int8 [count, num_states, num_actions], read-only.
+
+    The test graphs are sampled first; a train graph that equals a test graph is resampled. Raises ValueError if there
+    are too few graphs of this size for disjoint sets.
+    """
+    random = np.random.RandomState(seed)
+    test = [sample_graph(random, num_states, num_actions) for _ in range(count)]
+    test_keys = {graph.tobytes() for graph in test}
+    train: list[Array] = []
+    for _ in range(100 * count):
+        graph = sample_graph(random, num_states, num_actions)
+        if graph.tobytes() not in test_keys:
+            train.append(graph)
+        if len(train) == count:
+            break
+    else:
+        size = f"{num_states} states and {num_actions} actions"
+        raise ValueError(f"num_graphs is {count}: too many for disjoint train and test sets of graphs with {size}")
+    sets = {"train": np.stack(train), "test": np.stack(test)}
+    for graphs in sets.values():
+        graphs.flags.writeable = False
+    return sets
+
+
+def adjacency(successors: Array) -> Array:
+    """uint8 [..., action, from, to] of successors int8 [..., from, action]."""
+    num_states = successors.shape[-2]
+    one_hot = successors[..., None] == np.arange(num_states)
+    return np.moveaxis(one_hot, -2, -3).astype(np.uint8)
+
+
+def _sample(random: np.random.RandomState, num_states: int, num_actions: int) -> Array | None:
+    """Return one sample, connected or not; None if no pair remains for an incoming edge."""
+    successors = np.full((num_states, num_actions), -1, np.int8)
+    for start in range(num_states):
+        others = [state for state in range(num_states) if state != start]
+        end = others[random.randint(len(others))]
+        successors[start, random.randint(num_actions)] = end
+    for end in range(num_states):
+        unused = [
+            (start, action)
+            for action in range(num_actions)
+            for start in range(num_states)
+            if successors[start, action] < 0 and start != end
+        ]
+        if not unused:
+            return None
+        successors[unused[random.randint(len(unused))]] = end
+    return successors

@@ -1,39 +1,125 @@
-"""Base classes of all POPGym tasks: spaces, levels and images; each task adds its rules and parameters."""
+"""Base classes of all POPGym tasks: state, levels and images; each task adds its rules and parameters.
+
+Card c of a pack of D decks is in 0..52 D - 1. Its rank is c // 4 mod 13, its suit c mod 4, and its color c mod 2.
+"""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
+from ...base.compiled import kernel
 from ...base.messages import check_choice, check_numbers
-from ..arrays import Array, check_cell
-from ..drawing import BLACK, Canvas, Color
+from ..arrays import Array, check_cell, zeroed
+from ..drawing import Canvas, Color
 from ..engine import BatchedEnv
-from .cards import SUITS, Params, State, clear, new_state
+from ..randomness import integer
 
-DIFFICULTIES = ("easy", "medium", "hard")
-_DARK, _BACK = (40, 40, 48), (90, 90, 110)
-_CLASSES: tuple[Color, ...] = (
+DECK = 52  # Cards in a deck
+NONE = -1  # No card or cell
+SUIT_NAMES = ("spades", "diamonds", "clubs", "hearts")
+COLORS = {"divisor": 1, "classes": 2}  # Kinds of classes, as fields of Params
+SUITS = {"divisor": 1, "classes": 4}
+RANKS = {"divisor": 4, "classes": 13}
+PALETTE: tuple[Color, ...] = (
+    *((0, 0, 0), (40, 40, 48), (90, 90, 110)),
     *((60, 110, 255), (240, 60, 60), (0, 190, 90), (255, 205, 0), (200, 90, 230), (0, 205, 225), (255, 140, 40)),
     *((150, 200, 80), (240, 130, 170), (130, 100, 60), (200, 200, 210), (110, 140, 180), (245, 235, 170)),
 )
-PALETTE = (_DARK, _BACK, *_CLASSES)
-DARK, BACK, CLASS = 0, 1, 2
-"""Colors of a cell that is off, of a card face down, and of class 0; the other classes follow."""
+DARK, BACK, CLASS = 1, 2, 3  # Colors of a cell that is off, of a card face down, and of class 0; the others follow
 PACK_WIDTH, SMALLEST = 13, 110  # Cards in a row of an image, and pixels of an image's shorter side
 
 
-def symbols_of(*symbols: tuple[int, str]) -> tuple[tuple[Color, str], ...]:
-    """Colors of PALETTE, by index, and their meaning."""
-    return tuple((PALETTE[color], text) for color, text in symbols)
+class State(NamedTuple):
+    """N games of one task; L = Params.size."""
+
+    random: Array  # uint64 [N]: random streams
+    over: Array  # bool [N]: the episode has ended
+    step: Array  # int64 [N]: 0 at the first observation
+    hidden: Array  # int16 [N, L]: cards in the order in which they are dealt or lie, or 1 for each occupied cell
+    marks: Array  # int16 [N, M]: what changes in the episode: opened cells, or how often each class was dealt
+    shown: Array  # int64 [N, 2]: the visible result of the last action; in Concentration, positions or NONE
+    pending: Array  # int64 [N]: Concentration: position of the first card of a try, or NONE
+    left: Array  # int64 [N]: pairs or cells not yet found
+
+
+class Params(NamedTuple):
+    """The constants of a task at one difficulty, in the form that compiled functions use."""
+
+    size: int  # L: cards of all packs together, or cells of the board
+    num_steps: int  # Steps of the longest episode
+    right: float  # Reward of a correct action
+    wrong: float  # Reward of a wrong one
+    lost: float = 0.0  # Reward of the action that loses the game
+    divisor: int = 1  # Card c is of class c // divisor mod classes
+    classes: int = 2  # Classes of cards, or values that a cell can show
+    lag: int = 1  # Repeat Previous: k
+    side: int = 1  # Rows and columns of the board
+    targets: int = 0  # Pairs or cells to be found
+    occupied: int = 0  # Cells with a ship or a mine
+
+
+class Task(NamedTuple):
+    """A task at one difficulty."""
+
+    params: Params
+    actions: tuple[str, ...] = SUIT_NAMES
+    groups: tuple[int, ...] = (4,)  # Sizes of the one-hots in an observation
+    num_marks: int = 0  # M of State
+
+
+@kernel
+def shuffle(state: State, i: int, first: int, size: int) -> None:
+    """Put cards 0..size - 1 in random order into positions first.. of `hidden` (Fisher and Yates, inside out)."""
+    for k in range(size):
+        other = integer(state.random, i, k + 1)
+        state.hidden[i, first + k] = state.hidden[i, first + other]
+        state.hidden[i, first + other] = k
+
+
+@kernel
+def clear(state: State, params: Params, i: int) -> None:
+    """Go to step 0 of the level in `hidden`, with nothing marked or shown."""
+    state.step[i], state.left[i], state.pending[i] = 0, params.targets, NONE
+    state.shown[i, 0], state.shown[i, 1] = 0, 0
+    for k in range(state.marks.shape[1]):
+        state.marks[i, k] = 0
+
+
+@kernel
+def class_of(state: State, params: Params, i: int, position: int) -> int:
+    return state.hidden[i, position] // params.divisor % params.classes
+
+
+@kernel
+def one_hot(vector: Array, first: int, size: int, value: int) -> None:
+    """Write a one-hot of `size` values into `vector` from position `first` on."""
+    for k in range(size):
+        vector[first + k] = k == value
+
+
+@kernel
+def deal(state: State, params: Params, i: int) -> None:
+    shuffle(state, i, 0, params.size)
+    clear(state, params, i)
+
+
+@kernel
+def show_last(state: State, params: Params, i: int, vector: Array) -> None:
+    """Write the class of the card dealt last into `vector` [C], as a one-hot."""
+    one_hot(vector, 0, params.classes, class_of(state, params, i, state.step[i]))
+
+
+def board_task(params: Params) -> Task:
+    """Return a task with a square board, whose actions are its cells."""
+    cells = tuple(f"{row},{col}" for row, col in np.ndindex(params.side, params.side))
+    return Task(params, cells, (params.classes,), params.size)
 
 
 _COMMON = """
     Args:
-        num_envs: number of environments.
         difficulty: "easy", "medium" or "hard".
-        batch: `first_index` and `render_mode`, see BatchedEnv.
 
     References: Morad et al. 2023, "POPGym: Benchmarking partially observable reinforcement learning", appendix A; the
         package popgym 1.0.7, whose observations and rewards are the same at every step.
@@ -41,53 +127,35 @@ _COMMON = """
 
 
 class PopgymBatch(BatchedEnv):
-    """N games of one task. A subclass defines `loops`, `tasks` and the layout of observations."""
+    """N games of one task. A subclass defines `loops` and `tasks`."""
 
-    tasks: ClassVar[Mapping[str, Params]]  # By difficulty
+    tasks: ClassVar[Mapping[str, Task]]  # By difficulty
     state: State
     params: Params
 
     def __init__(self, num_envs: int, *, difficulty: str = "easy", **batch: Any) -> None:
-        check_choice("difficulty", difficulty, DIFFICULTIES)
-        params = self.tasks[difficulty]
-        self.action_names = self.actions(params)
+        check_choice("difficulty", difficulty, tuple(self.tasks))
+        params, self.action_names, self.groups, num_marks = self.tasks[difficulty]
+        hidden, marks = (np.int16, params.size), (np.int16, num_marks)
         super().__init__(
             num_envs,
-            observation_space=spaces.Box(0, 1, (sum(self.groups(params)),), np.uint8),
-            state=new_state(num_envs, params.size, self.num_marks(params)),
+            observation_space=spaces.Box(0, 1, (sum(self.groups),), np.uint8),
+            state=zeroed(State, num_envs, hidden=hidden, marks=marks, shown=(np.int64, 2)),
             params=params,
             **batch,
         )
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls.__doc__ = (cls.__doc__ or "").rstrip(" ") + _COMMON
-
-    # -- overridden by tasks -----------------------------------------------------------------------------------------
-
-    @classmethod
-    def actions(cls, params: Params) -> tuple[str, ...]:
-        """Names of the actions."""
-        return cls.action_names
-
-    @classmethod
-    def groups(cls, params: Params) -> list[int]:
-        """Sizes of the one-hots in an observation."""
-        return [params.classes]
-
-    @classmethod
-    def num_marks(cls, params: Params) -> int:
-        """M of State."""
-        return 0
+        if hasattr(cls, "tasks"):
+            cls.action_names = cls.tasks["easy"].actions
+            cls.__doc__ = (cls.__doc__ or "").rstrip(" ") + _COMMON
 
     def seen(self, index: int) -> Array:
         """Return the observation of environment `index` as colors, int64 [rows, columns]: one row per one-hot."""
-        observation, groups = self.observe(index), self.groups(self.params)
-        colors = np.full((len(groups), max(groups)), DARK)
-        first = 0
-        for row, size in enumerate(groups):
-            (value,) = np.flatnonzero(observation[first : first + size])
-            colors[row, value], first = CLASS + value % len(_CLASSES), first + size
+        colors = np.full((len(self.groups), max(self.groups)), DARK)
+        for row, part in enumerate(np.split(self.observe_all()[index], np.cumsum(self.groups)[:-1])):
+            colors[row, part.argmax()] = CLASS + part.argmax()
         return colors
 
     def table(self, index: int) -> Array:
@@ -95,22 +163,15 @@ class PopgymBatch(BatchedEnv):
         cards = self.state.hidden[index].astype(np.int64)
         return (CLASS + cards // self.params.divisor % self.params.classes).reshape(-1, PACK_WIDTH)
 
-    def begin(self, index: int) -> None:
-        """Go to step 0 of the level in `hidden` of environment `index`."""
-        clear(self.state, self.params, index)
-
-    # ----------------------------------------------------------------------------------------------------------------
-
     def paint(self, index: int, full: bool = True) -> Canvas:
         """Draw the observation of environment `index`; with `full`, its hidden cards or cells below it."""
         seen = self.seen(index)
         table = self.table(index) if full else np.zeros((0, 0), np.int64)
-        gap = int(full)
-        shape = len(seen) + gap + len(table), max(seen.shape[1], table.shape[1])
-        canvas = Canvas(*shape, cell=max(14, -(-SMALLEST // min(shape))), background=BLACK, smooth=1)
-        for top, colors in ((0, seen), (len(seen) + gap, table)):
-            for row, col in np.ndindex(*colors.shape):
-                canvas.fill(top + row + 0.05, col + 0.05, PALETTE[colors[row, col]], 0.9, 0.9)
+        colors = np.zeros((len(seen) + full + len(table), max(seen.shape[1], table.shape[1])), np.int64)
+        colors[: len(seen), : seen.shape[1]] = seen
+        colors[len(seen) + full :, : table.shape[1]] = table
+        canvas = Canvas(*colors.shape, cell=max(14, -(-SMALLEST // min(colors.shape))), smooth=1)
+        canvas.mosaic(np.array(PALETTE)[colors])
         return canvas
 
     def put_deck(self, index: int, level: Mapping[str, Any], key: str, first: int, size: int) -> None:
@@ -122,39 +183,22 @@ class PopgymBatch(BatchedEnv):
 
 
 class CardBatch(PopgymBatch):
-    """A task with one pack of cards, whose level is the order of the cards."""
+    """A task with one pack of cards, whose level is the order of the cards; by default, an action names a suit."""
 
     level_keys = ("deck",)
+    symbols = tuple((PALETTE[CLASS + k], name) for k, name in enumerate(SUIT_NAMES))
 
     def level(self, index: int) -> dict[str, Any]:
         """Level of environment `index`: `{"deck": [...]}`, cards in the order in which they are dealt or lie."""
         return {"deck": self.state.hidden[index].tolist()}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Put environment `index` at the start of a level."""
         self.put_deck(index, level, "deck", 0, self.params.size)
-        self.begin(index)
-
-
-class SuitBatch(CardBatch):
-    """A task with one pack of cards, in which an action names a suit."""
-
-    symbols = symbols_of(*((CLASS + k, name) for k, name in enumerate(SUITS.names)))
-    action_names = SUITS.names
+        clear(self.state, self.params, index)
 
 
 class BoardBatch(PopgymBatch):
     """A task with a square board, on which some cells are occupied; an action opens a cell, row by row."""
-
-    @classmethod
-    def actions(cls, params: Params) -> tuple[str, ...]:
-        """ "row,column" of the cell that an action opens."""
-        return tuple(f"{row},{col}" for row, col in np.ndindex(params.side, params.side))
-
-    @classmethod
-    def num_marks(cls, params: Params) -> int:
-        """One for each cell."""
-        return params.size
 
     def table(self, index: int) -> Array:
         """Return the board as colors: occupied cells, and free ones that were opened."""
@@ -168,12 +212,10 @@ class BoardBatch(PopgymBatch):
         return {self.level_keys[0]: [(row, col) for row, col in cells.tolist()]}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        """Put environment `index` at the start of a level."""
-        (key,), side, occupied = self.level_keys, self.params.side, self.params.occupied
-        cells = {check_cell(f"a cell of level[{key!r}]", cell) for cell in level[key]}
-        if len(cells) != occupied or not all(0 <= value < side for cell in cells for value in cell):
-            raise ValueError(f"level[{key!r}] is {level[key]!r}; expected {occupied} cells (row, col) in 0..{side - 1}")
-        self.state.hidden[index] = 0
-        for row, col in cells:
-            self.state.hidden[index, row * side + col] = 1
-        self.begin(index)
+        (key,), board = self.level_keys, np.zeros((self.params.side, self.params.side), np.int16)
+        for cell in level[key]:
+            board[check_cell(f"a cell of level[{key!r}]", cell, board == 0)] = 1
+        if board.sum() != self.params.occupied:
+            raise ValueError(f"level[{key!r}] is {level[key]!r}; expected {self.params.occupied} cells (row, col)")
+        self.state.hidden[index] = board.ravel()
+        clear(self.state, self.params, index)

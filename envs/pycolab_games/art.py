@@ -15,3 +15,9 @@ def board(lines: Sequence[str]) -> Array:
 def cells(codes: Array, character: str) -> Array:
     """Return where a character is: bool, in the shape of `codes`."""
     return codes == ord(character)
+
+
+def position(codes: Array, character: str) -> tuple[int, int]:
+    """Return (row, col) of the only cell with a character."""
+    ((row, col),) = np.argwhere(cells(codes, character)).tolist()
+    return row, col

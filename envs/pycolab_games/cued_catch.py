@@ -14,32 +14,19 @@ from pycolab.things import Backdrop, Drape, Sprite
 from . import art
 
 BOARD = ("            ", "   P    a   ", "        b   ", "            ", "            ", "            ", "            ")
+REPAINT: dict[str, str] = {}  # Characters of the board that the compiled environment shows as others
 UP, DOWN = 0, 1
 
 
-def make_game(
-    level: dict[str, Any],
-    *,
-    num_trials: int,
-    num_cues: int,
-    initial_cue_duration: int,
-    cue_duration: int,
-    reward_free_trials: int,
-    always_show_ball_symbol: bool,
-    reward_sigma: float,
-) -> Engine:
-    """Make a game of a level `{"balls", "cues"}`; the parameters are those of CuedCatch."""
+def make_game(level: dict[str, Any], parameters: Any) -> Engine:
+    """Make a game of a level `{"balls", "cues"}`; the parameters are attributes named as those of CuedCatch."""
     board = art.board(BOARD)
     game = Engine(*board.shape)
     game.set_prefilled_backdrop(" ", np.full_like(board, ord(" ")), Backdrop)
-    for character in "Pab":
-        ((row, col),) = np.argwhere(art.cells(board, character)).tolist()
-        if character == "P":
-            game.add_sprite("P", (row, col), Player, reward_free_trials, reward_sigma)
-        else:
-            game.add_sprite(character, (row, col), Ball)
-    lessons = [cue for cue in reversed(range(num_cues)) for _ in range(initial_cue_duration)]
-    game.add_drape("Q", Signs, level, num_trials, lessons, cue_duration, always_show_ball_symbol)
+    game.add_sprite("P", art.position(board, "P"), Player, parameters.reward_free_trials, parameters.reward_sigma)
+    game.add_sprite("a", art.position(board, "a"), Ball)
+    game.add_sprite("b", art.position(board, "b"), Ball)
+    game.add_drape("Q", Signs, level, parameters)
     game.set_z_order("PabQ")
     return game
 
@@ -49,20 +36,15 @@ class Ball(Sprite):
 
     def __init__(self, corner: Any, position: Any, character: str) -> None:
         super().__init__(corner, position, character)
-        self._start = position
+        self.start = position  # Position at the start of all trials but the first
         self._visible = False
-
-    @property
-    def starts(self) -> bool:
-        """Whether the ball is at the starting position of all trials but the first."""
-        return self.position == self._start
 
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
         if not the_plot.get("taught"):
             return
         self._visible = True
         if self.position.col < things["P"].position.col:
-            self._position = self._start
+            self._position = self.start
         else:
             self._position = self.Position(self.position.row, self.position.col - 1)
 
@@ -96,21 +78,11 @@ class Player(MazeWalker):
 class Signs(Drape):
     """Signs that teach the meaning of the cues, show one for every trial, and end the game after the last trial."""
 
-    def __init__(
-        self,
-        curtain: Any,
-        character: str,
-        level: dict[str, Any],
-        num_trials: int,
-        lessons: list[int],
-        cue_duration: int,
-        always_show_ball_symbol: bool,
-    ) -> None:
+    def __init__(self, curtain: Any, character: str, level: dict[str, Any], parameters: Any) -> None:
         super().__init__(curtain, character)
-        self._balls, self._cues = level["balls"], iter(level["cues"])
-        self._lessons = lessons
-        self._trials_left = num_trials
-        self._cue_duration, self._always_show = cue_duration, always_show_ball_symbol
+        self._balls, self._cues, self._parameters = level["balls"], iter(level["cues"]), parameters
+        self._lessons = list(np.repeat(range(parameters.num_cues)[::-1], parameters.initial_cue_duration))
+        self._trials_left = parameters.num_trials
         self._cue, self._frames_left = 0, 0
 
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
@@ -122,14 +94,14 @@ class Signs(Drape):
                 the_plot["taught"] = True
                 self._begin_trial(the_plot)
             return
-        if things["a"].starts:
+        if things["a"].position == things["a"].start:
             self._begin_trial(the_plot)
         if self._frames_left > 0:
-            self._show(self._cue, symbol=self._always_show)
+            self._show(self._cue, symbol=self._parameters.always_show_ball_symbol)
         self._frames_left -= 1
 
     def _begin_trial(self, the_plot: Any) -> None:
-        self._cue, self._frames_left = next(self._cues), self._cue_duration
+        self._cue, self._frames_left = next(self._cues), self._parameters.cue_duration
         the_plot["wanted"] = "ab"[self._balls[self._cue]]
         if self._trials_left == 0:
             the_plot.terminate_episode()

@@ -40,32 +40,23 @@ REPAINT = {"%": "#"} | dict(zip(NOTES, LIGHTS, strict=True))
 UP, DOWN, LEFT, RIGHT = range(4)
 
 
-def make_game(
-    level: dict[str, Any],
-    *,
-    sequence_length: int,
-    demo_light_on_frames: int,
-    demo_light_off_frames: int,
-    pause_frames: int,
-    timeout_frames: int,
-    show_sequence: bool,
-) -> Engine:
-    """Make a game of a level `{"sequence"}`; the parameters are those of SequenceRecall."""
+def make_game(level: dict[str, Any], parameters: Any) -> Engine:
+    """Make a game of a level `{"sequence"}`; the parameters are attributes named as those of SequenceRecall."""
     board = art.board(BOARD)
     scenery = np.where(art.cells(board, "P") | art.cells(board, "%"), ord(" "), board).astype(np.uint8)
-    ((row, col),) = np.argwhere(art.cells(board, "P")).tolist()
     game = Engine(*board.shape)
     game.set_prefilled_backdrop(" #" + LIGHTS, scenery, Backdrop)
-    game.add_sprite("P", (row, col), Player)
+    game.add_sprite("P", art.position(board, "P"), Player)
     game.add_prefilled_drape("%", art.cells(board, "%"), Pen)
     sequence = [LIGHTS[light] for light in level["sequence"]]
-    game.add_drape("M", Mask, sequence, demo_light_off_frames, demo_light_on_frames, pause_frames)
+    frames = parameters.demo_light_off_frames, parameters.demo_light_on_frames, parameters.pause_frames
+    game.add_drape("M", Mask, sequence, *(max(2, count) for count in frames))
     for character in NOTES:
-        game.add_drape(character, Note, REPAINT[character], sequence_length)
+        game.add_drape(character, Note, REPAINT[character], parameters.sequence_length)
     game.set_z_order(f"M{NOTES}P%")
-    game.the_plot["deadline"] = timeout_frames if timeout_frames > 0 else np.inf
+    game.the_plot["deadline"] = parameters.timeout_frames if parameters.timeout_frames > 0 else np.inf
     game.the_plot["free"] = False
-    game.the_plot["noted"] = sequence if show_sequence else []
+    game.the_plot["noted"] = sequence if parameters.show_sequence else []
     return game
 
 
@@ -112,14 +103,10 @@ class Note(Drape):
 class Mask(Drape):
     """Mask that hides the lights that are off and controls the phases of the game: one step of `_phases` per frame."""
 
-    def __init__(
-        self, curtain: Any, character: str, sequence: list[str], off_frames: int, on_frames: int, pause_frames: int
-    ) -> None:
+    def __init__(self, curtain: Any, character: str, sequence: list[str], *frames: int) -> None:
         super().__init__(curtain, character)
         self._sequence = sequence
-        self._off_frames, self._on_frames, self._pause_frames = (
-            max(2, frames) for frames in (off_frames, on_frames, pause_frames)
-        )
+        self._off_frames, self._on_frames, self._pause_frames = frames
         self._steps: Iterator[None] | None = None
 
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:

@@ -24,37 +24,29 @@ UP, DOWN, LEFT, RIGHT = range(4)
 STEPS = {UP: (-1, 0), DOWN: (1, 0), LEFT: (0, -1), RIGHT: (0, 1)}
 
 
-def make_game(
-    level: dict[str, Any],
-    *,
-    difficulty: int,
-    limbo_time: int,
-    teleport_delay: int,
-    timeout_frames: int,
-    cue_after_teleport: bool,
-    half_width: int | None,
-    endless: bool,
-) -> Engine:
-    """Make a game of a level `{"goal", "speckle"}` with the parameters of TMaze. Raises ValueError if `endless`."""
-    if endless:
+def make_game(level: dict[str, Any], parameters: Any) -> Engine:
+    """Make a game of a level `{"goal", "speckle"}`; the parameters are attributes named as those of TMaze. Raises
+    ValueError if `endless`."""
+    if parameters.endless:
         raise ValueError("endless is True; allowed in the pycolab game: False")
-    environment = draw_environment(difficulty, half_width)
+    difficulty, limbo_time = parameters.difficulty, parameters.limbo_time
+    environment = draw_environment(difficulty, parameters.half_width)
     game = Engine(VIEW_ROWS, VIEW_COLS)
     game.set_prefilled_backdrop(" ", np.full((VIEW_ROWS, VIEW_COLS), ord(" "), np.uint8), Backdrop)
     game.update_group("1 the cue and the clock")
     cue = np.zeros((VIEW_ROWS, VIEW_COLS), np.bool_)
     cue[4:7] = art.cells(art.board([CUES[level["goal"]]]), "Q")
-    game.add_prefilled_drape("Q", cue, Cue, cue_after_teleport)
+    game.add_prefilled_drape("Q", cue, Cue, parameters.cue_after_teleport)
     game.update_group("2 the player")
     game.add_sprite("P", (3, 5), Player, environment, limbo_time, 13 + 11 * difficulty)
     game.update_group("3 the environment")
     game.add_drape("#", Scenery, art.cells(environment, "#"))
     game.add_drape("*", Scenery, art.cells(environment, "*") & np.asarray(level["speckle"]))
-    game.add_drape("t", Teleporter, art.cells(environment, "t"), teleport_delay)
+    game.add_drape("t", Teleporter, art.cells(environment, "t"), parameters.teleport_delay)
     game.add_drape("l", Goal, art.cells(environment, "l"), 1.0 if level["goal"] == 0 else -1.0)
     game.add_drape("r", Goal, art.cells(environment, "r"), 1.0 if level["goal"] == 1 else -1.0)
     game.set_z_order("*#tlrQP")
-    game.the_plot["deadline"] = timeout_frames if timeout_frames > 0 else np.inf
+    game.the_plot["deadline"] = parameters.timeout_frames if parameters.timeout_frames > 0 else np.inf
     return game
 
 

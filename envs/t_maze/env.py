@@ -7,47 +7,27 @@ import numpy as np
 from gymnasium import spaces
 
 from ...base.messages import check_flag, check_integer, check_numbers
-from ..arrays import Array
+from ..arrays import Array, zeroed
 from ..drawing import BLACK, Canvas, Color
-from ..engine import BatchedEnv
+from ..engine import BatchedEnv, single
 from ..loops import batch_loops
-from ..single import single
-from ..timeout import last_frame
+from ..parts import last_frame
 from . import rules
-from .rules import (
-    CHARACTERS,
-    COLS,
-    HALF_WIDTHS,
-    NARROWEST,
-    PAD_WIDTH,
-    ROWS,
-    VIEW_COLS,
-    VIEW_ROWS,
-    WIDEST,
-    Params,
-    Rules,
-    draw_map,
-    maze_at,
-    new_state,
-    pack,
-    unpack,
-)
+from .rules import COLS, PAD_WIDTH, ROWS, VIEW_COLS, VIEW_ROWS, pack, unpack
 
-_WALL, _SPECKLE, _GRAY = (150, 40, 200), (96, 30, 128), (120, 120, 130)
-_COLORS: dict[int, Color] = {rules.WALL: _WALL, rules.CUE: (0, 225, 0), rules.PAD: (70, 110, 255)}
-_PLAYER: Color = (0, 225, 235)
+_WALL, _SPECKLE, _FRAME = (150, 40, 200), (96, 30, 128), (120, 120, 130)
+_COLORS: tuple[Color, ...] = (BLACK, _WALL, (0, 225, 235), (0, 225, 0), (70, 110, 255))  # Colors of the planes
 
 
 class TMazeBatch(BatchedEnv):
     """N games of the T-maze.
 
-    Description:
-        The player starts in a room; a cue on the left or right edge of its view indicates the left or the right
-        goal. A teleporter appears along the upper wall of the room after `teleport_delay` frames. It leads to
-        limbo, where the player can only wait, and after `limbo_time` frames to the middle of a corridor. From each end
-        of the corridor, an arm leads down to a goal pad. The cue disappears when the player is teleported.
-        With f the frame in which the teleporter is taken, limbo is visible in frames f + 1 to f + limbo_time - 1, the
-        maze from frame f + limbo_time on (f + 1 without limbo), and the moves of its first two frames are ignored.
+    The player starts in a room; a cue on the left or right edge of its view indicates the left or the right
+    goal. A teleporter appears along the upper wall of the room after `teleport_delay` frames. It leads to
+    limbo, where the player can only wait, and after `limbo_time` frames to the middle of a corridor. From each end
+    of the corridor, an arm leads down to a goal pad. The cue disappears when the player is teleported.
+    With f the frame in which the teleporter is taken, limbo is visible in frames f + 1 to f + limbo_time - 1, the
+    maze from frame f + limbo_time on (f + 1 without limbo), and the moves of its first two frames are ignored.
 
     Actions: 0 up, 1 down, 2 left, 3 right, 4 stay; walls block, speckle only looks like wall.
 
@@ -60,15 +40,11 @@ class TMazeBatch(BatchedEnv):
         In the widest maze (difficulty 5), the view stops at the edge of the map; from then on the player is off-center.
 
     Start: the player is below the middle of the room; the goal is left or right with probability 1/2.
-
     Rewards: -0.001 in every frame from frame 2 on, except the last; +1 (correct goal) or -1 (wrong goal) in the frame
         after the player reaches the pad. At best, with the defaults, 0.613 (left, 389 steps) and 0.611 (right, 391
         steps); a timeout, as in random play, gives -0.998.
-
     Episode end: terminated one frame after the reward of a goal, or at frame `timeout_frames`.
-
     Info: `solved` (the correct goal was reached in time), `finished` (a goal was reached in time).
-
     Endless: with `endless=True`, the episode does not end at a goal. In the frame that would be its last, one frame
         after the reward, a new trial begins: the player is back in the room, and a new goal (left or right with
         probability 1/2) and new speckle are sampled. The teleporter appears `teleport_delay` - 1 frames later;
@@ -78,7 +54,6 @@ class TMazeBatch(BatchedEnv):
         (goals reached) and `correct` (correct goals); `solved` refers to the latest goal.
 
     Args:
-        num_envs: number of environments.
         difficulty: 0 to 5: mazes whose outer walls are 10, 15, 22, 35, 56 or 92 columns from the middle.
         limbo_time: frames in limbo: 0 for none, or at least 2.
         teleport_delay: the teleporter appears in frame teleport_delay - 1 (0 and 1: from the start).
@@ -89,24 +64,21 @@ class TMazeBatch(BatchedEnv):
             shortest path to a pad has half_width + 2 moves; from difficulty 4 on, one fewer to the left and one more to
             the right. Agents quickly learn difficulty 0, half_width 5, limbo_time 40, teleport_delay 1.
         engine: "compiled", or "pycolab": a readable game with the same rules, a hundred times slower (`--env-args`).
-        batch: `first_index` and `render_mode`, see BatchedEnv.
 
     Differences from the original: there is no action that quits the game; a "down" right after stepping on a pad is
         blocked by the wall below it, while in the original the player walks into that wall in the last two
         observations; limbo_time 1 is rejected, since the original then leaves limbo at a wrong position; with
         limbo_time 2 the original may misplace the right pad by one cell, which does not happen here.
-
     References: Stepleton et al. 2018, "Low-pass recurrent neural networks", 5.2.2 and B.2.
     """
 
     symbols = (
-        (_PLAYER, "you"),
+        (_COLORS[rules.PLAYER], "you"),
         (_COLORS[rules.CUE], "cue, at the left or right"),
         (_COLORS[rules.PAD], "teleporter or goal pad"),
         (_WALL, "wall, or a look-alike"),
     )
     episode_fields = ("solved", "finished")
-    later_fields = ("begun", "decisions", "correct")
     fact_values = {  # noqa: RUF012
         "goal": ("left", "right"),
         "place": ("room", "limbo", "maze"),
@@ -118,7 +90,7 @@ class TMazeBatch(BatchedEnv):
     sampled_keys = ("speckle",)
     loops = batch_loops(rules.start, rules.advance, rules.observe)
     state: rules.State
-    params: Params
+    params: rules.Params
 
     def __init__(
         self,
@@ -134,7 +106,7 @@ class TMazeBatch(BatchedEnv):
         **batch: Any,
     ) -> None:
         check_flag("cue_after_teleport", cue_after_teleport)
-        check_integer("difficulty", difficulty, 0, len(HALF_WIDTHS) - 1)
+        check_integer("difficulty", difficulty, 0, len(rules.HALF_WIDTHS) - 1)
         check_integer("limbo_time", limbo_time, 0, None)
         if limbo_time == 1:
             raise ValueError("limbo_time is 1; allowed: 0 (no limbo), or at least 2")
@@ -145,26 +117,26 @@ class TMazeBatch(BatchedEnv):
             check_integer("timeout_frames of an endless episode", timeout_frames, 1, None)
             self.episode_fields = (*self.episode_fields, "decisions", "correct")
         if half_width is not None:
-            check_integer("half_width", half_width, NARROWEST, WIDEST)
-        self.maze = maze_at(difficulty, half_width)
-        walls, speckle = draw_map(self.maze)
-        constants = Rules(
+            check_integer("half_width", half_width, PAD_WIDTH + 1, rules.HALF_WIDTHS[-1])
+        maze = self.maze = rules.maze_at(difficulty, half_width)
+        walls, speckle = map(pack, rules.draw_map(maze))
+        constants = rules.Rules(
             limbo_time=limbo_time,
             journey_time=max(1, limbo_time),
             teleport_delay=teleport_delay,
             timeout_frames=last,
             cue_after_teleport=cue_after_teleport,
-            entry_row=self.maze.entry_row,
-            pad_row=self.maze.pad_row,
-            left_pad=self.maze.left + 1,
-            right_pad=self.maze.right - PAD_WIDTH,
+            entry_row=maze.top + 1,
+            pad_row=maze.top + 6,
+            left_pad=maze.left + 1,
+            right_pad=maze.right - PAD_WIDTH,
             endless=endless,
         )
         super().__init__(
             num_envs,
-            observation_space=spaces.Box(0, 1, (VIEW_ROWS, VIEW_COLS, len(CHARACTERS)), np.uint8),
-            state=new_state(num_envs),
-            params=Params(constants, pack(walls), pack(speckle)),
+            observation_space=spaces.Box(0, 1, (VIEW_ROWS, VIEW_COLS, len(rules.CHARACTERS)), np.uint8),
+            state=zeroed(rules.State, num_envs, board=(np.uint64, ROWS, rules.WORDS), finished=np.bool_),
+            params=rules.Params(constants, walls, speckle),
             **batch,
         )
 
@@ -176,73 +148,48 @@ class TMazeBatch(BatchedEnv):
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
         (goal,) = check_numbers("level['goal']", [level["goal"]], 1, 2)
+        state, params = self.state, self.params
         if "speckle" in level:
-            board = self.params.walls | (self._speckle(level["speckle"]) & self.params.speckle)
-            self.state.board[index] = board
+            cells = np.asarray(level["speckle"])
+            if cells.shape != (ROWS, COLS) or cells.dtype != np.bool_:
+                shape = f"{cells.dtype} {cells.shape}; expected bool ({ROWS}, {COLS})"
+                raise ValueError(f"level['speckle'] is an array of {shape}")
+            state.board[index] = params.walls | (pack(cells) & params.speckle)
         else:
-            rules.draw_board(self.state.random, index, self.params.walls, self.params.speckle, self.state.board[index])
-        self.state.goal[index] = goal
-        rules.begin(self.state, self.params.rules, index)
+            rules.draw_board(state.random, index, params.walls, params.speckle, state.board[index])
+        state.goal[index] = goal
+        rules.begin(state, params.rules, index)
 
-    def _speckle(self, cells: Any) -> Array:
-        """Check a level's speckle, bool [77, 191], and return it as rows of bits."""
-        speckle = np.asarray(cells)
-        if speckle.shape != (ROWS, COLS) or speckle.dtype != np.bool_:
-            raise ValueError(
-                f"level['speckle'] is an array of {speckle.dtype} {speckle.shape}; expected bool ({ROWS}, {COLS})"
-            )
-        return pack(speckle)
-
-    def facts(self) -> dict[str, Array]:
+    def fact_columns(self) -> list[Array]:
         """Goal, location, whether the cue is visible, and the pad that was reached."""
         state, rules = self.state, self.params.rules
         in_room = state.frame <= state.arrival - rules.journey_time
-        return {
-            "goal": state.goal.copy(),
-            "place": np.where(in_room, 0, np.where(state.frame < state.arrival, 1, 2)),
-            "cue": (in_room | rules.cue_after_teleport).astype(np.int64),
-            "reached": state.finished.astype(np.int64) + state.solved,
-        }
+        place = np.where(in_room, 0, np.where(state.frame < state.arrival, 1, 2))
+        return [state.goal, place, in_room | rules.cue_after_teleport, state.finished.astype(np.int64) + state.solved]
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        return self._paint_map(index) if full else self._paint_view(index)
-
-    def _paint_view(self, index: int) -> Canvas:
-        canvas = Canvas(VIEW_ROWS, VIEW_COLS, cell=40)
-        _draw_cells(canvas, self.observe(index), 0, 0)
-        return canvas
-
-    def _paint_map(self, index: int) -> Canvas:
-        """Paint room and limbo above, the maze below, and the view with the cue at the player's position."""
+        """Paint the view; if `full`, room and limbo above, the maze below, and the view at the player's position."""
+        view = np.array(_COLORS)[self.observe_all()[index].argmax(2)]
+        if not full:
+            canvas = Canvas(VIEW_ROWS, VIEW_COLS, cell=40)
+            canvas.mosaic(view)
+            return canvas
         maze, state = self.maze, self.state
         first, last = min(maze.left, 89) - 2, max(maze.right, 145) + 3
         height, width = min(maze.top + 11, ROWS), last - first
         canvas = Canvas(height, width, cell=max(6, 960 // width), caption_rows=4, smooth=1)
-        walls, speckle = unpack(self.params.walls), self.level(index)["speckle"]
-        kinds = np.where(walls, 2, speckle)[:height, first:last]
-        canvas.mosaic(kinds, (BLACK, _SPECKLE, _WALL))
-        for pad in (maze.left + 1, maze.right - PAD_WIDTH):
-            canvas.fill(maze.pad_row, pad - first, _COLORS[rules.PAD], width=PAD_WIDTH)
+        kinds = np.where(unpack(self.params.walls), 2, self.level(index)["speckle"])
+        kinds[self.params.rules.pad_row, maze.left + 1 : maze.left + 1 + PAD_WIDTH] = 3
+        kinds[self.params.rules.pad_row, maze.right - PAD_WIDTH : maze.right] = 3
+        colors = np.array([BLACK, _SPECKLE, _WALL, _COLORS[rules.PAD]])
+        canvas.mosaic(colors[kinds[:height, first:last]])
         top, left = int(state.row[index]) - rules.AHEAD, int(state.left[index]) - first
-        for row, col, tall, wide in ((-0.3, -0.3, 0.3, 11.6), (7, -0.3, 0.3, 11.6), (0, -0.3, 7, 0.3), (0, 11, 7, 0.3)):
-            canvas.fill(top + row, left + col, _GRAY, tall, wide)
-        _draw_cells(canvas, self.observe(index), top, left)
-        canvas.text(height + 1.7, 1, self._caption(index), height=2.4)
-        return canvas
-
-    def _caption(self, index: int) -> str:
+        canvas.fill(top - 0.3, left - 0.3, _FRAME, VIEW_ROWS + 0.6, VIEW_COLS + 0.6)
+        canvas.mosaic(view, top, left)
         facts = self.facts()
         place, goal = (self.fact_values[name][facts[name][index]] for name in ("place", "goal"))
-        return f"frame {self.state.frame[index]}: {place}; the goal is {goal}"
+        canvas.text(height + 1.7, 1, f"frame {state.frame[index]}: {place}; the goal is {goal}", height=2.4)
+        return canvas
 
 
 TMaze = single(TMazeBatch)
-
-
-def _draw_cells(canvas: Canvas, planes: Array, top: int, left: int) -> None:
-    """Paint an observation, planes [7, 11, 5], with its first cell at (top, left)."""
-    for row, col in np.ndindex(VIEW_ROWS, VIEW_COLS):
-        code = int(planes[row, col].argmax())
-        canvas.fill(top + row, left + col, _COLORS.get(code, BLACK))
-        if code == rules.PLAYER:
-            canvas.disc(top + row, left + col, _PLAYER, 0.9)

@@ -27,10 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
-from ..arrays import Array, zeroed
-from ..planes import put
+from ..arrays import Array
+from ..parts import NEVER, put
 from ..randomness import integer, next_bits
-from ..timeout import NEVER
 
 ROWS, COLS = 77, 191
 WORDS = 4  # 64-bit words per row
@@ -40,7 +39,6 @@ TELEPORTER_ROW, TELEPORTER_COL = 4, 93
 LIMBO = (4, 140)
 PAD_WIDTH = 3  # Columns of the teleporter, of an arm, and of the pad at its end
 HALF_WIDTHS = (10, 15, 22, 35, 56, 92)  # Columns from the middle of the maze to its outer walls, for each difficulty
-NARROWEST, WIDEST = PAD_WIDTH + 1, HALF_WIDTHS[-1]
 ENTRY_COL = 94
 """Column in which a player leaves limbo; the middle of the original's two widest mazes is one column further right."""
 
@@ -51,16 +49,6 @@ class Maze(NamedTuple):
     top: int  # Row of the upper outer wall
     left: int  # Column of the left outer wall
     right: int  # Column of the right outer wall
-
-    @property
-    def entry_row(self) -> int:
-        """The upper row of the corridor."""
-        return self.top + 1
-
-    @property
-    def pad_row(self) -> int:
-        """The row of the goal pads, the last one of the arms."""
-        return self.top + 6
 
 
 def maze_at(difficulty: int, half_width: int | None) -> Maze:
@@ -162,10 +150,6 @@ class Params(NamedTuple):
     speckle: Array  # uint64 [77, 4]: bits of the cells that may be speckle
 
 
-def new_state(num_envs: int) -> State:
-    return zeroed(State, num_envs, board=(np.uint64, ROWS, WORDS), finished=np.bool_)
-
-
 @kernel
 def start(state: State, params: Params, i: int) -> None:
     draw_level(state, params, i)
@@ -174,7 +158,6 @@ def start(state: State, params: Params, i: int) -> None:
 
 @kernel
 def draw_level(state: State, params: Params, i: int) -> None:
-    """Sample the goal and the speckle of environment i."""
     state.goal[i] = integer(state.random, i, 2)
     draw_board(state.random, i, params.walls, params.speckle, state.board[i])
 
@@ -208,7 +191,6 @@ def sample_speckle(random: Array, i: int) -> Any:
 
 @kernel
 def begin(state: State, rules: Rules, i: int) -> None:
-    """Go to frame 0 of the level of environment i."""
     state.finished[i], state.solved[i] = False, False
     state.decisions[i], state.correct[i] = 0, 0
     begin_trial(state, rules, i, 0)
@@ -273,22 +255,10 @@ def walk(walls: Array, row: int, col: int, left: int, leftmost: int, action: int
 
 
 @kernel
-def scene(state: State, rules: Rules, i: int) -> tuple[int, int, int, bool, int]:
-    """Contents of environment i: (player's row, column, first column of the window, teleporter or not, cue or
-    -1)."""
-    frame, goal = state.frame[i], state.goal[i]
-    in_room = frame <= state.arrival[i] - rules.journey_time
-    teleporter = in_room and frame - state.begun[i] >= rules.teleport_delay - 1
-    cue = goal if in_room or rules.cue_after_teleport else -1
-    return state.row[i], state.col[i], state.left[i], teleporter, cue
-
-
-@kernel
 def observe(state: State, params: Params, i: int, planes: Array) -> None:
-    """Write the observation of environment i: binary planes [7, 11, 5]."""
     rules, board = params.rules, state.board[i]
-    row, col, left, teleporter, cue = scene(state, rules, i)
-    top = row - AHEAD
+    top, left = state.row[i] - AHEAD, state.left[i]
+    in_room = state.frame[i] <= state.arrival[i] - rules.journey_time
     word, shift = np.uint64(left + 1) >> np.uint64(6), np.uint64(left + 1) & np.uint64(63)
     for r in range(VIEW_ROWS):
         # the eleven bits may begin in one word and end in the next; a shift by 64 would be undefined
@@ -298,17 +268,17 @@ def observe(state: State, params: Params, i: int, planes: Array) -> None:
             wall = np.intp(bits >> np.uint64(c) & np.uint64(1))
             for plane in range(5):
                 planes[r, c, plane] = ONE_HOT[wall, plane]
-    if teleporter:
+    if in_room and state.frame[i] - state.begun[i] >= rules.teleport_delay - 1:
         observe_pad(planes, TELEPORTER_ROW - top, TELEPORTER_COL - left)
     observe_pad(planes, rules.pad_row - top, rules.left_pad - left)
     observe_pad(planes, rules.pad_row - top, rules.right_pad - left)
-    if cue >= 0:  # left of the map
+    if in_room or rules.cue_after_teleport:  # left or right of the map
         for r in range(CUE_ROW, CUE_ROW + CUE_ROWS):
-            for c in range(9 * cue, 9 * cue + CUE_COLS):
+            for c in range(9 * state.goal[i], 9 * state.goal[i] + CUE_COLS):
                 for plane in range(5):
                     planes[r, c, plane] = ONE_HOT[CUE, plane]
     for plane in range(5):
-        planes[AHEAD, col - left, plane] = ONE_HOT[PLAYER, plane]
+        planes[AHEAD, state.col[i] - left, plane] = ONE_HOT[PLAYER, plane]
 
 
 @kernel

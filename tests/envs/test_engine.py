@@ -1,11 +1,8 @@
 """Parts that all compiled games share: streams of randomness, checks of actions and parameters."""
 
 import numpy as np
-import pytest
 
-from engram.envs.loops import first_outside
 from engram.envs.randomness import integer, next_bits, streams, uniform
-from engram.envs.registration import make_batch
 
 
 def splitmix64(state: int) -> tuple[int, int]:
@@ -42,21 +39,3 @@ def test_draws_are_uniform():
     assert len(counts) == 7
     assert np.abs(counts - 3000).max() < 4 * np.sqrt(3000)
     assert {integer(random, 0, 1) for _ in range(20)} == {0}
-
-
-@pytest.mark.parametrize("seed", [7, [7, 8, 9]])
-def test_a_seed_reaches_only_the_environments_that_are_reset(seed):
-    batch = make_batch("maze", 3)
-    batch.reset(seed=1)
-    streams = batch.streams.copy()
-    batch.reset(seed=seed, options={"reset_mask": np.array([False, True, False])})
-    assert (batch.streams == streams).tolist() == [True, False, True]
-    goal = batch.level(1)
-    batch.reset(seed=seed)
-    assert batch.level(1) == goal
-
-
-def test_first_outside():
-    assert first_outside(np.array([0, 3, 2]), 4) == -1
-    assert first_outside(np.array([0, 4, -1]), 4) == 1
-    assert first_outside(np.array([0, 0, -1]), 4) == 2

@@ -277,14 +277,11 @@ def test_a_second_key_replaces_the_first_and_a_distractor_ends_the_game():
     ("change", "message"),
     [
         ({"board": ["#"]}, "14 strings of 14"),
-        ({"board": corridor("..")["board"]}, "2 players"),
-        ({"board": corridor("?.")["board"]}, r"contains '\?'"),
-        ({"board": [" " * 14, *corridor(".")["board"][1:]]}, "border"),
+        ({"board": corridor("..")["board"]}, "expected one player"),
+        ({"board": corridor("?.")["board"]}, "14 strings of 14 of"),
+        ({"board": [" " * 14, *corridor(".*")["board"][1:]]}, "border"),
         ({"solution_locks": [(1, 1)]}, "locks of the board"),
-        ({"solution_locks": [(1.5, 1)]}, r"level\['solution_locks'\] is \(1\.5, 1\); expected two integers"),
-        (corridor("."), r"0 gems '\*'; expected 1"),
-        (corridor(".* *"), r"2 gems '\*'; expected 1"),
-        ({"board": 3}, "expected 14 strings of 14 characters"),
+        (corridor(".* *"), "one gem"),
     ],
 )
 def test_levels_that_make_no_sense(change, message):

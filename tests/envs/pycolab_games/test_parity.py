@@ -123,7 +123,8 @@ def test_mistakes_with_an_engine_are_named() -> None:
         make_batch("t-maze", 1, engine="pycollab")
     with pytest.raises(ValueError, match="parameter 'engine'"):
         make_batch("maze", 1, engine="pycolab")
+    endless = make_batch("t-maze", 1, engine="pycolab", endless=True)
     with pytest.raises(ValueError, match="endless is True; allowed"):
-        make_batch("t-maze", 1, engine="pycolab", endless=True)
+        endless.reset_into(endless.new_observation())
     with pytest.raises(ValueError, match="cannot be saved"):
         make_batch("t-maze", 1, engine="pycolab").save()
