@@ -159,7 +159,7 @@ class Concrete(Core):
         power = torch.linalg.matrix_power(self._feedback, len(inputs)).to(inputs)
         gains, decays = self._stages.to(inputs)
         filters = Filters(gains, decays, self.in_a_row, power)
-        cut = None if bptt_length is None else gradient_cuts(reset, bptt_length)
+        cut = gradient_cuts(reset, bptt_length)
         views, pools = Views.apply(  # pyright: ignore
             filters, reset, cut, inputs, state.pools, weight, self._viewports(), self.viewport_bias
         )

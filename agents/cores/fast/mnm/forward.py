@@ -6,28 +6,16 @@ import numpy as np
 
 from .....base.compiled import compiled
 from ..blas import multiply
-from ..elementwise import Array, add, copy, copy_rows, normalize, part, scale, tanh
-from ..gated.lstm import cell
-from .arrays import Inputs, Leaves, Record
-from .products import add_outer, copy_memory, times, turned_times
+from ..elementwise import Array, add, add_scaled, copy, copy_rows, dot, normalize, part, scale, tanh
+from ..gated.kernels import cell
+from .arrays import Inputs, Leaves, Record, Result
 
 
 @compiled("reassoc", "nsz")
-def forward(
-    gemm: int,
-    first: int,
-    last: int,
-    inputs: Inputs,
-    w: Leaves,
-    record: Record,
-    out: Array,
-    errors: Array,
-    cells: Array,
-    memory: Array,
-) -> None:
-    """Compute all steps of environments `first` to `last` - 1; write [h ; v^r] [T, B, S + d] to `out`, the meta errors
-    [T, B], the last cells [B, S], and the memory [B, 3, d, d], which initially is that before step 0. A record of
-    one step and of a group's environments is reused."""
+def forward(gemm: int, first: int, last: int, inputs: Inputs, w: Leaves, record: Record, result: Result) -> None:
+    """Compute all steps of environments `first` to `last` - 1; the result's memory is initially that before step 0. A
+    record of one step and of a group's environments is reused."""
+    out, errors, cells, memory = result
     start = first % record.c.shape[1]
     shift, end = first - start, start + last - first
     values, width = record.values.shape[2:]
@@ -37,7 +25,20 @@ def forward(
     for t in range(len(out)):
         s = t % len(record.c)
         for b in range(start, end):
-            _remember(t, b + shift, inputs, w, record.joined[s, b], record.c[s, b], out, cells, memory, record.memories)
+            e, joined, c = b + shift, record.joined[s, b], record.c[s, b]
+            if inputs.reset[t, e]:
+                joined[:] = 0
+                c[:] = 0
+                if inputs.kept[t, e] >= 0:
+                    copy_memory(memory[e], record.memories[inputs.kept[t, e]])
+                copy_memory(inputs.initial, memory[e])
+                continue
+            if t > 0:
+                copy(out[t - 1, e], joined)
+            else:
+                copy(w.h[e], joined[:size])
+                copy(w.read[e], joined[size:])
+            copy(cells[e], c)
         multiply(gemm, record.joined[s, start:end], w.recurrent, False, record.gates[s, start:end])
         for b in range(start, end):
             e = b + shift
@@ -68,36 +69,6 @@ def forward(
             e = b + shift
             _write(s, b, inputs, w, record, memory[e])
             errors[t, e] = _read(s, b, inputs, record, memory[e], out[t, e, size:])
-
-
-@part
-def _remember(
-    t: int,
-    e: int,
-    inputs: Inputs,
-    w: Leaves,
-    joined: Array,
-    c: Array,
-    out: Array,
-    cells: Array,
-    memory: Array,
-    memories: Array,
-) -> None:
-    """Write the state of environment `e` before step t, after any reset."""
-    size = len(c)
-    if inputs.reset[t, e]:
-        joined[:] = 0
-        c[:] = 0
-        if inputs.kept[t, e] >= 0:
-            copy_memory(memory[e], memories[inputs.kept[t, e]])
-        copy_memory(inputs.initial, memory[e])
-    else:
-        if t > 0:
-            copy(out[t - 1, e], joined)
-        else:
-            copy(w.h[e], joined[:size])
-            copy(w.read[e], joined[size:])
-        copy(cells[e], c)
 
 
 @part
@@ -168,3 +139,64 @@ def _read(s: int, b: int, inputs: Inputs, record: Record, memory: Array, read: A
             total += z[2, heads + n, k]
         read[k] = total * share
     return error * inputs.scale[1]
+
+
+# -- multiplications of one environment's memory M and a few keys x, y [R, d], too small for a BLAS routine -----------
+
+
+@part
+def copy_memory(x: Array, out: Array) -> None:
+    """out [3, d, d] = x."""
+    for level in range(len(out)):
+        copy_rows(x[level], out[level])
+
+
+@part
+def times(matrix: Array, x: Array, out: Array) -> None:
+    """out[r] = M x[r]. One pass over M serves three keys."""
+    zero = x.dtype.type(0)
+    by_three = len(x) - len(x) % 3
+    for i in range(len(matrix)):
+        w = matrix[i]
+        for r in range(0, by_three, 3):
+            a, b, c = x[r], x[r + 1], x[r + 2]
+            sum_a, sum_b, sum_c = zero, zero, zero
+            for j in range(len(w)):
+                sum_a += w[j] * a[j]
+                sum_b += w[j] * b[j]
+                sum_c += w[j] * c[j]
+            out[r, i], out[r + 1, i], out[r + 2, i] = sum_a, sum_b, sum_c
+        for r in range(by_three, len(x)):
+            out[r, i] = dot(w, x[r])
+
+
+@part
+def turned_times(matrix: Array, y: Array, out: Array) -> None:
+    """out[r] = M^T y[r]."""
+    size = len(matrix)
+    by_four = size - size % 4
+    for r in range(len(y)):
+        total, g = out[r], y[r]
+        total[:] = 0
+        for i in range(0, by_four, 4):
+            a, b, c, d = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
+            p, q, u, v = g[i], g[i + 1], g[i + 2], g[i + 3]
+            for j in range(size):
+                total[j] += p * a[j] + q * b[j] + u * c[j] + v * d[j]
+        for i in range(by_four, size):
+            add_scaled(total, g[i], matrix[i])
+
+
+@part
+def add_outer(matrix: Array, factor: float, y: Array, x: Array) -> None:
+    """M += factor sum over r of y[r] x[r]^T."""
+    by_three = len(x) - len(x) % 3
+    for i in range(len(matrix)):
+        w = matrix[i]
+        for r in range(0, by_three, 3):
+            p, q, s = factor * y[r, i], factor * y[r + 1, i], factor * y[r + 2, i]
+            a, b, c = x[r], x[r + 1], x[r + 2]
+            for j in range(len(w)):
+                w[j] += p * a[j] + q * b[j] + s * c[j]
+        for r in range(by_three, len(x)):
+            add_scaled(w, factor * y[r, i], x[r])
