@@ -14,7 +14,6 @@ from ..kernels import Linear
 from ..sequence.scan import scan
 from .core import Axis, Core, Step
 from .fast.acting import Affine
-from .fast.blas import gemm
 from .fast.pool_views import Filters, Views, hold
 from .fast.routes import arrays, check, gradient_cuts, stands_for
 from .parts.pools import LinearFilter, chained, deviations, half_lives, parallel
@@ -124,7 +123,7 @@ class Concrete(Core):
 
     def fast_step(self, batch_size: int) -> Step | None:
         weight = self.embedding.weight
-        if not stands_for(self, weight) or not gemm(weight.dtype):
+        if not stands_for(self, weight):
             return None
         embed, summarize = Affine(weight), Affine(self.summarizer.weight, self.summarizer.bias)
         views, bias = self._viewports(), self.viewport_bias.flatten()

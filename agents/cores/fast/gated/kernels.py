@@ -61,33 +61,29 @@ def make_record(steps: int, batch: int, inputs: Inputs) -> Record:
 
 @compiled("reassoc", "nsz")
 def lstm(gemm: int, first: int, last: int, inputs: Inputs, record: Record, out: Array, cells: Array) -> None:
-    """Compute all steps of environments `first` to `last` - 1; write h [T, B, P, C] to `out`, the last c to `cells`.
-
-    A record of one step and the environments of one group is reused.
-    """
+    """Compute all steps of environments `first` to `last` - 1; write h [T, B, P, C] to `out`, the last c to `cells`. A
+    record of one step is reused."""
     size = len(inputs.places)
-    start = first % (record.c.shape[1] // size)
-    shift, end = first - start, start + last - first
+    group = slice(first * size, last * size)
     for b in range(first, last):
         copy_rows(inputs.c[b], cells[b])
     for t in range(len(out)):
         s = t % len(record.c)
         seen, c, gates, inner = record.seen[s], record.c[s], record.gates[s], record.inner[s]
-        for b in range(start, end):
+        for b in range(first, last):
             rows = slice(b * size, (b + 1) * size)
-            if inputs.reset[t, b + shift]:
+            if inputs.reset[t, b]:
                 seen[rows] = 0
                 c[rows] = 0
             else:
-                _look(out[t - 1, b + shift] if t > 0 else inputs.h[b + shift], inputs.places, seen[rows])
-                copy_rows(cells[b + shift], c[rows])
-        group = slice(start * size, end * size)
+                _look(out[t - 1, b] if t > 0 else inputs.h[b], inputs.places, seen[rows])
+                copy_rows(cells[b], c[rows])
         multiply(gemm, seen[group], inputs.weight, not inputs.turned, gates[group])
-        for b in range(start, end):
+        for b in range(first, last):
             for p in range(size):
                 row = b * size + p
-                add(gates[row], inputs.gates[t, b + shift, p])
-                cell(gates[row], c[row], inner[row], cells[b + shift, p], out[t, b + shift, p])
+                add(gates[row], inputs.gates[t, b, p])
+                cell(gates[row], c[row], inner[row], cells[b, p], out[t, b, p])
 
 
 @compiled("reassoc", "nsz")
@@ -176,26 +172,24 @@ def _look_backward(grad_seen: Array, places: Array, grad_h: Array) -> None:
 @compiled("reassoc", "nsz")
 def gru(gemm: int, first: int, last: int, inputs: Inputs, record: Record, out: Array, cells: Array) -> None:
     """As `lstm`, for h [T, B, 1, C]; there are no cells."""
-    start = first % record.seen.shape[1]
-    shift, end = first - start, start + last - first
     size = out.shape[3]
     one = out.dtype.type(1)
     for t in range(len(out)):
         s = t % len(record.seen)
         h, gates, inner = record.seen[s], record.gates[s], record.inner[s]
-        for b in range(start, end):
-            if inputs.reset[t, b + shift]:
+        for b in range(first, last):
+            if inputs.reset[t, b]:
                 h[b, :] = 0
             else:
-                copy(out[t - 1, b + shift, 0] if t > 0 else inputs.h[b + shift, 0], h[b])
-        multiply(gemm, h[start:end], inputs.weight, not inputs.turned, gates[start:end])
-        for b in range(start, end):
-            both, from_input = gates[b, : 2 * size], inputs.gates[t, b + shift, 0]
+                copy(out[t - 1, b, 0] if t > 0 else inputs.h[b, 0], h[b])
+        multiply(gemm, h[first:last], inputs.weight, not inputs.turned, gates[first:last])
+        for b in range(first, last):
+            both, from_input = gates[b, : 2 * size], inputs.gates[t, b, 0]
             # r, z = sigmoid(x + h)
             add(both, from_input[: 2 * size])
             sigmoid(both)
             r, z, n = both[:size], both[size:], gates[b, 2 * size :]
-            x_n, h_n, old, new = from_input[2 * size :], inner[b], h[b], out[t, b + shift, 0]
+            x_n, h_n, old, new = from_input[2 * size :], inner[b], h[b], out[t, b, 0]
             # n = tanh(x_n + r * h_n)
             for k in range(size):
                 h_n[k] = n[k] + inputs.bias[k]

@@ -75,7 +75,7 @@ def lstm_steps(weight: Tensor, batch: int) -> Callable[[Array, Array, Tensor, Te
         h_before, c_before = (leaf[:, np.newaxis] for leaf in arrays(h, c))
         now = gates[np.newaxis, :, np.newaxis]
         inputs = Inputs(now, bias, ONE_PLACE, reset[np.newaxis], h_before, c_before, matrix, False, 0)
-        record.extend([make_record(1, width, inputs)] if not record else [])
+        record.extend([make_record(1, batch, inputs)] if not record else [])
         results = out.numpy()[:, :, np.newaxis], cells.numpy()[:, np.newaxis]
         for first in range(0, batch, width):
             lstm(address, first, min(first + width, batch), inputs, record[0], *results)
@@ -113,14 +113,13 @@ class _Unroll(torch.autograd.Function):
         h, c = (leaf.reshape(batch, image, leaf.shape[-1]) for leaf in state)
         gates = gates.reshape(steps, batch, image, -1)
         inputs = Inputs(gates, bias, plan.places, plan.reset, h, c, weight, turns, plan.cut)
-        record = make_record(steps, batch, inputs) if plan.recording else None
+        record = make_record(steps if plan.recording else 1, batch, inputs)
         out, cells = tensors[3].new_empty(steps, *tensors[3].shape), tensors[4].new_empty(tensors[4].shape)
         results = out.numpy().reshape(steps, *h.shape), cells.numpy().reshape(c.shape)
         width = plan.group() if turns or image > 1 else GROUP_OF_A_STEP
 
         def work(_: int, first: int, last: int) -> None:
-            buffers = record or make_record(1, min(width, batch), inputs)
-            plan.forward(plan.routine, first, last, inputs, buffers, *results)
+            plan.forward(plan.routine, first, last, inputs, record, *results)
 
         by_groups(work, batch, width)
         if plan.recording:

@@ -14,40 +14,37 @@ from .arrays import Inputs, Leaves, Record, Result
 @compiled("reassoc", "nsz")
 def forward(gemm: int, first: int, last: int, inputs: Inputs, w: Leaves, record: Record, result: Result) -> None:
     """Compute all steps of environments `first` to `last` - 1; the result's memory is initially that before step 0. A
-    record of one step and of a group's environments is reused."""
+    record of one step is reused."""
     out, errors, cells, memory = result
-    start = first % record.c.shape[1]
-    shift, end = first - start, start + last - first
     values, width = record.values.shape[2:]
     size = cells.shape[1]
     copy_rows(w.c[first:last], cells[first:last])
-    hidden = np.empty((end - start, size), out.dtype)
+    hidden = np.empty((last - first, size), out.dtype)
     for t in range(len(out)):
         s = t % len(record.c)
-        for b in range(start, end):
-            e, joined, c = b + shift, record.joined[s, b], record.c[s, b]
-            if inputs.reset[t, e]:
+        for b in range(first, last):
+            joined, c = record.joined[s, b], record.c[s, b]
+            if inputs.reset[t, b]:
                 joined[:] = 0
                 c[:] = 0
-                if inputs.kept[t, e] >= 0:
-                    copy_memory(memory[e], record.memories[inputs.kept[t, e]])
-                copy_memory(inputs.initial, memory[e])
+                if inputs.kept[t, b] >= 0:
+                    copy_memory(memory[b], record.memories[inputs.kept[t, b]])
+                copy_memory(inputs.initial, memory[b])
                 continue
             if t > 0:
-                copy(out[t - 1, e], joined)
+                copy(out[t - 1, b], joined)
             else:
-                copy(w.h[e], joined[:size])
-                copy(w.read[e], joined[size:])
-            copy(cells[e], c)
-        multiply(gemm, record.joined[s, start:end], w.recurrent, False, record.gates[s, start:end])
-        for b in range(start, end):
-            e = b + shift
-            add(record.gates[s, b], w.gates[t, e])
-            cell(record.gates[s, b], record.c[s, b], record.squashed[s, b], cells[e], out[t, e, :size])
-            copy(out[t, e, :size], hidden[b - start])
+                copy(w.h[b], joined[:size])
+                copy(w.read[b], joined[size:])
+            copy(cells[b], c)
+        multiply(gemm, record.joined[s, first:last], w.recurrent, False, record.gates[s, first:last])
+        for b in range(first, last):
+            add(record.gates[s, b], w.gates[t, b])
+            cell(record.gates[s, b], record.c[s, b], record.squashed[s, b], cells[b], out[t, b, :size])
+            copy(out[t, b, :size], hidden[b - first])
         # [beta' ; k^w, v^w, k^r per head] = tanh(W_v h + b_v), or its layer normalization
-        multiply(gemm, hidden, w.heads, False, record.heads[s, start:end])
-        for b in range(start, end):
+        multiply(gemm, hidden, w.heads, False, record.heads[s, first:last])
+        for b in range(first, last):
             heads = record.heads[s, b]
             add(heads, w.heads_bias)
             if len(w.norm_gain) > 0:
@@ -63,12 +60,11 @@ def forward(gemm: int, first: int, last: int, inputs: Inputs, w: Leaves, record:
                 copy(heads[at + width : at + 2 * width], record.values[s, b, n])
                 copy(heads[at + 2 * width : at + 3 * width], record.keys[s, b, values + n])
         if len(w.targets_bias) > 0:
-            rows = record.values[s, start:end].reshape(-1, width)
-            multiply(gemm, rows, w.targets, False, record.targets[s, start:end].reshape(len(rows), -1))
-        for b in range(start, end):
-            e = b + shift
-            _write(s, b, inputs, w, record, memory[e])
-            errors[t, e] = _read(s, b, inputs, record, memory[e], out[t, e, size:])
+            rows = record.values[s, first:last].reshape(-1, width)
+            multiply(gemm, rows, w.targets, False, record.targets[s, first:last].reshape(len(rows), -1))
+        for b in range(first, last):
+            _write(s, b, inputs, w, record, memory[b])
+            errors[t, b] = _read(s, b, inputs, record, memory[b], out[t, b, size:])
 
 
 @part

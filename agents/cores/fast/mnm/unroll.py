@@ -56,7 +56,7 @@ def prepare(
     address, scale = routes.routine(tensors.gates.dtype, tensors.recurrent), np.asarray(scales, first.dtype)
     weights, none = Leaves(*routes.arrays(*tensors)), np.full((1, batch), -1)
     width = min(batch, routes.GROUP_OF_A_STEP)
-    record = make_record(1, width, weights, heads, 0)
+    record = make_record(1, batch, weights, heads, 0)
     weights = _arrange(address, tensors, weights)
 
     def step(gates: Array, h: Tensor, c: Tensor, read: Tensor, reset: Array) -> tuple[Tensor, Tensor, Tensor]:
@@ -87,14 +87,13 @@ class _Unroll(torch.autograd.Function):
         tensors, weights, inputs = Leaves(*leaves), Leaves(*routes.arrays(*leaves)), plan.inputs
         (steps, batch), size, width = inputs.reset.shape, weights.h.shape[1], weights.read.shape[1]
         weights = _arrange(plan.routine, tensors, weights)
-        record = make_record(steps, batch, weights, plan.heads, inputs.kept.max() + 1) if plan.recording else None
+        record = make_record(steps if plan.recording else 1, batch, weights, plan.heads, inputs.kept.max() + 1)
         out, errors = tensors.gates.new_empty(steps, batch, size + width), tensors.gates.new_empty(steps, batch)
         outputs = out, errors, tensors.c.new_empty(tensors.c.shape), tensors.memory.clone()
         group, result = routes.group_size(batch), Result(*(output.numpy() for output in outputs))
 
         def work(_: int, first: int, last: int) -> None:
-            buffers = record or make_record(1, min(group, batch), weights, plan.heads, 0)
-            forward(plan.routine, first, last, inputs, weights, buffers, result)
+            forward(plan.routine, first, last, inputs, weights, record, result)
 
         routes.by_groups(work, batch, group)
         if plan.recording:

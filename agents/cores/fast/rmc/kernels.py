@@ -31,32 +31,30 @@ from .attention import attend, attend_backward, collect, mix, mix_backward
 
 
 class Group(NamedTuple):
-    """Environments at one step: from `first` on in the inputs and results of step t, from `start` on in entry s of the
-    record."""
+    """Environments `first` to `last` - 1 at step t, whose activations are entry s of the record."""
 
     t: int
-    first: int
     s: int
-    start: int
-    width: int
+    first: int
+    last: int
 
 
 @part
 def _rows(x: Array, span: Group) -> Array:
     """Return a view of the group's part of [B, N, .] as rows [b N, .]."""
-    return x[span.start : span.start + span.width].reshape(span.width * x.shape[1], x.shape[2])
+    return x[span.first : span.last].reshape((span.last - span.first) * x.shape[1], x.shape[2])
 
 
 @compiled("reassoc", "nsz")
 def forward(gemm: int, first: int, last: int, settings: Settings, w: Leaves, record: Record, out: Array) -> None:
     """Compute all steps of environments `first` to `last` - 1; write the record and the memories [T, B, N, F]. A record
-    of one step and the environments of one group is reused."""
+    of one step is reused."""
     slots = len(settings.initial)
     qkv = np.empty((record.attention.shape[4], len(w.qkv_gain)), out.dtype)
     for t in range(len(out)):
-        span = Group(t, first, t % len(record.rows), first % record.rows.shape[1], last - first)
+        span = Group(t, t % len(record.rows), first, last)
         for b in range(first, last):
-            rows = record.rows[span.s, span.start + b - first]
+            rows = record.rows[span.s, b]
             copy(w.row[t, b], rows[slots])
             if settings.reset[t, b]:
                 copy_rows(settings.initial, rows[:slots])
@@ -74,12 +72,11 @@ def _attention(gemm: int, span: Group, w: Leaves, turned: bool, record: Record, 
     s = span.s
     rows, projected, rstd, attended = record.rows[s], record.projected[s], record.projected_rstd[s], record.attended[s]
     multiply(gemm, _rows(rows, span), w.qkv, not turned, _rows(projected, span))
-    for b in range(span.start, span.start + span.width):
+    for b in range(span.first, span.last):
         for n in range(rows.shape[1]):
             add(projected[b, n], w.qkv_bias)
             rstd[b, n] = normalize(projected[b, n])
-        places = w.places[span.t, span.first + b - span.start]
-        collect(projected[b], w.qkv_gain, w.qkv_offset, places, record.attention.shape[2], qkv)
+        collect(projected[b], w.qkv_gain, w.qkv_offset, w.places[span.t, b], record.attention.shape[2], qkv)
         attend(qkv, rows[b], record.attention[s, b], attended[b])
         for n in range(attended.shape[1]):
             record.attended_rstd[s, b, n] = normalize(attended[b, n])
@@ -95,30 +92,29 @@ def _mlp(gemm: int, span: Group, w: Leaves, turned: bool, record: Record, out: A
         y = record.hidden[layer + 1, s]
         multiply(gemm, _rows(record.hidden[layer, s], span), w.mlp[layer], not turned, _rows(y, span))
         if layer < layers - 1:
-            for b in range(span.start, span.start + span.width):
+            for b in range(span.first, span.last):
                 for n in range(y.shape[1]):
                     rectify(y[b, n], w.mlp_bias[layer])
-    for b in range(span.start, span.start + span.width):
+    for b in range(span.first, span.last):
         for n in range(z.shape[1]):
             add(last[b, n], w.mlp_bias[layers - 1])
             add(last[b, n], z[b, n])
             record.hidden_rstd[s, b, n] = normalize(last[b, n])
-            scale(last[b, n], w.mlp_gain, w.mlp_offset, out[span.first + b - span.start, n])
+            scale(last[b, n], w.mlp_gain, w.mlp_offset, out[b, n])
 
 
 @part
 def _gates(gemm: int, span: Group, w: Leaves, turned: bool, record: Record, out: Array) -> None:
     """Overwrite the candidate in `out` [B, N, F] with the new memory."""
     memory, squashed, gates = record.rows[span.s], record.squashed[span.s], record.gates[span.s]
-    for b in range(span.start, span.start + span.width):
+    for b in range(span.first, span.last):
         for n in range(squashed.shape[1]):
             tanh(memory[b, n], squashed[b, n])
     multiply(gemm, _rows(squashed, span), w.gates, not turned, _rows(gates, span))
-    for b in range(span.start, span.start + span.width):
-        env = span.first + b - span.start
+    for b in range(span.first, span.last):
         for n in range(squashed.shape[1]):
-            candidate, new = record.candidate[span.s, b, n], out[env, n]
-            add(gates[b, n], w.gates_input[span.t, env])
+            candidate, new = record.candidate[span.s, b, n], out[b, n]
+            add(gates[b, n], w.gates_input[span.t, b])
             add(gates[b, n], w.gates_bias)
             sigmoid(gates[b, n])
             tanh(new, candidate)
@@ -135,27 +131,27 @@ def backward(
     """
     memory_grad = grads.memory
     slots, width = settings.initial.shape
-    through = np.empty((last - first, slots, width), grad_out.dtype)
+    through = np.empty((last, slots, width), grad_out.dtype)
     old = np.zeros_like(through)
-    rows_grad = np.empty((last - first, slots + 1, width), grad_out.dtype)
+    rows_grad = np.empty((last, slots + 1, width), grad_out.dtype)
     for t in range(len(grad_out) - 1, -1, -1):
-        span = Group(t, first, t, first, last - first)
+        span = Group(t, t, first, last)
         for b in range(first, last):
-            for n in range(memory_grad.shape[1]):
+            for n in range(slots):
                 add(memory_grad[b, n], grad_out[t, b, n])
         if len(w.gates_bias) > 0:
             _gates_backward(gemm, span, w, record, through, old, grads)
         _mlp_backward(gemm, span, w, record, through, grads)
         _attention_backward(gemm, span, w, record, through, rows_grad, grads)
         for b in range(first, last):
-            copy(rows_grad[b - first, memory_grad.shape[1]], grads.row[t, b])
+            copy(rows_grad[b, slots], grads.row[t, b])
             if gradient_ends(settings.reset, settings.cut, t, b):
                 memory_grad[b] = 0
                 continue
-            for n in range(memory_grad.shape[1]):
-                copy(rows_grad[b - first, n], memory_grad[b, n])
-                add(memory_grad[b, n], through[b - first, n])
-                add(memory_grad[b, n], old[b - first, n])
+            for n in range(slots):
+                copy(rows_grad[b, n], memory_grad[b, n])
+                add(memory_grad[b, n], through[b, n])
+                add(memory_grad[b, n], old[b, n])
 
 
 @part
@@ -163,56 +159,53 @@ def _gates_backward(
     gemm: int, span: Group, w: Leaves, record: Record, through: Array, old: Array, grads: Leaves
 ) -> None:
     """Overwrite the gradient of the new memory with that of the candidate; write that of the memory to `old`."""
-    t, first, grad = span.t, span.first, grads.memory
+    t, grad = span.t, grads.memory
     memory, gates, to_gates = record.rows[t], record.gates[t], grads.gates[t]
     row = np.empty_like(grad[0, 0])
-    for b in range(span.width):
-        to_input = grads.gates_input[t, first + b]
+    for b in range(span.first, span.last):
+        to_input = grads.gates_input[t, b]
         to_input[:] = 0
         for n in range(grad.shape[1]):
-            above, candidate = grad[first + b, n], record.candidate[t, first + b, n]
-            down = to_gates[first + b, n]
-            mix_backward(above, memory[first + b, n], candidate, gates[first + b, n], old[b, n], row, down)
+            above, candidate, down = grad[b, n], record.candidate[t, b, n], to_gates[b, n]
+            mix_backward(above, memory[b, n], candidate, gates[b, n], old[b, n], row, down)
             copy(row, above)
             add(to_input, down)
         add(grads.gates_bias, to_input)
-    single = Group(t, 0, 0, 0, span.width)
-    multiply(gemm, _rows(to_gates, span), w.gates, False, _rows(through, single))
-    for b in range(span.width):
+    multiply(gemm, _rows(to_gates, span), w.gates, False, _rows(through, span))
+    for b in range(span.first, span.last):
         for n in range(grad.shape[1]):
-            add_through_tanh(old[b, n], through[b, n], record.squashed[t, first + b, n])
+            add_through_tanh(old[b, n], through[b, n], record.squashed[t, b, n])
 
 
 @part
 def _mlp_backward(gemm: int, span: Group, w: Leaves, record: Record, through: Array, grads: Leaves) -> None:
-    """Gradient of LayerNorm(Z + MLP(Z)) in `grads.memory` -> that of Z in `through` [b, N, F]."""
-    t, first, layers, grad = span.t, span.first, len(w.mlp), grads.memory
+    """Gradient of LayerNorm(Z + MLP(Z)) in `grads.memory` -> that of Z in `through` [B, N, F]."""
+    t, layers, grad = span.t, len(w.mlp), grads.memory
     last, rstd, top = record.hidden[layers, t], record.hidden_rstd[t], grads.mlp[layers - 1, t]
     to_gain, to_offset, to_bias = grads.mlp_gain, grads.mlp_offset, grads.mlp_bias
-    for b in range(first, first + span.width):
+    for b in range(span.first, span.last):
         for n in range(grad.shape[1]):
             normalize_backward(grad[b, n], last[b, n], rstd[b, n], w.mlp_gain, top[b, n], to_gain, to_offset)
             add(to_bias[layers - 1], top[b, n])
-    single = Group(t, 0, 0, 0, span.width)
     for layer in range(layers - 1, -1, -1):
-        multiply(gemm, _rows(grads.mlp[layer, t], span), w.mlp[layer], False, _rows(through, single))
+        multiply(gemm, _rows(grads.mlp[layer, t], span), w.mlp[layer], False, _rows(through, span))
         if layer > 0:
-            for b in range(span.width):
+            for b in range(span.first, span.last):
                 for n in range(grad.shape[1]):
-                    below = grads.mlp[layer - 1, t, first + b, n]
-                    through_relu(through[b, n], record.hidden[layer, t, first + b, n], below)
+                    below = grads.mlp[layer - 1, t, b, n]
+                    through_relu(through[b, n], record.hidden[layer, t, b, n], below)
                     add(to_bias[layer - 1], below)
-    for b in range(span.width):
+    for b in range(span.first, span.last):
         for n in range(grad.shape[1]):
-            add(through[b, n], top[first + b, n])
+            add(through[b, n], top[b, n])
 
 
 @part
 def _attention_backward(
     gemm: int, span: Group, w: Leaves, record: Record, through: Array, out: Array, grads: Leaves
 ) -> None:
-    """Overwrite `through` [b, N, F] of LayerNorm(M + A) with that of M + A; write that of the rows by A to `out`."""
-    t, first, slots = span.t, span.first, through.shape[1]
+    """Overwrite `through` [B, N, F] of LayerNorm(M + A) with that of M + A; write that of the rows by A to `out`."""
+    t, slots = span.t, through.shape[1]
     qkv = np.empty((record.attention.shape[4], len(w.qkv_gain)), out.dtype)
     grad_qkv = np.empty_like(qkv)
     row = np.empty_like(through[0, 0])
@@ -220,17 +213,15 @@ def _attention_backward(
     attended, rstd = record.attended[t], record.attended_rstd[t]
     to_gain, to_offset = grads.attention_gain, grads.attention_offset
     to_qkv_gain, to_qkv_offset = grads.qkv_gain, grads.qkv_offset
-    for b in range(first, first + span.width):
-        to_sum = through[b - first]
+    for b in range(span.first, span.last):
+        to_sum, weights = through[b], record.attention[t, b]
         for n in range(slots):
             normalize_backward(to_sum[n], attended[b, n], rstd[b, n], w.attention_gain, row, to_gain, to_offset)
             copy(row, to_sum[n])
-        weights = record.attention[t, b]
         collect(projected[b], w.qkv_gain, w.qkv_offset, w.places[t, b], len(weights), qkv)
         attend_backward(to_sum, qkv, weights, grad_qkv, grads.places[t, b])
         for n in range(slots + 1):
             normal, size = projected[b, n], projected_rstd[b, n]
             normalize_backward(grad_qkv[n], normal, size, w.qkv_gain, down[b, n], to_qkv_gain, to_qkv_offset)
             add(grads.qkv_bias, down[b, n])
-    single = Group(t, 0, 0, 0, span.width)
-    multiply(gemm, _rows(down, span), w.qkv, False, _rows(out, single))
+    multiply(gemm, _rows(down, span), w.qkv, False, _rows(out, span))

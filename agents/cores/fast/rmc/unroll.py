@@ -48,7 +48,7 @@ def prepare(
         leaves = _pack(tensors, leaves, mlp)
     batch = len(leaves.memory)
     width = min(batch, routes.GROUP_OF_A_STEP)
-    record = make_record(leaves, heads, 1, width)
+    record = make_record(leaves, heads, 1, batch)
 
     def step(row: Array, gates: Array, places: Array, memory: Tensor, reset: Array) -> Tensor:
         out, settings = memory.new_empty(1, *memory.shape), Settings(reset[np.newaxis], first, False, 0)
@@ -81,7 +81,7 @@ class _Unroll(torch.autograd.Function):
     def forward(ctx: Any, plan: _Plan, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         leaves, memory = Leaves(*routes.arrays(*tensors)), Leaves(*tensors).memory
         steps, batch = plan.settings.reset.shape
-        record = make_record(leaves, plan.heads, steps, batch) if plan.recording else None
+        record = make_record(leaves, plan.heads, steps if plan.recording else 1, batch)
         out = memory.new_empty(steps, *memory.shape)
         values, many = out.numpy(), steps > 1  # for a single step, transposing matrices does not pay
         width = routes.GROUP if many else routes.GROUP_OF_A_STEP
@@ -93,8 +93,7 @@ class _Unroll(torch.autograd.Function):
         settings = plan.settings._replace(turned=many)
 
         def work(_: int, first: int, last: int) -> None:
-            buffers = record or make_record(leaves, plan.heads, 1, min(width, batch))
-            forward(plan.routine, first, last, settings, leaves, buffers, values)
+            forward(plan.routine, first, last, settings, leaves, record, values)
 
         routes.by_groups(work, batch, width)
         if plan.recording:
