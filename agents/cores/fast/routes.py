@@ -52,6 +52,14 @@ def _uniform(module: nn.Module, dtype: torch.dtype) -> bool:
     return all(part is None or _uniform(part, dtype) for part in attributes["_modules"].values())
 
 
+def refuse_second_derivative() -> None:
+    """Raise RuntimeError in a backward pass that is itself to be differentiated."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "a compiled route has no second derivative (create_graph=True); with ENGRAM_COMPILED=0 the core has one"
+        )
+
+
 def check(route: str, like: Tensor, **expected: tuple[Tensor, Sequence[int]]) -> None:
     """Raise ValueError unless tensors have these shapes and the type of `like` (`reset`: bool), and are on the CPU.
     Compiled functions take addresses: with another shape or type, they would access invalid memory."""

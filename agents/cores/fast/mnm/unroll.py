@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .... import bf16
 from .. import routes
@@ -102,8 +101,8 @@ class _Unroll(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        routes.refuse_second_derivative()
         plan, record = ctx.plan, ctx.record
         *leaves, out, last_memory = ctx.saved_tensors
         tensors, weights = Leaves(*leaves), Leaves(*routes.arrays(*leaves))

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .... import bf16
 from .. import routes
@@ -102,8 +101,8 @@ class _Unroll(torch.autograd.Function):
         return out, out[-1].clone()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        routes.refuse_second_derivative()
         plan, record = ctx.plan, ctx.record
         leaves, batch = Leaves(*routes.arrays(*ctx.saved_tensors)), len(grad_last)
         grads = make_gradients(leaves, record, grad_last, routes.groups(batch, routes.GROUP))
