@@ -1,8 +1,8 @@
 """Matrix multiplications with bfloat16 factors and float32 sums, on CPUs with instructions for them.
 
 The routine is oneDNN's `brgemm`, which torch exports for its own kernels. It is as fast for 8 rows as for thousands, so
-the compiled loops of the cores use it at every step. Factors are rounded to the nearest bfloat16 (8 bits of mantissa).
-Whether they are rounded depends only on the weights, not on the batch, so actor and learner compute the same function.
+the compiled loops of the cores use it at every step. Whether factors are rounded depends only on the weights, not on
+the batch, so actor and learner compute the same function.
 
 The second factor is packed: [I, J] becomes 32-bit words [I / 2, J] of type float32, each with two values of one column.
 """
@@ -34,17 +34,11 @@ from .threads import share
 
 Array = NDArray[Any]
 
-MIN_WEIGHTS = 2**14
-"""Smaller matrices stay float32: rounding and a call cost more than they save."""
-MIN_SIDE = 16
-ROWS = 64
-"""Rows of a block: a block and its sums stay in the fastest caches."""
-CHUNK = 1024
-"""Terms of a sum that a block adds at once, a multiple of PAD."""
-PAD = 32
-"""Row counts are rounded up to multiples of 8, term counts to multiples of this, since each size needs compiling."""
-PIECES_FROM = 2**26
-"""Number of scalar multiplications from which threads share a matrix multiplication."""
+MIN_WEIGHTS, MIN_SIDE = 2**14, 16  # Smaller matrices stay float32: rounding and a call cost more than they save.
+ROWS = 64  # Rows of a block: a block and its sums stay in the fastest caches.
+CHUNK = 1024  # Terms of a sum that a block adds at once, a multiple of PAD
+PAD = 32  # Row counts are rounded up to multiples of 8, term counts to multiples of this: each size needs compiling.
+PIECES_FROM = 2**26  # Number of scalar multiplications from which threads share a matrix multiplication
 TILE_CPU, WORD_CPU = "amx_bf16", "avx512_bf16"
 _BRGEMM = "_ZN2at6native7cpublas6brgemmEllllllbPKN3c108BFloat16ES5_Pfb"
 _RELEASE = "_ZN2at6native7cpublas14brgemm_releaseEb"
@@ -55,8 +49,7 @@ class _Local(threading.local):
 
 
 _local = _Local()
-_cache: Any = WeakTensorKeyDictionary()
-"""Packed and stacked weights of acting networks, by first weight and function, with their versions."""
+_cache: Any = WeakTensorKeyDictionary()  # Packed and stacked weights of acting networks: function -> versions, result
 
 
 @contextmanager
@@ -72,9 +65,6 @@ def products(on: bool = True) -> Generator[None]:
 def as_learned(method: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a method of an agent to run inside `products` if the agent's `rounded` is set."""
 
-    if not enabled:
-        return method
-
     @functools.wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Any:
         if not self.rounded or torch.compiler.is_compiling():
@@ -82,7 +72,7 @@ def as_learned(method: Callable[..., Any]) -> Callable[..., Any]:
         with products():
             return method(self, *args, **options)
 
-    return call
+    return call if enabled else method
 
 
 def active() -> bool:
@@ -112,12 +102,11 @@ def large(weight: Tensor) -> bool:
 @functools.cache
 def instructions() -> str:
     """Return the name of the CPU's bfloat16 instructions that oneDNN may use; "" if there are none."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text().split("flags", 1)[1].split("\n", 1)[0].split()
-    except (OSError, IndexError):
+    file = Path("/proc/cpuinfo")
+    if not file.exists() or any(name in os.environ for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")):
         return ""
-    limited = any(name in os.environ for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"))
-    return next((name for name in (TILE_CPU, WORD_CPU) if name in flags and not limited), "")
+    flags = file.read_text().partition("flags")[2].partition("\n")[0].split()
+    return next((name for name in (TILE_CPU, WORD_CPU) if name in flags), "")
 
 
 @functools.cache
@@ -143,9 +132,7 @@ def _library() -> ctypes.CDLL:
 
 def missing() -> str:
     """Return the reason why the routine is missing."""
-    if instructions():
-        return "this build of torch" if enabled else "without compiled code"
-    return "no AVX512-BF16 or AMX"
+    return "this build of torch, or no compiled code" if instructions() else "no AVX512-BF16 or AMX"
 
 
 def release() -> None:
@@ -177,7 +164,7 @@ def packed(weight: Tensor) -> Tensor:
         if rounded.shape[1] % 2:
             rounded = torch.nn.functional.pad(rounded, (0, 1))
         return rounded.view(torch.float32).t().contiguous()
-    terms = weight.t().contiguous()  # [I, J]; for a batch, I differs between calls
+    terms = weight.t().contiguous()  # [I, J]
     words = terms.new_empty(-(-len(terms) // PAD) * PAD // 2, terms.shape[1])
     _pack_all(terms.numpy(), words.numpy().view(np.uint32))
     return words
@@ -196,7 +183,7 @@ def once(make: Callable[..., Tensor], *weights: Tensor) -> Tensor:
 
 
 def stacked(*weights: Tensor) -> Tensor:
-    """Stack N weights [...] to [N, ...]."""
+    """Stack weights [...] to [N, ...], in a function with an identity for `once`."""
     return torch.stack(weights)
 
 

@@ -18,7 +18,7 @@ NO_MASK = np.empty((0, 0), np.bool_)
 def prepare_heads(spec: ActionSpec, policy: nn.Linear, value: nn.Linear) -> "Heads | None":
     """Prepare both heads with their current weights; return None unless compiled code is equivalent to the modules."""
     single = isinstance(spec, ChoiceSpec) and len(spec.choices) == 1
-    if not single or not suits(policy.weight) or altered(policy) or altered(value) or not gemm(policy.weight.dtype):
+    if not single or not suits(policy.weight) or altered(policy) or altered(value):
         return None
     row, bias = value.weight, value.bias
     if isinstance(value, RescaledHead):

@@ -1,8 +1,7 @@
 """Matrix multiplications by torch's fastest route on this machine, equal to torch's own up to rounding.
 
 On a CPU torch multiplies float32 matrices with MKL, which uses half of the vector width on CPUs other than Intel's,
-while oneDNN, torch's library for convolutions, uses all of it (on Intel CPUs, MKL is faster). Where oneDNN
-has no advantage (other devices, other types, small matrices), torch's own operations run.
+while oneDNN uses all of it. For other devices, other types and small matrices, torch's own operations run.
 """
 
 from typing import Any
@@ -15,18 +14,14 @@ from ..base.compiled import enabled
 from ..base.processes import on_intel
 from . import bf16
 from .cores.core import under_torch_func
-from .threads import share, submit
+from .threads import share
 
-MIN_MULTIPLICATIONS = 2**20
-"""Smaller multiplications use MKL, since a oneDNN call costs about ten microseconds more."""
-
+MIN_MULTIPLICATIONS = 2**20  # Smaller multiplications use MKL: a oneDNN call costs about ten microseconds more.
 PIECES_FROM = 2**26  # Number of scalar multiplications from which threads share a matrix multiplication
 PIECE = 128  # Smallest number of rows per piece; smaller pieces spend more time reading the weights.
 MOST_PIECES = 4
 
-_onednn = getattr(getattr(torch.ops, "mkldnn", None), "_linear_pointwise", None)
-
-
+_onednn: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 prefer_onednn = _onednn is not None and not on_intel()  # Whether oneDNN computes matrix multiplications
 
 
@@ -41,17 +36,15 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return y.view(*x.shape[:-1], weight.shape[0])
 
 
+linear = _linear if enabled else F.linear  # without compiled code, torch's own
+
+
 class Linear(nn.Linear):
     """`torch.nn.Linear` computed by `linear`."""
 
-    if enabled:
-
-        def forward(self, input: Tensor) -> Tensor:
-            """[..., in_features] -> [..., out_features]."""
-            return _linear(input, self.weight, self.bias)
-
-
-linear = _linear if enabled else F.linear  # without compiled code, torch's own
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., in_features] -> [..., out_features]."""
+        return linear(input, self.weight, self.bias)
 
 
 def _is_large(x: Tensor, weight: Tensor) -> bool:
@@ -68,10 +61,9 @@ def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
     return (
         prefer_onednn
         and x.dtype == weight.dtype == torch.float32
-        and torch.backends.mkldnn.is_available()
         and torch.backends.mkldnn.enabled  # pyright: ignore
         and _dense(weight)
-        and (x.dim() != 2 or _dense(x))
+        and _dense(x)
     )
 
 
@@ -93,15 +85,17 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         rows, weight = ctx.saved_tensors
         _, for_rows, for_weight, for_bias = ctx.needs_input_grad
+        second = torch.is_grad_enabled()  # other threads record no gradients
+        multiply = _linear if second else bf16.product if ctx.rounded else _product
+
+        def work(turn: int) -> Tensor | None:
+            if turn == 0:
+                return multiply(grad, weight.t(), None) if for_rows else None
+            return multiply(grad.t(), rows.t(), None) if for_weight else None
+
         # One multiplication per CPU core; `product` would split each among cores and run them one after the other.
-        multiply = _linear if torch.is_grad_enabled() else bf16.product if ctx.rounded else _product
-        weight_grad = submit(multiply, grad.t(), rows.t(), None) if for_weight else None
-        return (
-            None,
-            multiply(grad, weight.t(), None) if for_rows else None,
-            weight_grad.result() if weight_grad else None,
-            grad.sum(0) if for_bias else None,
-        )
+        grads = [work(0), work(1)] if second else share(work, 2)
+        return None, *grads, grad.sum(0) if for_bias else None
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -120,8 +114,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
     if _suits_onednn(x, weight):
-        assert _onednn is not None
-        y = _onednn(x, weight, bias, "none", [], "")
+        y: Tensor = _onednn(x, weight, bias, "none", [], "")
         return y if out is None else out.copy_(y)
     if bias is None:
         return torch.mm(x, weight.t(), out=out)

@@ -12,10 +12,8 @@ from .threads import num_threads, use_threads
 
 
 def prepare_process(threads: int) -> None:
-    """Use `threads` CPU threads per operation and keep freed memory in large pages. For commands only.
-
-    A GPU is set to exact float32, so acting does not depend on the settings of a learner's thread.
-    """
+    """Use `threads` CPU threads per operation and keep freed memory in large pages. For commands only. A GPU is set to
+    exact float32, so acting does not depend on the settings of a learner's thread."""
     torch.set_num_threads(threads)
     if torch.cuda.device_count():
         round_factors(False)
@@ -26,10 +24,7 @@ def prepare_process(threads: int) -> None:
 
 @contextmanager
 def settings_of_a_command() -> Generator[None]:
-    """Use a command's threads and precision inside the `with` statement, then restore them and torch's random state.
-
-    The C library's memory settings, which are irreversible, are not changed.
-    """
+    """Use a command's threads and precision inside the `with` statement, then restore them and torch's random state."""
     threads, learner_threads = torch.get_num_threads(), num_threads()
     with one_thread_per_product(), torch.random.fork_rng(range(torch.cuda.device_count())):
         torch.set_num_threads(1)
@@ -44,11 +39,8 @@ def settings_of_a_command() -> Generator[None]:
 
 
 def round_factors(rounded: bool) -> Callable[[], None]:
-    """Set whether GPUs round the factors of matrix multiplications and convolutions to 10 bits (TF32).
-
-    By default, cuDNN rounds the factors of float32 convolutions. The flags apply to the process; returns a function
-    that restores them.
-    """
+    """Set whether GPUs round the factors of matrix multiplications and convolutions to 10 bits (TF32), as cuDNN does by
+    default, in the whole process; return a function that restores the settings."""
     backends: Any = torch.backends
     if hasattr(backends.cudnn, "conv"):  # since torch 2.9, where `allow_tf32` raises after this flag has been set
         owners, name = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn), "fp32_precision"

@@ -1,9 +1,8 @@
-"""Encode each distinct observation only once.
+"""Encode each distinct observation only once: in grid environments, nine out of ten of an unroll are repeats.
 
-A torso has no memory, so equal observations have equal features. In grid environments, nine out of ten observations
-of an unroll are repeats. Compiled code finds them byte by byte, at a hundredth of the torso's cost. Results differ from
-those of the full batch only by rounding in matrix multiplications. The torso encodes all observations if few are
-repeats, if they are not on the CPU, without compiled code, or if it has hooks.
+Compiled code finds them byte by byte, at a hundredth of the torso's cost. Results differ from those of the full batch
+only by rounding in matrix multiplications. The torso encodes all observations if few are repeats, if they are not on
+the CPU, without compiled code, or if it has hooks.
 """
 
 from typing import TypeAlias
@@ -29,12 +28,12 @@ MOST_CACHED, MOST_BYTES = 2**14, 2**26  # Limits of the cache while acting: obse
 
 def once_each(torso: nn.Module, observation: ObservationTensor) -> Tensor:
     """Compute torso(observation) [N, F], once for each distinct observation of the batch."""
-    if not (_allowed(torso) and _readable(observation)):
+    rows = _rows(observation) if _allowed(torso) else None
+    if rows is None or len(rows) < FEW:
         return torso(observation)
-    rows = _rows(observation)
     index, fresh = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     count = int(look_up(rows, _factors(rows.shape[1]), _table(len(rows)), np.empty_like(rows), 0, index, fresh))
-    if len(rows) < FEW or count > MOST_DISTINCT * len(rows):
+    if count > MOST_DISTINCT * len(rows):
         return torso(observation)
     chosen = torch.from_numpy(fresh[:count])
     features: Tensor = torso(map_leaves(lambda x: x[chosen], observation))
@@ -42,59 +41,45 @@ def once_each(torso: nn.Module, observation: ObservationTensor) -> Tensor:
 
 
 class TorsoCache:
-    """Cache the features of a torso while its weights and hooks are constant; call `forget` after each change.
-
-    Args:
-        torso: the torso.
-    """
+    """Cache the features of a torso while its weights and hooks are constant; call `forget` after each change."""
 
     def __init__(self, torso: nn.Module) -> None:
         self._torso = torso
-        self._cache: _Cache | None = None
+        self._stored, self._table = np.empty((0, 0), np.uint8), _table(0)  # observations, and where each is stored
+        self._features = torch.empty(0)
         self.forget()
 
     def forget(self) -> None:
         """Clear the cache after a change of weights, or to make results independent of earlier steps."""
         self._requested, self._count, self._allowed = 0, 0, _allowed(self._torso)
-        if self._cache is not None:
-            self._cache.table.fill(-1)
+        self._table.fill(-1)
 
     @torch.inference_mode()
     def __call__(self, observation: ObservationTensor) -> Tensor:
         """Features [N, F] of the torso."""
         mostly_new = self._requested >= 8 * FEW and self._count > MOST_DISTINCT * self._requested
-        if mostly_new or not (self._allowed and _readable(observation)):
+        rows = _rows(observation) if self._allowed and not mostly_new else None
+        if rows is None:
             return self._torso(observation)
-        rows = _rows(observation)
-        if self._cache is None or self._cache.rows.shape[1] != rows.shape[1]:
-            self._cache = _Cache(rows.shape[1])
-        cache = self._cache
-        if len(rows) > len(cache.rows):
+        if self._stored.shape[1] != rows.shape[1]:
+            room = min(MOST_BYTES // max(rows.shape[1], 1), MOST_CACHED)
+            self._stored, self._table = np.empty((room, rows.shape[1]), np.uint8), _table(room)
+            self._hashing = _factors(rows.shape[1])
+        if len(rows) > len(self._stored):
             return self._torso(observation)
-        if self._count + len(rows) > len(cache.rows):
+        if self._count + len(rows) > len(self._stored):
             self.forget()
         index, fresh, before = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64), self._count
-        self._count = int(look_up(rows, cache.factors, cache.table, cache.rows, before, index, fresh))
+        self._count = int(look_up(rows, self._hashing, self._table, self._stored, before, index, fresh))
         self._requested += len(rows)
         if self._count > before:
             chosen = torch.from_numpy(fresh[: self._count - before])
-            cache.put(before, self._torso(map_leaves(lambda x: x[chosen], observation)))
-        return cache.features[torch.from_numpy(index)]
-
-
-class _Cache:
-    """Observations as bytes, a hash table of their indices, and their features."""
-
-    def __init__(self, size: int) -> None:
-        room = min(MOST_BYTES // max(size, 1), MOST_CACHED)
-        self.rows, self.table, self.factors = np.empty((room, size), np.uint8), _table(room), _factors(size)
-        self.features = torch.empty(0)
-
-    def put(self, begin: int, features: Tensor) -> None:
-        """Store the features of observations from index `begin` on."""
-        if self.features.shape[1:] != features.shape[1:]:
-            self.features = features.new_empty(len(self.rows), *features.shape[1:])
-        self.features[begin : begin + len(features)] = features
+            features: Tensor = self._torso(map_leaves(lambda x: x[chosen], observation))
+            shape = (len(self._stored), *features.shape[1:])
+            if self._features.shape != shape:
+                self._features = features.new_empty(shape)
+            self._features[before : self._count] = features
+        return self._features[torch.from_numpy(index)]
 
 
 def _allowed(torso: nn.Module) -> bool:
@@ -103,19 +88,13 @@ def _allowed(torso: nn.Module) -> bool:
     return weight is not None and suits(weight) and not altered(torso)
 
 
-def _readable(observation: ObservationTensor) -> bool:
-    return all(leaf.device.type == "cpu" and not leaf.requires_grad for leaf in _leaves(observation))
-
-
-def _leaves(observation: ObservationTensor) -> list[Tensor]:
+def _rows(observation: ObservationTensor) -> Bytes | None:
+    """Return the bytes [N, K] of N observations; None if they are not on the CPU or need gradients."""
     leaves: list[Tensor] = []
     map_leaves(leaves.append, observation)
-    return leaves
-
-
-def _rows(observation: ObservationTensor) -> Bytes:
-    """Return the bytes [N, K] of N observations."""
-    parts = [leaf.reshape(len(leaf), -1).contiguous().numpy().view(np.uint8) for leaf in _leaves(observation)]
+    if any(leaf.device.type != "cpu" or leaf.requires_grad for leaf in leaves):
+        return None
+    parts = [leaf.reshape(len(leaf), -1).contiguous().numpy().view(np.uint8) for leaf in leaves]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
 
 

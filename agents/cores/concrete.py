@@ -14,7 +14,6 @@ from ..kernels import Linear
 from ..sequence.scan import scan
 from .core import Axis, Core, Step
 from .fast.acting import Affine
-from .fast.blas import gemm
 from .fast.pool_views import Filters, Views, hold
 from .fast.routes import arrays, check, gradient_cuts, stands_for
 from .parts.pools import LinearFilter, chained, deviations, half_lives, parallel
@@ -124,7 +123,7 @@ class Concrete(Core):
 
     def fast_step(self, batch_size: int) -> Step | None:
         weight = self.embedding.weight
-        if not stands_for(self, weight) or not gemm(weight.dtype):
+        if not stands_for(self, weight):
             return None
         embed, summarize = Affine(weight), Affine(self.summarizer.weight, self.summarizer.bias)
         views, bias = self._viewports(), self.viewport_bias.flatten()
@@ -159,7 +158,7 @@ class Concrete(Core):
         power = torch.linalg.matrix_power(self._feedback, len(inputs)).to(inputs)
         gains, decays = self._stages.to(inputs)
         filters = Filters(gains, decays, self.in_a_row, power)
-        cut = None if bptt_length is None else gradient_cuts(reset, bptt_length)
+        cut = gradient_cuts(reset, bptt_length)
         views, pools = Views.apply(  # pyright: ignore
             filters, reset, cut, inputs, state.pools, weight, self._viewports(), self.viewport_bias
         )

@@ -9,7 +9,6 @@ from .. import bf16
 from ..kernels import Linear
 from .core import Axis, Core, Step, unroll_step_by_step
 from .fast.acting import Affine
-from .fast.blas import gemm
 from .fast.elementwise import EPS
 from .fast.rmc import unroll as fast
 from .fast.rmc.arrays import Leaves
@@ -150,7 +149,7 @@ class RMC(Core):
         return outputs[0], state
 
     def compiles(self, inputs: Tensor) -> bool:
-        if self.kind is not RMC or len(self.blocks) != 1 or not stands_for(self, inputs) or not gemm(inputs.dtype):
+        if self.kind is not RMC or len(self.blocks) != 1 or not stands_for(self, inputs):
             return False
         norms = [part for part in self.blocks[0].children() if isinstance(part, nn.LayerNorm)]
         return len(norms) == 3 and all(norm.eps == EPS and norm.elementwise_affine for norm in norms)

@@ -1,8 +1,8 @@
 """Recurrences with matrix states over chunks of consecutive steps, exact at resets.
 
 A core computes a chunk of L steps from the state before it. The unroll is split into blocks of consecutive steps; every
-reset begins a block. Blocks of equal depth run in parallel, and only the state between blocks is sequential. Blocks
-after a reset contain no steps from before it, so such steps cannot affect these blocks, not even as 0 * nan.
+reset begins a block, so steps before it cannot affect later blocks, not even as 0 * nan. Blocks of equal depth run in
+parallel.
 
 Shapes: T steps, B environments, N chunks, L steps per chunk.
 """
@@ -26,18 +26,11 @@ LENGTH = 32  # Largest number of steps per chunk
 class Blocks(NamedTuple):
     """N blocks, ordered by depth: the number of earlier blocks of the same sequence (since its reset or t = 0)."""
 
-    steps: Tensor
-    """int64 [L, N]: the flat index t * B + b of each step of each block; a short block repeats its first step."""
+    steps: Tensor  # int64 [L, N]: flat index t * B + b of each step of each block
     used: Tensor  # bool [L, N]: False where a short block only repeats its first step
     slot: Tensor  # int64 [T * B]: index of each step in its block
     block: Tensor  # int64 [T * B]: the block of each step; environment b's first block is block b.
-    previous: list[Tensor]  # For depth 1, 2, ...: the block before each block of that depth, int64
-
-    def depths(self) -> list[slice]:
-        """Return the blocks of depth 0, 1, 2, ..."""
-        later = [len(before) for before in self.previous]
-        ends = [self.steps.shape[1] - sum(later[depth:]) for depth in range(len(later) + 1)]
-        return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    depths: list[slice]  # The blocks of depth 0, 1, 2, ...
 
 
 def cut_into_blocks(reset: Tensor, length: int, period: int | None = None) -> Blocks:
@@ -53,15 +46,14 @@ def cut_into_blocks(reset: Tensor, length: int, period: int | None = None) -> Bl
     slot = slot.flatten()
 
     begin = (slot == 0).nonzero().squeeze(1)
-    sizes = depth[begin].bincount().tolist()
+    ends = depth[begin].bincount().cumsum(0).tolist()
     begin = begin[depth[begin].argsort(stable=True)]
     every = torch.arange(len(slot), device=reset.device)
     block = torch.empty_like(every).index_copy_(0, begin, every[: len(begin)])[every - slot * batch]
     steps = begin + torch.arange(length, device=reset.device).unsqueeze(1) * batch
     inside = steps < len(every)
     used = inside & (block[torch.where(inside, steps, begin)] == every[: len(begin)])
-    previous = [block[later - batch] for later in begin.split(sizes)[1:]]
-    return Blocks(torch.where(used, steps, begin), used, slot, block, previous)
+    return Blocks(torch.where(used, steps, begin), used, slot, block, list(map(slice, [0, *ends], ends)))
 
 
 def unroll_chunks(
@@ -86,14 +78,13 @@ def unroll_chunks(
     """
     rows = reset.shape[1]
     blocks = cut_into_blocks(reset, length if bptt_length is None else min(length, bptt_length), bptt_length)
-    depths = blocks.depths()
     flat = [tensor.flatten(0, 1) for tensor in steps]
     ends: list[States] = []
     outputs: list[Tensor] = []
     first, count = torch.empty_like(blocks.steps[0]), 0
-    for depth, group in enumerate(depths):
+    for depth, group in enumerate(blocks.depths):
         if depth:
-            previous = blocks.previous[depth - 1] - depths[depth - 1].start
+            previous = blocks.block[blocks.steps[0, group] - rows] - blocks.depths[depth - 1].start
             before = tuple(leaf.index_select(0, previous) for leaf in ends[-1])
             if bptt_length is not None:
                 cut = (blocks.steps[0, group] // rows) % bptt_length == 0

@@ -1,8 +1,7 @@
 """A core's step compiled by torch.compile, if the learner is configured to use it.
 
-A core with a loop over time launches dozens of small operations per step. On a GPU, launching them takes longer than
-computing them; a compiled step is a few fused operations, which `--cuda-graph` records with the rest of the update. The
-core's weights, their names and acting do not change.
+On a GPU, launching the dozens of small operations of a step takes longer than computing them; a compiled step is a few
+fused operations, which `--cuda-graph` records with the rest of the update. Weights and acting do not change.
 """
 
 import sys
@@ -19,11 +18,10 @@ def compile_steps(core: Core, backend: str = "inductor") -> None:
     """Make `core.unroll` run the plain loop over the compiled step when gradients are recorded. The step is compiled
     at the first unroll and again for each new number of environments. A failure is reported in one line on the standard
     error stream; from then on, the core's own unroll is used. `backend` is a backend of torch.compile."""
-    name = type(core).__name__
     if core.loops_over_time:
         core.unroll = CompiledUnroll(core, backend)
     else:
-        _report(f"{name} has no loop over time, so there is no step to compile; --compile has no effect")
+        _report(core, "has no loop over time, so there is no step to compile; --compile has no effect")
 
 
 class CompiledUnroll:
@@ -43,22 +41,14 @@ class CompiledUnroll:
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
         """Run `Core.unroll`, with compiled steps where possible."""
-        return in_full_precision(self._core, self._outside_autocast, inputs, reset, state, bptt_length)
+        return in_full_precision(self._core, self._over_time, inputs, reset, state, bptt_length)
 
-    def _outside_autocast(
+    def _over_time(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        if not (torch.is_grad_enabled() and self._works and self._can_compile(inputs)):
-            return type(self._core).unroll(self._core, inputs, reset, state, bptt_length)
-        return self._unroll(inputs, reset, state, bptt_length)
-
-    def _unroll(
-        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
-    ) -> tuple[Tensor, CoreState, Tensor | None]:
-        if self._compiled is None:
-            # Not "reduce-overhead", which records a CUDA graph per step; --cuda-graph records the whole update as one.
-            self._compiled = torch.compile(self._core.forward, fullgraph=True, backend=self._backend)
-        return unroll_step_by_step(self._core, inputs, reset, state, bptt_length, self._step)
+        if torch.is_grad_enabled() and self._works and self._can_compile(inputs):
+            return unroll_step_by_step(self._core, inputs, reset, state, bptt_length, self._step)
+        return type(self._core).unroll(self._core, inputs, reset, state, bptt_length)
 
     def _step(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         return self._compiled(_alike(inputs), map_state(_alike, state))
@@ -68,22 +58,24 @@ class CompiledUnroll:
         kind = (inputs.shape[1:], inputs.dtype, inputs.device)
         if kind in self._tried:
             return True
-        begin = time.perf_counter()
+        begin, core = time.perf_counter(), self._core
         try:
+            # Not "reduce-overhead", which records a CUDA graph per step; --cuda-graph records the whole update as one.
+            self._compiled = self._compiled or torch.compile(core.forward, fullgraph=True, backend=self._backend)
             zeros = torch.zeros_like(inputs[:1]).expand(2, *inputs.shape[1:])
             reset = torch.zeros(zeros.shape[:2], dtype=torch.bool, device=inputs.device)
-            outputs, state, _ = self._unroll(zeros, reset, self._core.initial_state(inputs.shape[1]), None)
+            initial = core.initial_state(inputs.shape[1])
+            outputs, state, _ = unroll_step_by_step(core, zeros, reset, initial, None, self._step)
             total = torch.stack([end.sum() for end in (outputs, *state_leaves(state))]).sum()
-            torch.autograd.grad(total, list(self._core.parameters()), allow_unused=True)
+            torch.autograd.grad(total, list(core.parameters()), allow_unused=True)
         except Exception as problem:  # a compiler may raise any exception
             self._works = False
             reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
-            _report(f"{type(self._core).__name__} is not compiled; its operations are launched one by one: {reason}")
+            _report(core, f"is not compiled; its operations are launched one by one: {reason}")
             return False
         self._tried.add(kind)
         seconds = time.perf_counter() - begin
-        name = type(self._core).__name__
-        _report(f"{name} compiled in {seconds:.0f} s for {inputs.shape[1]} environments on {inputs.device}")
+        _report(core, f"compiled in {seconds:.0f} s for {inputs.shape[1]} environments on {inputs.device}")
         return True
 
 
@@ -94,5 +86,5 @@ def _alike(leaf: Tensor) -> Tensor:
     return leaf.contiguous()
 
 
-def _report(line: str) -> None:
-    print(f"engram: {line}", file=sys.stderr, flush=True)
+def _report(core: Core, outcome: str) -> None:
+    print(f"engram: {type(core).__name__} {outcome}", file=sys.stderr, flush=True)

@@ -3,19 +3,17 @@
     h_t = a_t * h_{t-1} + x_t        elementwise, real or complex, h_{t-1} = 0 where a new sequence begins
 
 On a CPU, compiled code computes h step by step (cores/fast/scan.py). Elsewhere, T steps are cut into blocks of about
-sqrt(T) consecutive steps. All blocks are processed in parallel from zero,
-which takes sqrt(T) operations on wide tensors; with p_t the product of a since the block's beginning,
+sqrt(T) consecutive steps, which are processed in parallel from zero; with p_t the product of a since the block's start,
 
     h_t = (h_t from zero) + p_t * (h at the end of the previous block),
 
-so that only the ends of the blocks are sequential, again sqrt(T) operations. There is no division by powers of a, so
-nothing overflows, for sequences of any length (Blelloch 1990, "Prefix sums and their applications", section 1.4).
+so that only the ends of the blocks are sequential. There is no division by powers of a, so nothing overflows (Blelloch
+1990, "Prefix sums and their applications", section 1.4).
 
 Shapes: T steps, B environments, L steps per block, N blocks, "..." features.
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,66 +34,44 @@ def scan(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bptt_lengt
         start: h_{-1} [B, ...].
         bptt_length: no gradient passes from step t to step t - 1 where t is a multiple of this.
     """
-    if can_compile(inputs):
-        return scan_compiled(decay, inputs, reset, start, bptt_length)
-    return scan_blocks(decay, inputs, reset, start, bptt_length)
+    way = scan_compiled if can_compile(inputs) else scan_blocks
+    return way(decay, inputs, reset, start, bptt_length)
 
 
 def scan_blocks(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None = None) -> Tensor:
     """Compute `scan` with torch operations, for every device and differentiable to any order."""
-    length = len(inputs)
+    length, constant = len(inputs), decay.shape[:2] == (1, 1)
     cut = bptt_length is not None and bptt_length < length
     if not cut and length <= SHORT:
         return _step_by_step(decay, inputs, reset, start)
     size = bptt_length if cut and bptt_length is not None else math.isqrt(length - 1) + 1
-    blocks = _fold(decay, inputs, reset, size)
-    local, product = _from_zero(blocks), _products(blocks)
-    alive = (blocks.reset.cumsum(0) == 0).reshape(size, -1, *start.shape[:1], *[1] * (start.dim() - 1))
-    ends, decays = (
-        local.unflatten(1, alive.shape[1:3])[-1],
-        product[-1].expand_as(local[-1]).unflatten(0, alive.shape[1:3]),
-    )
+    inputs, reset, decay = _fold(inputs, size), _fold(reset, size), decay if constant else _fold(decay, size)
+    local = scan_blocks(decay, inputs, reset, torch.zeros_like(inputs[0]))
+    # Products of a since the block's start. After a reset, they are unused, and 0 if a varies between steps, so that
+    # nan before the reset does not pass.
+    if constant:
+        product = decay.expand(size, *decay.shape[1:]).cumprod(0)
+    else:
+        product = scan_blocks(decay, torch.zeros_like(decay), reset, torch.ones_like(decay[0]))
+    alive = (reset.cumsum(0) == 0).reshape(size, -1, *start.shape[:1], *[1] * (start.dim() - 1))
+    shape = alive.shape[1:3]
+    ends, decays = local[-1].unflatten(0, shape), product[-1].expand_as(local[-1]).unflatten(0, shape)
     carry, carries = start, list[Tensor]()
     for block in range(len(ends)):
         if cut and block > 0:
             carry = carry.detach()
         carries.append(carry)
         carry = ends[block] + decays[block] * torch.where(alive[-1, block], carry, 0)
-    entering = torch.where(alive, torch.stack(carries), 0).flatten(1, 2)
-    whole = local + product * entering
-    return whole.unflatten(1, alive.shape[1:3]).transpose(0, 1).flatten(0, 1)[:length]
+    whole = local + product * torch.where(alive, torch.stack(carries), 0).flatten(1, 2)
+    return whole.unflatten(1, shape).transpose(0, 1).flatten(0, 1)[:length]
 
 
-class _Blocks(NamedTuple):
-    """T steps as N parallel blocks; steps beyond T have decay and input 0."""
-
-    decay: Tensor  # [L, N * B, ...] or [1, 1, ...]
-    inputs: Tensor  # [L, N * B, ...]
-    reset: Tensor  # bool [L, N * B]
-
-
-def _fold(decay: Tensor, inputs: Tensor, reset: Tensor, size: int) -> _Blocks:
-    def fold(tensor: Tensor) -> Tensor:
-        missing = -len(tensor) % size
-        if missing:
-            tensor = torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])
-        return tensor.unflatten(0, (-1, size)).transpose(0, 1).flatten(1, 2)
-
-    return _Blocks(decay if _constant(decay) else fold(decay), fold(inputs), fold(reset))
-
-
-def _from_zero(blocks: _Blocks) -> Tensor:
-    """Compute h of every block from zero: [L, N * B, ...]."""
-    return scan_blocks(blocks.decay, blocks.inputs, blocks.reset, torch.zeros_like(blocks.inputs[0]))
-
-
-def _products(blocks: _Blocks) -> Tensor:
-    """Compute a_t a_{t-1} ... since the block's beginning [L, N * B, ...], or [L, 1, ...] if a is constant. After a
-    reset, the product is unused, and 0 if a varies between steps, so that nan before the reset does not pass."""
-    decay, _, reset = blocks
-    if _constant(decay):
-        return decay.expand(len(reset), *decay.shape[1:]).cumprod(0)
-    return scan_blocks(decay, torch.zeros_like(decay), reset, torch.ones_like(decay[0]))
+def _fold(tensor: Tensor, size: int) -> Tensor:
+    """Cut [T, B, ...] into N parallel blocks [L, N * B, ...]; steps beyond T are 0."""
+    missing = -len(tensor) % size
+    if missing:
+        tensor = torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])
+    return tensor.unflatten(0, (-1, size)).transpose(0, 1).flatten(1, 2)
 
 
 def _step_by_step(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor) -> Tensor:
@@ -107,8 +83,3 @@ def _step_by_step(decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor) -
         state = torch.addcmul(inputs[t], decay[t if len(decay) > 1 else 0].expand_as(state), state)
         states.append(state)
     return torch.stack(states)
-
-
-def _constant(decay: Tensor) -> bool:
-    """Whether a is the same at every step of every environment."""
-    return decay.shape[:2] == (1, 1)

@@ -1,7 +1,6 @@
 """Where a compiled route stands in for a core's statement, and where it steps aside."""
 
 import importlib.util
-import logging
 import subprocess
 import sys
 
@@ -11,7 +10,6 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from engram.agents.cores.conv_lstm import ConvLSTM
-from engram.agents.cores.fast import blas
 from engram.agents.cores.gru import GRU
 from engram.agents.cores.lstm import LSTM
 from engram.agents.cores.mnm import MNM, MNMg, MNMp
@@ -137,35 +135,6 @@ def test_a_part_in_another_type_has_no_compiled_route(kind):
 
 def test_several_blocks_have_no_compiled_route():
     assert not stands(made(RMC, num_blocks=2))
-
-
-def test_a_library_that_multiplies_wrongly_is_not_used(monkeypatch):
-    blas.gemm.cache_clear()
-    monkeypatch.setattr(blas, "_compare", lambda *_: 1 / 0)
-    said = []
-    monkeypatch.setattr(logging.getLogger(blas.__name__), "handle", said.append)
-    try:
-        assert blas.gemm(torch.float32) == 0
-        core = made(RMC)
-        assert not stands(core)
-        core.unroll(*call(core))[0].sum().backward()
-    finally:
-        blas.gemm.cache_clear()
-    (record,) = said
-    assert (
-        record.getMessage()
-        == "compiled cores are disabled, no matrix multiplication of torch.float32: division by zero"
-    )
-
-
-def test_a_routine_for_other_numbers_is_found_out(monkeypatch):
-    other = blas.get_cython_function_address("scipy.linalg.cython_blas", "dgemm")
-    blas.gemm.cache_clear()
-    monkeypatch.setattr(blas, "_address", lambda name: other)
-    try:
-        assert blas.gemm(torch.float32) == 0
-    finally:
-        blas.gemm.cache_clear()
 
 
 def test_one_word_in_the_environment_switches_them_off(monkeypatch):

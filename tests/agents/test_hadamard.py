@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engram.agents.cores.fast.hadamard.unroll import remember
+from engram.agents.cores.fast.hadamard import remember
 from engram.base import compiled
 from unrolls import random_inputs
 
@@ -89,5 +89,5 @@ def test_remember_forgets_nan_at_a_reset():
 
 def test_a_tensor_of_another_shape_is_refused():
     (a, b, u, w, q, start), reset = problem(False)
-    with pytest.raises(ValueError, match="hadamard: q is"):
-        remember("tanh", (a, b), (u, w), q[:, :, :, 1:], reset, start)
+    with pytest.raises(ValueError, match="matrix memory: start is"):
+        remember("tanh", (a, b), (u, w), q, reset, start[:, :, 1:])

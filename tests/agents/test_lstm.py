@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engram.agents.cores import make_core, unroll
-from engram.agents.cores.fast.gated import unroll as fast
+from engram.agents.cores.fast import routes
 from engram.base import compiled
 from unrolls import (
     check_gradients,
@@ -106,8 +106,8 @@ def test_environments_are_computed_in_groups_of_any_size(monkeypatch, name, size
     inputs, reset = random_inputs(SIZE)
     found = []
     for group in (5, size):
-        monkeypatch.setattr(fast, "group_size", lambda batch, group=group: group)
-        monkeypatch.setattr(fast, "GROUP_OF_A_STEP", group)
+        monkeypatch.setattr(routes, "group_size", lambda batch, group=group: group)
+        monkeypatch.setattr(routes, "GROUP_OF_A_STEP", group)
         outputs, state = unroll(core, inputs, reset, core.initial_state(5))
         with torch.no_grad():
             step, _ = core(inputs[0], state)

@@ -11,9 +11,8 @@ import torch
 
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores import make_core, unroll
-from engram.agents.cores.fast import elementwise
+from engram.agents.cores.fast import elementwise, routes
 from engram.agents.cores.fast.rmc import kernels
-from engram.agents.cores.fast.rmc import unroll as fast
 from engram.agents.cores.rmc import RMC, RMCState
 from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.base import compiled
@@ -215,8 +214,8 @@ def test_environments_are_computed_in_groups_of_any_size(monkeypatch, size):
     inputs, reset = random_inputs(SIZE)
     found = []
     for group in (5, size):
-        monkeypatch.setattr(fast, "GROUP", group)
-        monkeypatch.setattr(fast, "GROUP_OF_A_STEP", group)
+        monkeypatch.setattr(routes, "GROUP", group)
+        monkeypatch.setattr(routes, "GROUP_OF_A_STEP", group)
         outputs, state = unroll(core, inputs, reset, core.initial_state(5))
         with torch.no_grad():
             step, _ = core(inputs[0], state)

@@ -9,7 +9,7 @@ from engram.agents import threads
 from engram.agents.cores.registry import make_core
 
 
-@pytest.fixture(params=[False, True], ids=["here", "submitted"])
+@pytest.fixture(params=[False, True], ids=["one thread", "two threads"])
 def second_core(request, monkeypatch):
     monkeypatch.setattr(threads, "num_cores", lambda: 2)
     threads.use_threads(1 + request.param)
@@ -17,38 +17,15 @@ def second_core(request, monkeypatch):
     threads.use_threads(1)
 
 
-def test_results_come_in_the_order_of_the_calls(second_core):
-    done = []
-    with torch.no_grad():
-        later = [threads.submit(done.append, number) for number in range(100)]
-        assert [x.result() for x in later] == [None] * 100
-    assert done == list(range(100))
-
-
-def test_work_is_done_on_another_thread_only_where_nothing_is_recorded(second_core):
-    with torch.no_grad():
-        assert (threads.submit(threading.get_ident).result() != threading.get_ident()) == second_core
-    assert threads.submit(threading.get_ident).result() == threading.get_ident()
-
-
 def test_the_other_thread_records_nothing_and_uses_one_core(second_core):
-    with torch.no_grad():
-        assert not threads.submit(torch.is_grad_enabled).result()
-        if second_core:
-            assert threads.submit(torch.get_num_threads).result() == 1
+    both = threading.Barrier(1 + second_core, timeout=20)
 
+    def work(turn):
+        both.wait()
+        return threading.get_ident(), torch.is_grad_enabled(), torch.get_num_threads()
 
-def test_errors_come_with_the_result(second_core):
-    with torch.no_grad(), pytest.raises(ZeroDivisionError):
-        threads.submit(lambda: 1 // 0).result()
-
-
-def test_work_may_ask_for_more_work(second_core):
-    def work():
-        return threads.submit(threading.get_ident).result() == threading.get_ident()
-
-    with torch.no_grad():
-        assert threads.submit(work).result()
+    others = [state for ident, *state in threads.share(work, 2) if ident != threading.get_ident()]
+    assert others == [[False, 1]] * second_core
 
 
 def test_shared_pieces_come_in_order_and_each_once(second_core):
@@ -86,8 +63,7 @@ def test_an_error_in_a_shared_piece_is_raised(second_core, bad):
 def test_one_core_has_no_second_thread(monkeypatch):
     monkeypatch.setattr(threads, "num_cores", lambda: 1)
     threads.use_threads(2)
-    with torch.no_grad():
-        assert threads.submit(threading.get_ident).result() == threading.get_ident()
+    assert set(threads.share(lambda turn: threading.get_ident(), 2)) == {threading.get_ident()}
 
 
 @pytest.fixture

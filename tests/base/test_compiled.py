@@ -97,23 +97,6 @@ def test_environments_depend_on_the_modules_that_they_share(environment):
 
 
 @pytest.mark.integration
-def test_a_read_only_installation_keeps_compiled_code_in_a_private_folder(tmp_path):
-    """Without a home directory; what another user left under the folder's name is not read."""
-    program = write_game(tmp_path)
-    (tmp_path / "far.py").write_text("FACTOR = 10\n")
-    (tmp_path / "__pycache__").write_text("a file where a directory should be, so that not even root can write there")
-    nowhere = str(tmp_path / "far.py" / "nowhere")
-    (temporary := tmp_path / "tmp").mkdir()
-    environment = {"HOME": nowhere, "XDG_CACHE_HOME": nowhere, "TMPDIR": str(temporary)}
-    assert [run(program, **environment), run(program, **environment)] == ["11 0", "11 1"]
-    (cache,) = temporary.iterdir()
-    assert cache.stat().st_mode & 0o777 == 0o700
-    if os.geteuid() == 0:
-        os.chown(cache, 65534, 65534)
-        assert run(program, **environment) == "11 0"
-
-
-@pytest.mark.integration
 def test_a_directory_that_can_no_longer_be_written_costs_the_cache_only(tmp_path):
     program = write_game(tmp_path)
     (tmp_path / "far.py").write_text("FACTOR = 10\n")
@@ -142,26 +125,6 @@ def test_functions_run_as_python_where_compiling_is_switched_off(tmp_path):
 
     assert first == f"function 4 {integer(streams(5, range(1)), 0, 1000)}"
     assert second == "torch.Size([1, 4])"
-
-
-def test_a_numba_of_another_make_compiles_without_its_private_parts(monkeypatch):
-    """Options that it does not know are left out; where stamps cannot be set, nothing is kept on disk."""
-    from numba.core import caching, options
-
-    monkeypatch.delattr(options.DefaultOptions, "_nrt")
-
-    def __init__(self, cache_path, filename_base, source_stamp):
-        pass
-
-    monkeypatch.setattr(caching.IndexDataCacheFile, "__init__", __init__)
-
-    @kernel
-    def double(x):
-        return 2 * x
-
-    assert double(4) == 8
-    assert double.targetoptions.get("_nrt") is None
-    assert isinstance(double._cache, caching.NullCache)
 
 
 def test_functions_without_a_file_are_compiled_but_not_kept():

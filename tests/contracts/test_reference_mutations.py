@@ -9,7 +9,6 @@ import torch
 
 from engram.agents import unique_observations
 from engram.agents.cores.fast import routes
-from engram.agents.cores.fast.gated import unroll
 from engram.agents.threads import use_threads
 from engram.learners import learner, optimizers
 from engram.learners import loss as losses
@@ -116,7 +115,7 @@ def dropped(patch: pytest.MonkeyPatch) -> None:
         for number in range(routes.groups(batch, width) - 1):
             work(number, number * width, min((number + 1) * width, batch))
 
-    patch.setattr(unroll, "by_groups", wrong)
+    patch.setattr(routes, "by_groups", wrong)
 
 
 MUTATIONS: list[tuple[Callable[[pytest.MonkeyPatch], None], list[Case]]] = [

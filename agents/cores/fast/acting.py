@@ -11,12 +11,7 @@ from .routes import arrays, packed, routine
 
 
 class Affine:
-    """x W^T + b of a layer, with W packed once; no gradient.
-
-    Args:
-        weight: [J, I].
-        bias: [J]; None for zeros.
-    """
+    """x W^T + b of a layer [J, I], with W packed once; no gradient."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._routine, self._shape = routine(weight.dtype, weight), weight.shape[1:]
@@ -25,7 +20,7 @@ class Affine:
         self._weight = packed(weight) if self._routine < 0 else weights
 
     def __call__(self, x: Array) -> Array:
-        """x [B, I] -> [B, J]. Raises ValueError for another width or type."""
+        """x [B, I] -> [B, J]."""
         if x.shape[1:] != self._shape or x.dtype != self._bias.dtype:
             raise ValueError(f"inputs are {x.dtype} {x.shape}; expected {self._bias.dtype} of {self._shape[0]} values")
         x, out = np.ascontiguousarray(x), np.empty((len(x), len(self._bias)), x.dtype)

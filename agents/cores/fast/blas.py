@@ -4,16 +4,14 @@ A loop over time that leaves the interpreter once, instead of twenty times per s
 several such loops at once. The library is torch's if that is MKL and the CPU is Intel's, else SciPy's.
 
 Sizes are passed in 64 bits with the upper half zero, so that a library with 32-bit sizes reads the same values
-on every little-endian machine. Before the first use, a small multiplication is compared with NumPy.
+on every little-endian machine.
 """
 
 import ctypes
 import functools
-import logging
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from llvmlite import ir
 from numba import types
@@ -27,20 +25,18 @@ from ...bf16 import multiply_rounded
 from .elementwise import Array
 
 PLAIN, TRANSPOSED = ord("N"), ord("T")
-NAMES = {torch.float32: "sgemm", torch.float64: "dgemm"}
 
 
 @functools.cache
 def gemm(dtype: torch.dtype) -> int:
-    """Return the address of a routine for matrices of this type, for `multiply`; 0, with a warning, if none works."""
-    try:
-        address = _address(NAMES[dtype])
-        _compare(address, dtype)
-    except Exception as problem:  # another library or build; other routes replace the compiled ones
-        message = "compiled cores are disabled, no matrix multiplication of %s: %s"
-        logging.getLogger(__name__).warning(message, dtype, problem)
-        return 0
-    return address
+    """Return the address of a routine for float32 or float64 matrices, for `multiply`."""
+    name = "sgemm" if dtype == torch.float32 else "dgemm"
+    if on_intel() and torch.backends.mkl.is_available():
+        for file in Path(torch.__path__[0], "lib").glob("*torch_cpu.*"):
+            routine = getattr(ctypes.CDLL(str(file)), f"{name}_", None)
+            if routine is not None:
+                return ctypes.cast(routine, ctypes.c_void_p).value or 0
+    return get_cython_function_address("scipy.linalg.cython_blas", name)
 
 
 def one_thread_per_product() -> threadpool_limits:
@@ -48,36 +44,6 @@ def one_thread_per_product() -> threadpool_limits:
     applies inside a `with` statement on the result, or permanently without one."""
     get_cython_function_address("scipy.linalg.cython_blas", "sgemm")  # loads it
     return threadpool_limits(1, "blas")
-
-
-def _address(name: str) -> int:
-    if on_intel():
-        for file in Path(torch.__path__[0], "lib").glob("*torch_cpu.*"):
-            routine = getattr(ctypes.CDLL(str(file)), f"{name}_", None)
-            if routine is not None and torch.backends.mkl.is_available():
-                address = ctypes.cast(routine, ctypes.c_void_p).value
-                assert address is not None
-                return address
-    return get_cython_function_address("scipy.linalg.cython_blas", name)
-
-
-def _compare(address: int, dtype: torch.dtype) -> None:
-    """Raise ArithmeticError unless the routine multiplies as NumPy does."""
-    kind = torch.zeros(0, dtype=dtype).numpy().dtype
-    x, weight = (_with_room(np.arange(-6, size - 6, dtype=kind), (-1, 5)) for size in (15, 20))
-    transposed = _with_room(weight.T.ravel(), (5, 4))
-    for transpose in (False, True):
-        out = _with_room(np.full(12, np.nan, kind), (3, 4))
-        _product(address, x, weight if transpose else transposed, transpose, out)
-        if not np.array_equal(out, x @ weight.T):
-            raise ArithmeticError("a small matrix multiplication differs from NumPy's")
-
-
-def _with_room(values: Array, shape: tuple[int, int]) -> Array:
-    """Return `values` in this shape, followed by padding that a routine for wider types may read and write."""
-    memory = np.zeros(4 * values.size, values.dtype)
-    memory[: values.size] = values
-    return memory[: values.size].reshape(shape)
 
 
 @compiled(inline=True)
@@ -95,8 +61,7 @@ def multiply(routine: int, x: Array, weight: Array, transpose: bool, out: Array)
 
 @intrinsic
 def _call(context: Any, routine: Any, letter: Any, sizes: Any, a: Any, b: Any, c: Any, like: Any) -> Any:
-    """gemm(letter, "N", m, n, k, 1, a, width, b, k, 0, c, m) with sizes m, n, k and width. The last argument only
-    determines the type."""
+    """gemm(letter, "N", m, n, k, 1, a, width, b, k, 0, c, m); sizes m, n, k, width. `like` determines the type."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         routine, letter, sizes, *matrices, like = arguments
@@ -118,8 +83,3 @@ def _call(context: Any, routine: Any, letter: Any, sizes: Any, a: Any, b: Any, c
 
     intp = types.intp
     return types.void(intp, intp, types.UniTuple(intp, 4), intp, intp, intp, like), generate
-
-
-@compiled()
-def _product(routine: int, x: Array, weight: Array, transpose: bool, out: Array) -> None:
-    multiply(routine, x, weight, transpose, out)

@@ -2,8 +2,7 @@
 
 Pools are linear in the inputs, and so is a viewport up to its ReLU: V_n p^n, with p^n a filter of W x, is the same
 filter of (V_n W) x (Stepleton et al. 2018, section 4.2). Viewports are several times narrower than pools, so an
-unroll takes one matrix multiplication and the filters, and so does its gradient. A step of a filter is two
-operations per value, far cheaper than loading the value from memory, so every value is read and written once.
+unroll takes one matrix multiplication and the filters, which read and write every value once.
 
 Shapes: T steps, B environments, D inputs, P features of a pool, k pools, V values of a viewport, C = k V channels
 in k groups. Group m is read after filter m: it passes through filters 0..m of the chain, or only through filter m
@@ -40,7 +39,7 @@ class Views(torch.autograd.Function):
         ctx: Any,
         filters: Filters,
         reset: Tensor,
-        cut: Tensor | None,
+        cut: Tensor,
         inputs: Tensor,
         start: Tensor,
         embedding: Tensor | None,
@@ -49,7 +48,7 @@ class Views(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """inputs [T, B, D], start [B, k, P], viewports [k, P, V], bias [k, V] -> views [T, B, C], pools [B, k, P]. The
         embedding is W [P, D], or None if the inputs are already embedded. No gradient passes from t to t - 1 where
-        `cut` (bool [T, B]) is set, which includes all resets; with None, gradients are cut only at resets."""
+        `cut` (bool [T, B]) is set, which includes all resets."""
         start = torch.where(reset[0].reshape(-1, 1, 1), 0.0, start)
         wide = viewports.transpose(0, 1).flatten(1)  # [P, C]
         matrix = wide if embedding is None else embedding.t() @ wide
@@ -66,51 +65,29 @@ class Views(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        """d views [T, B, C], d pools [B, k, P] -> gradients of inputs, start, embedding, viewports, bias."""
         inputs, start, embedding, viewports, views = ctx.saved_tensors
-        through = _Path(inputs, embedding, torch.zeros_like(start))
-        grad_viewports = grad_bias = None
-        if grads[0] is not None:
-            on_inputs, on_start, path, path_start, grad_bias = _adjoint(grads[0], views, viewports, ctx)
-            gradient = inputs.flatten(0, 1).t() @ on_inputs.flatten(0, 1)  # [D, C]
-            gradient = gradient if embedding is None else embedding @ gradient
-            gradient += start.flatten(0, 1).t() @ on_start.flatten(0, 1)
-            grad_viewports = gradient.unflatten(1, (len(viewports), -1)).transpose(0, 1)
-            through.add_views(path, path_start, viewports[0])
+        above = torch.zeros_like(views) if grads[0] is None else grads[0]
+        on_inputs, on_start, path, path_start, grad_bias = _adjoint(above, views, viewports, ctx)
+        x, viewport = inputs.flatten(0, 1), viewports[0]
+        gradient = x.t() @ on_inputs.flatten(0, 1)  # [D, C]
+        gradient = gradient if embedding is None else embedding @ gradient
+        gradient += start.flatten(0, 1).t() @ on_start.flatten(0, 1)
+        grad_viewports = gradient.unflatten(1, (len(viewports), -1)).transpose(0, 1)
+        matrix = viewport.t() if embedding is None else viewport.t() @ embedding
+        grad_inputs, grad_start = linear(path, matrix.t()), torch.zeros_like(start)
+        grad_embedding = None if embedding is None else viewport @ (path.flatten(0, 1).t() @ x)
+        grad_start[:, 0] = path_start @ viewport.t()
         if grads[1] is not None:
-            cut = ctx.reset if ctx.cut is None else ctx.cut
-            through.add_last(grads[1][:, 0], float(ctx.filters.decays[0]), cut)
-        return None, None, None, through.inputs, through.start, through.embedding, grad_viewports, grad_bias
-
-
-class _Path:
-    """The gradient that passes through the first pool: of inputs [T, B, D], first pools [B, k, P] and W [P, D]."""
-
-    def __init__(self, x: Tensor, weight: Tensor | None, start: Tensor) -> None:
-        self.x, self.weight, self.start = x, weight, start
-        self.inputs: Tensor | None = None
-        self.embedding: Tensor | None = None
-
-    def add_views(self, path: Tensor, path_start: Tensor, viewport: Tensor) -> None:
-        """Add the gradients of the first viewport's views [T, B, V] and of its initial view [B, V]."""
-        matrix = viewport.t() if self.weight is None else viewport.t() @ self.weight
-        self.inputs = linear(path, matrix.t())
-        if self.weight is not None:
-            self.embedding = viewport @ (path.flatten(0, 1).t() @ self.x.flatten(0, 1))
-        self.start[:, 0] += path_start @ viewport.t()
-
-    def add_last(self, grad: Tensor, decay: float, cut: Tensor) -> None:
-        """Add the gradient of the last step's first pool [B, P]; it is decay^j times as large j steps earlier."""
-        steps = len(cut)
-        age = torch.arange(steps - 1, -1, -1, dtype=grad.dtype).unsqueeze(1)
-        cuts = cut.flip(0).cumsum(0).flip(0)  # at this step and later
-        left = torch.where(cuts == cut, decay**age, 0.0).unsqueeze(2)
-        on_inputs = left * (grad if self.weight is None else grad @ self.weight)
-        self.inputs = on_inputs if self.inputs is None else self.inputs + on_inputs
-        if self.weight is not None:
-            gradient = grad.t() @ (left * self.x).sum(0)
-            self.embedding = gradient if self.embedding is None else self.embedding + gradient
-        self.start[:, 0] += torch.where(cuts[0].unsqueeze(1) == 0, decay**steps * grad, 0.0)
+            # The gradient of the last step's first pool [B, P] is decay^j times as large j steps earlier.
+            last, decay, steps = grads[1][:, 0], float(ctx.filters.decays[0]), len(inputs)
+            age = torch.arange(steps - 1, -1, -1, dtype=last.dtype).unsqueeze(1)
+            cuts = ctx.cut.flip(0).cumsum(0).flip(0)  # at this step and later
+            left = torch.where(cuts == ctx.cut, decay**age, 0.0).unsqueeze(2)
+            grad_inputs = grad_inputs + left * (last if embedding is None else last @ embedding)
+            if grad_embedding is not None:
+                grad_embedding = grad_embedding + last.t() @ (left * inputs).sum(0)
+            grad_start[:, 0] += torch.where(cuts[0].unsqueeze(1) == 0, decay**steps * last, 0.0)
+        return None, None, None, grad_inputs, grad_start, grad_embedding, grad_viewports, grad_bias
 
 
 def _adjoint(grad: Tensor, views: Tensor, viewports: Tensor, ctx: Any) -> tuple[Tensor, ...]:
@@ -123,17 +100,13 @@ def _adjoint(grad: Tensor, views: Tensor, viewports: Tensor, ctx: Any) -> tuple[
         grad, views, ctx.reset, filters.gains, filters.decays, on_inputs, bias
     )
     on_start = torch.from_numpy(see_backward(g, visible, reset, gains, decays, filters.in_a_row, out, offset))
-    if ctx.cut is None:
-        path, path_start = on_inputs[:, :, :width].contiguous(), on_start[:, 0, :width]
-    else:
-        path = views.new_empty(*views.shape[:2], width)
-        cut, out = arrays(ctx.cut, path)
-        path_start = torch.from_numpy(smooth_backward(g, visible, cut, decays, out))
+    path = views.new_empty(*views.shape[:2], width)
+    cut, out = arrays(ctx.cut, path)
+    path_start = torch.from_numpy(smooth_backward(g, visible, cut, decays, out))
     return on_inputs, on_start, path, path_start, bias.view(count, width)
 
 
 def _last_pools(filters: Filters, inputs: Tensor, start: Tensor, embedding: Tensor | None, reset: Tensor) -> Tensor:
-    """Return the pools [B, k, P] after the last step."""
     pools = inputs.new_zeros(inputs.shape[1], len(filters.gains), inputs.shape[2])
     out, x, resets, gains, decays = arrays(pools, inputs, reset, filters.gains, filters.decays)
     hold(x, resets, gains, decays, filters.in_a_row, out)

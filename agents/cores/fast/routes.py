@@ -1,9 +1,8 @@
 """Parts of every compiled route: conditions of its use, groups of environments, matrix gradients.
 
-Launching the small operations of a memory core and loading their values take longer than the arithmetic. Compiled
-loops perform many operations in one pass. The equations run in torch instead on a GPU, in half precision, under
-torch.compile and torch.func, and for a core whose modules have hooks or parametrizations or were replaced.
-`ENGRAM_COMPILED=0` disables all compiled routes.
+Compiled loops perform many small operations in one pass. The equations run in torch instead on a GPU, in half
+precision, under torch.compile and torch.func, for a core whose modules have hooks or parametrizations or were replaced,
+and with `ENGRAM_COMPILED=0`.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,13 +20,11 @@ from .blas import gemm
 from .elementwise import Array
 
 GROUP = 8 if on_intel() else 16
-"""Environments per group in the learner: few enough for two threads to share a batch. MKL is
-as fast for few as for many; with SciPy's BLAS, groups of 8 take a third longer than one of 32, groups of 16 an
-eighth longer."""
+"""Environments per group in the learner: few enough for two threads to share a batch. MKL is as fast for few as for
+many; with SciPy's BLAS, groups of 8 take a third longer than one of 32, groups of 16 an eighth longer."""
 WIDEST_GROUP = 64  # Largest `group_size`
 GROUP_OF_A_STEP = 128  # Environments per group in acting: a single step reads the weights again for every group
-ROWS_AT_ONCE = 256
-"""Rows of a matrix's gradient per piece of work: two threads share a batch best if pieces are similar in size."""
+ROWS_AT_ONCE = 256  # Rows of a matrix's gradient per piece of work: threads share best if pieces are similar in size.
 
 
 def suits(tensor: Tensor) -> bool:
@@ -73,8 +70,10 @@ def check(route: str, like: Tensor, **expected: tuple[Tensor, Sequence[int]]) ->
             raise ValueError(f"{route}: {name} is {actual}; expected {dtype} {list(shape)} on cpu")
 
 
-def gradient_cuts(reset: Tensor, bptt_length: int) -> Tensor:
+def gradient_cuts(reset: Tensor, bptt_length: int | None) -> Tensor:
     """Return the steps without gradient to the previous step, bool [T, B]: resets, and every `bptt_length`-th step."""
+    if bptt_length is None:
+        return reset
     time = torch.arange(len(reset), device=reset.device).unsqueeze(1)
     return reset | ((time > 0) & (time % bptt_length == 0))
 
@@ -86,8 +85,7 @@ def arrays(*tensors: Tensor) -> list[Array]:
 
 def group_size(batch: int) -> int:
     """Return the number of environments per group if each has one row in a multiplication: half of a wide batch, up to
-    64. SciPy's BLAS is 1.6 times as fast with 64 as with 16. The size depends only on the batch, so results do not
-    depend on the number of threads."""
+    64, for SciPy's BLAS, which is then 1.6 times as fast as with 16."""
     return GROUP if on_intel() else max(GROUP, min(batch // 2, WIDEST_GROUP))
 
 
@@ -102,7 +100,6 @@ def by_groups(work: Callable[[int, int, int], None], batch: int, width: int) -> 
 
 
 def groups(batch: int, width: int) -> int:
-    """Return the number of groups of `width` environments."""
     return -(-batch // width)
 
 
@@ -118,8 +115,8 @@ def turned(matrices: Array) -> Array:
 
 
 def packed(*weights: Tensor, turn: bool = False) -> Array:
-    """Pack weights [outputs, inputs] for a routine with bfloat16 factors; with `turn`, for the gradient. Several
-    weights of equal shape are stacked."""
+    """Pack weights [outputs, inputs] for a routine with bfloat16 factors, stacked if several; with `turn`, for the
+    gradient."""
     if not weights[0].numel():  # a part that this core does not have
         return weights[0].detach().numpy()
     if turn:

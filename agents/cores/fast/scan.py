@@ -1,9 +1,6 @@
 """Linear recurrences step by step in compiled code, as one node of the autograd graph, for a CPU. Differentiable once.
 
-A step is one multiplication and one addition per value, and every value is read and written once. Values are real or
-complex; conj does not change real values.
-
-Shapes: T steps, B environments, C channels.
+Values are real or complex. Shapes: T steps, B environments, C channels.
 """
 
 from typing import Any
@@ -41,23 +38,17 @@ def recur(decay: Array, inputs: Array, reset: Array, start: Array, out: Array) -
 
 @_scans
 def recur_backward(
-    grad: Array,
-    decay: Array,
-    states: Array,
-    reset: Array,
-    cut: Array,
-    start: Array,
-    on_inputs: Array,
-    on_decay: Array,
-    on_start: Array,
+    grad: Array, decay: Array, states: Array, reset: Array, cut: Array, start: Array, grads: tuple[Array, Array, Array]
 ) -> None:
     """The adjoint of `recur`, the same recurrence backward in time.
 
         dx_t = dh_t + conj(a_{t+1}) dx_{t+1},   da_t = dx_t conj(h_{t-1})
 
     grad dh and states h [T, B, C]; no gradient passes from t to t - 1 where `cut` (bool [T, B]) is set, which includes
-    all resets. `on_decay` and `on_start` are initially zero; a decay shared by all steps receives the sum.
+    all resets. `grads` are those of inputs, decay and start, the last two initially zero; a decay shared by all steps
+    receives the sum.
     """
+    on_inputs, on_decay, on_start = grads
     steps, batch, channels = grad.shape
     same = len(decay) == 1 and len(decay[0]) == 1
     for t in range(steps - 1, -1, -1):
@@ -90,19 +81,15 @@ def can_compile(inputs: Tensor) -> bool:
 def scan_compiled(
     decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None = None
 ) -> Tensor:
-    """Compute `scan` in compiled code."""
+    """Compute `agents.sequence.scan.scan` in compiled code."""
     steps, batch, *features = inputs.shape
     check("scan", inputs, start=(start, (batch, *features)), reset=(reset, (steps, batch)))
-    if decay.shape not in (inputs.shape, (1, 1, *features)) or decay.dtype != inputs.dtype:
-        raise ValueError(f"scan: decay is {decay.dtype} {list(decay.shape)}; expected as inputs, {list(inputs.shape)}")
-    cut = reset if bptt_length is None else gradient_cuts(reset, bptt_length)
+    cut = gradient_cuts(reset, bptt_length)
     out = _Scan.apply(decay.flatten(2), inputs.flatten(2), reset, cut, start.flatten(1))  # pyright: ignore
     return out.view(inputs.shape)
 
 
 class _Scan(torch.autograd.Function):
-    """h_t = a_t h_{t-1} + x_t, features flattened."""
-
     @staticmethod
     def forward(ctx: Any, decay: Tensor, inputs: Tensor, reset: Tensor, cut: Tensor, start: Tensor) -> Tensor:
         """decay [T, B, C] or [1, 1, C], inputs [T, B, C], reset and cut bool [T, B], start [B, C] -> h [T, B, C]."""
@@ -114,17 +101,16 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        """dh [T, B, C] -> gradients of decay, inputs and start."""
         decay, states, reset, cut, start = ctx.saved_tensors
         on_inputs = torch.empty_like(states)
         on_decay = torch.zeros_like(decay, memory_format=torch.contiguous_format)
         on_start = torch.zeros_like(start, memory_format=torch.contiguous_format)
-        recur_backward(
-            *map(_array, (grad, decay, states, reset, cut, start)), *map(_array, (on_inputs, on_decay, on_start))
-        )
+        grads = _array(on_inputs), _array(on_decay), _array(on_start)
+        g, a, h, resets, cuts, first = map(_array, (grad, decay, states, reset, cut, start))
+        recur_backward(g, a, h, resets, cuts, first, grads)
         return on_decay, on_inputs, None, None, on_start
 
 
 def _array(tensor: Tensor) -> Array:
-    """Return a tensor's memory as a NumPy array; a noncontiguous or lazily conjugated tensor is copied."""
+    """As `routes.arrays`, for tensors that may be lazily conjugated."""
     return tensor.detach().resolve_conj().contiguous().numpy()

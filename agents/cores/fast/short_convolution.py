@@ -29,8 +29,7 @@ def add_product(total: Array, x: Array, y: Array) -> None:
 
 @_loops
 def convolve(first: int, last: int, x: Array, taps: Array, began: Array, out: Array) -> None:
-    """Write y [T, B, C] of environments first to last - 1 to `out`, initially zero; began [T, B]: the episode's first
-    step, -K if it is before the unroll."""
+    """Write y [T, B, C] of environments first to last - 1 to `out`, initially zero; began as in `Convolution`."""
     size = len(taps)
     for t in range(len(out)):
         for e in range(first, last):
@@ -56,11 +55,10 @@ def convolve_backward(
 
 
 class Convolution(torch.autograd.Function):
-    """`convolve` and its adjoint."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, taps: Tensor, began: Tensor, cut: int) -> Tensor:
-        """x [K - 1 + T, B, C], taps [K, C], began int64 [T, B], cut (0: none) -> y [T, B, C]."""
+        """x [K - 1 + T, B, C], taps [K, C], cut (0: none) -> y [T, B, C]. began int64 [T, B]: the episode's first step;
+        -K if it is before the unroll."""
         steps, batch = began.shape
         check("short convolution", x, x=(x, (len(taps) - 1 + steps, batch, taps.shape[1])), taps=(taps, taps.shape))
         out = x.new_zeros(steps, *x.shape[1:])
@@ -73,7 +71,6 @@ class Convolution(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        """dy -> gradients of x and taps."""
         x, taps, began = ctx.saved_tensors
         batch = x.shape[1]
         on_x, on_taps = x.new_zeros(x.shape), taps.new_zeros(batch, *taps.shape)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core import Core, Route
-from ..fast.hadamard.unroll import remember
+from ..fast.hadamard import remember
 from ..fast.routes import stands_for
 from ..gtrxl import Gate
 from .shm import steps_since_reset

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...sequence.chunks import unroll_chunks
-from ..parts.linear_attention import decays, heads_first, rms_norm
 from ..parts.stack import Mixer, Stack
 
 
@@ -104,7 +103,7 @@ class DeltaMixer(Mixer):
 
     def _output(self, read: Tensor, gate: Tensor) -> Tensor:
         """Reads S^T q and their gates, both [..., H, d] -> [..., hidden_size]."""
-        return self.out((rms_norm(read, self.scale) * gate).flatten(-2))
+        return self.out((F.rms_norm(read, read.shape[-1:], self.scale, 1e-5) * gate).flatten(-2))
 
 
 class Decay(nn.Module):
@@ -138,17 +137,18 @@ def _delta_chunk(steps: tuple[Tensor, ...], used: Tensor, start: Any) -> tuple[T
     rates = torch.where(used[..., None, None], rates, 0.0)
     log_decay = torch.where(used[..., None], log_decay, 0.0)
     # [N, H, M, ...], M = L n
-    key, value = (heads_first(x).flatten(2, 3) for x in (keys, values))
+    key, value = (x.transpose(1, 2).flatten(2, 3) for x in (keys, values))
     rate = rates.transpose(1, 2).flatten(2, 3).unsqueeze(3)
     total = log_decay.transpose(1, 2).cumsum(2)  # [N, H, L]
     decay = total.repeat_interleave(writes, 2) if writes > 1 else total
-    between = decays(decay)
+    causal = torch.ones(decay.shape[-1], decay.shape[-1], dtype=torch.bool, device=decay.device).tril()
+    between = torch.where(causal, decay.unsqueeze(-1) - decay.unsqueeze(-2), -torch.inf).exp()
     system = (rate * between * (key @ key.mT)).tril(-1)
     targets = rate * (value - decay.exp().unsqueeze(3) * (key @ weights))
     solvable = torch.promote_types(system.dtype, torch.float32)  # torch cannot solve systems in half precision
     written = torch.linalg.solve_triangular(system.to(solvable), targets.to(solvable), upper=False, unitriangular=True)
     written = written.to(system.dtype)
-    queries = heads_first(query)
+    queries = query.transpose(1, 2)
     weight = between[:, :, writes - 1 :: writes] * (queries @ key.mT)
     read = total.exp().unsqueeze(3) * (queries @ weights) + weight @ written
     left = between[:, :, -1].unsqueeze(3) * key

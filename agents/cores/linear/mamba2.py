@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..fast.hadamard.unroll import remember
-from ..parts.linear_attention import attend_step, rms_norm
+from ..fast.hadamard import remember
 from ..parts.short_convolution import ShortConvolution
 from ..parts.stack import Mixer, Stack
 
@@ -87,8 +86,9 @@ class Mamba2Mixer(Mixer):
         gate, mixed, step = self.maps(u).split(self.widths, -1)
         mixed, past = self.convolution(mixed, state.past)
         x, steps = self._steps(mixed, step)
-        read, h = attend_step(*steps, state.h)
-        return self._output(read, x, gate), MambaState(h, past)
+        query, key, value, log_decay = steps
+        h = log_decay.exp()[..., None, None] * state.h + key.unsqueeze(3) * value.unsqueeze(2)
+        return self._output(torch.einsum("bhkv,bhk->bhv", h, query), x, gate), MambaState(h, past)
 
     def unroll(self, u: Tensor, reset: Tensor, state: MambaState, bptt_length: int | None) -> tuple[Tensor, MambaState]:
         # Separate multiplications avoid concatenating their gradients.
@@ -102,7 +102,7 @@ class Mamba2Mixer(Mixer):
         return self._output(read, x, gate), MambaState(h, past)
 
     def _steps(self, mixed: Tensor, step: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Return x [..., H, P] and the arguments of `attend_step`: C, B, delta x, delta A."""
+        """Return x [..., H, P] and C, B, delta x, delta A."""
         x, key, query = mixed.split([self.width, self.state_size, self.state_size], -1)
         x = x.unflatten(-1, (self.num_heads, self.head_size))
         delta = F.softplus(step + self.step_bias)
@@ -116,7 +116,7 @@ class Mamba2Mixer(Mixer):
 
     def _output(self, read: Tensor, x: Tensor, gate: Tensor) -> Tensor:
         y = (read + self.skip.unsqueeze(-1) * x).flatten(-2)
-        return self.out(rms_norm(y * F.silu(gate), self.scale))
+        return self.out(F.rms_norm(y * F.silu(gate), y.shape[-1:], self.scale, 1e-5))
 
 
 class S6Mixer(Mixer):

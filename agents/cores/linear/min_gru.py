@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ...sequence.scan import scan
 from ..core import Axis, Core
-from ..parts.gates import SHORTEST, gate_biases
+from ..parts.gates import gate_biases
 
 
 class MinGRUState(NamedTuple):
@@ -40,8 +40,6 @@ class MinGRU(Core):
         self, input_size: int, hidden_size: int = 256, num_layers: int = 2, positive: bool = False, memory_span: int = 0
     ) -> None:
         super().__init__()
-        if memory_span != 0 and memory_span < SHORTEST:
-            raise ValueError(f"memory_span is {memory_span}; allowed: 0 (torch's biases) or at least {SHORTEST} steps")
         self.input_size, self.output_size, self.positive = input_size, hidden_size, positive
         # Rows: z, then n.
         self.layers = nn.ModuleList(

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...sequence.chunks import unroll_chunks
-from ..parts.linear_attention import heads_first
 from ..parts.stack import Mixer, Stack
 
 
@@ -100,9 +99,9 @@ def _chunk(steps: tuple[Tensor, ...], used: Tensor, start: tuple[Tensor, ...]) -
     m_t = max(F_t + m_0, F_t - F_j + i'_j for j <= t), and every factor is exp(... - m_t)."""
     query, key, value, log_input, log_forget = steps
     c, m = start
-    log_forget = heads_first(torch.where(used[..., None], log_forget, 0.0))
-    log_input = heads_first(torch.where(used[..., None], log_input, -torch.inf))
-    query, key, value = heads_first(query), heads_first(key), heads_first(value)
+    log_forget = torch.where(used[..., None], log_forget, 0.0).transpose(1, 2)  # [N, H, L]
+    log_input = torch.where(used[..., None], log_input, -torch.inf).transpose(1, 2)
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
     total = log_forget.cumsum(2)
     stabilizer = total + torch.maximum(m.unsqueeze(2), (log_input - total).cummax(2).values)
     causal = torch.ones(total.shape[2], total.shape[2], dtype=torch.bool, device=total.device).tril()
@@ -111,4 +110,4 @@ def _chunk(steps: tuple[Tensor, ...], used: Tensor, start: tuple[Tensor, ...]) -
     at_start = (total + m.unsqueeze(2) - stabilizer).exp().unsqueeze(3)
     read = at_start * (query @ c) + (weight * (query @ key.mT)) @ value
     after = at_start[:, :, -1, None] * c + (weight[:, :, -1].unsqueeze(3) * key).mT @ value
-    return heads_first(_normalize(read, stabilizer)), (after, stabilizer[:, :, -1])
+    return _normalize(read, stabilizer).transpose(1, 2), (after, stabilizer[:, :, -1])

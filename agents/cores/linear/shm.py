@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..fast.hadamard.unroll import remember
+from ..fast.hadamard import remember
 from ..parts.stack import Mixer, Stack
 
 

@@ -1,8 +1,7 @@
 """The memory of FWM: a third-order tensor written by a delta rule and read in several hops (Schlag et al. 2021).
 
-Two forms of the same equations: `write` and `read` compute one step, `Block` computes a block of steps. Between the
-block's first and last step, the tensor itself is never formed, because it is only multiplied by keys that are available
-in advance. With F_0 the memory at the start of the block and u_j the value that step j adds at its keys,
+Two forms of the same equations: `write` and `read` compute one step, `Block` a block of steps, without forming the
+tensor in between. With F_0 the memory at the start of the block and u_j the value that step j adds at its keys,
 
     F_t = w_t0 F_0 + sum_{j<=t} w_tj k1_j (x) k2_j (x) u_j,    w_tj = product of the rescalings s_j .. s_t
 
@@ -60,7 +59,11 @@ def read(memory: Tensor, queries: Read) -> Tensor:
 
 class Block:
     """L steps of writing and reading from memory [N, d, d, d]; leaves of `new` and of queries are [N, L, ...]. Where
-    `fresh` (bool [N, L]) is set, the memory is cleared before the step's write; shapes do not depend on `fresh`."""
+    `fresh` (bool [N, L]) is set, the memory is cleared before the step's write; shapes do not depend on `fresh`.
+
+    Which writes a step reads is selected, since a weight of 0 times nan would be nan. Reads of non-finite values are
+    nan; all other reads are computed without these values.
+    """
 
     def __init__(self, memory: Tensor, new: Write, fresh: Tensor) -> None:
         self.new, start = new, memory.flatten(1, 2)
@@ -73,55 +76,32 @@ class Block:
         # log w_tj = log s_j + .. + log s_t: the sum up to t minus the sum before j; where j > t, exp may overflow.
         self.weight = (total.unsqueeze(2) - (total - logs).unsqueeze(1)).tril().exp().tril()
         self.start_weight = total.exp().unsqueeze(2)
-        self.episodes = _Episodes(fresh, start, added)
-
-    def read(self, queries: Read) -> Tensor:
-        """Return n^R [N, L, d] of every step; see the function `read`."""
-        result = queries.query
-        for hop in queries.hops.unbind(-2):
-            weight = self.weight * _gram(result, self.new.key1, hop, self.new.key2)
-            at_start = self.start_weight * torch.bmm(_pairs(result, hop), self.episodes.start)
-            result = _normal(self.episodes.join(at_start, weight))
-        return result
-
-    def end(self) -> Tensor:
-        """Return the memory [N, d, d, d] after the last step."""
-        size = self.new.value.shape[-1]
-        return self.episodes.end(self).unflatten(1, (size, size))
-
-
-class _Episodes:
-    """Visibility of writes for the steps of a block, by selection: a weight of 0 times nan would be nan.
-
-    Args:
-        fresh: bool [N, L], where the memory is cleared.
-        start: the memory before the block [N, d * d, d].
-        added: u [N, L, d].
-    """
-
-    def __init__(self, fresh: Tensor, start: Tensor, added: Tensor) -> None:
         episode = fresh.cumsum(1)
-        self.of_start = (episode == 0).unsqueeze(2)  # [N, L, 1]
-        same = episode.unsqueeze(2) == episode.unsqueeze(1)
-        self.same = same.tril()  # [N, L, L]: step t reads what step j has written
-        # Reads of non-finite values are nan; all other reads are computed without these values.
+        self.of_start = (episode == 0).unsqueeze(2)  # [N, L, 1]: step t reads the start memory
+        self.same = (episode.unsqueeze(2) == episode.unsqueeze(1)).tril()  # [N, L, L]: step t reads step j's write
         broken, broken_start = ~added.isfinite().all(2), ~start.isfinite().all(2).all(1)
         self.invalid = (self.same & broken.unsqueeze(1)).any(2, True) | (self.of_start & broken_start[:, None, None])
         self.added = torch.where(broken.unsqueeze(2), 0.0, added)
         self.start = torch.where(broken_start[:, None, None], 0.0, start)
 
-    def join(self, at_start: Tensor, weight: Tensor) -> Tensor:
-        """Add the steps' reads of the block's writes, by weights [N, L, L], to those of the start memory [N, L, d]."""
-        result = torch.where(self.of_start, at_start, 0.0) + torch.bmm(torch.where(self.same, weight, 0.0), self.added)
-        return torch.where(self.invalid, torch.nan, result)
+    def read(self, queries: Read) -> Tensor:
+        """Return n^R [N, L, d] of every step; see the function `read`."""
+        result = queries.query
+        for hop in queries.hops.unbind(-2):
+            weight = torch.where(self.same, self.weight * _gram(result, self.new.key1, hop, self.new.key2), 0.0)
+            at_start = self.start_weight * torch.bmm(_pairs(result, hop), self.start)
+            result = torch.where(self.of_start, at_start, 0.0) + torch.bmm(weight, self.added)
+            result = _normal(torch.where(self.invalid, torch.nan, result))
+        return result
 
-    def end(self, block: "Block") -> Tensor:
-        """Return the memory after the last step [N, d * d, d]."""
-        current = self.same[:, -1, :, None]
-        keys = torch.where(current, _pairs(block.new.key1, block.new.key2), 0.0).transpose(1, 2)
-        added = torch.where(current, block.weight[:, -1, :, None] * self.added, 0.0)
-        carried = torch.where(self.of_start[:, -1:], self.start * block.start_weight[:, -1:], 0.0)
-        return torch.where(self.invalid[:, -1:], torch.nan, torch.baddbmm(carried, keys, added))
+    def end(self) -> Tensor:
+        """Return the memory [N, d, d, d] after the last step."""
+        current, size = self.same[:, -1, :, None], self.new.value.shape[-1]
+        keys = torch.where(current, _pairs(self.new.key1, self.new.key2), 0.0).transpose(1, 2)
+        added = torch.where(current, self.weight[:, -1, :, None] * self.added, 0.0)
+        carried = torch.where(self.of_start[:, -1:], self.start * self.start_weight[:, -1:], 0.0)
+        memory = torch.where(self.invalid[:, -1:], torch.nan, torch.baddbmm(carried, keys, added))
+        return memory.unflatten(1, (size, size))
 
 
 class _Additions(torch.autograd.Function):
@@ -142,7 +122,6 @@ class _Additions(torch.autograd.Function):
     def forward(
         ctx: Any, base: Tensor, square: Tensor, overlap: Tensor, value: Tensor, rate: Tensor, fresh: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """base, value [N, L, d], square [N], overlap [N, L, L], rate [N, L, 1] -> u, s."""
         added, old, scales = torch.empty_like(base), torch.empty_like(base), torch.empty_like(base[..., 0])
         squares = torch.empty_like(scales)
         later: list[Tensor] = []
@@ -166,7 +145,6 @@ class _Additions(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_added: Tensor, grad_scales: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        """Gradients of u and s -> those of base, square, overlap, value, rate."""
         overlap, value, rate, added, old, scales, squares, *later = ctx.saved_tensors
         grad_overlap, grad_keys = torch.zeros_like(overlap), torch.empty_like(value)
         grad_value, grad_rate = torch.empty_like(value), torch.empty_like(rate)

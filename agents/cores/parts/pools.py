@@ -15,9 +15,8 @@ class LinearFilter(NamedTuple):
 
 
 def chained(rates: list[float]) -> LinearFilter:
-    """Chain low-pass filters: `p^n_t = a_n p^{n-1}_t + (1 - a_n) p^n_{t-1}`, `p^0_t = x_t`, `a_n = rates[n-1]`. Row n
-    of F is a_n times row n-1, plus 1 - a_n in column n; g_n = a_1 ... a_n (Stepleton et al. 2018, section 2; App. G
-    multiplies the pools from the right and gives the newest input the weight 1 - 1/b instead of 1/b)."""
+    """Chain low-pass filters: `p^n_t = a_n p^{n-1}_t + (1 - a_n) p^n_{t-1}`, `p^0_t = x_t`, `a_n = rates[n-1]`
+    (Stepleton et al. 2018, section 2): row n of F is a_n times row n-1, plus 1 - a_n in column n; g_n = a_1 ... a_n."""
     size = len(rates)
     feedback, gain = torch.zeros(size, size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
     for n, rate in enumerate(rates):

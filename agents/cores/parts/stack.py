@@ -5,6 +5,7 @@ x^l_t = x^{l-1}_t + mixer^l(LayerNorm(x^{l-1}_t)), l = 1 .. num_layers
 output = x^L_t [hidden_size]
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,7 +46,6 @@ class Stack(Core):
         self.mixers = nn.ModuleList(mixers)
 
     def initial_state(self, batch_size: int) -> CoreState:
-        """Return the initial states of all layers, stacked."""
         return _join([mixer.initial_state(batch_size) for mixer in self._mixers()])
 
     def parts_of_state(self) -> dict[str, list[Axis]]:
@@ -53,16 +53,9 @@ class Stack(Core):
         return {"layer": [Axis(leaf, 1, len(self.mixers)) for leaf in leaves]}
 
     def forward(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
-        """inputs [B, input_size], state -> output [B, hidden_size], next state."""
-        x, states = self.encoder(inputs), list[CoreState]()
-        for index, (norm, mixer) in enumerate(zip(self.norms, self._mixers(), strict=True)):
-            added, after = mixer(norm(x), _layer(state, index))
-            x = x + added
-            states.append(after)
-        return x, _join(states)
+        return self._through_layers(inputs, state, lambda mixer, u, before: mixer(u, before))
 
     def fast_route(self, inputs: Tensor) -> Route | None:
-        """Return the route that runs layer by layer over all T steps, if possible."""
         compiled = any(mixer.compiled for mixer in self._mixers())
         possible = stands_for(self, inputs) if compiled else readable(inputs)
         return self.unroll_at_once if possible else None
@@ -70,20 +63,23 @@ class Stack(Core):
     def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """Run `Core.unroll` layer by layer over all T steps."""
+        def unroll(mixer: Mixer, u: Tensor, before: CoreState) -> tuple[Tensor, CoreState]:
+            return mixer.unroll(u, reset, before, bptt_length)
+
+        return *self._through_layers(inputs, state, unroll), None
+
+    def _through_layers(
+        self, inputs: Tensor, state: CoreState, run: Callable[[Mixer, Tensor, CoreState], tuple[Tensor, CoreState]]
+    ) -> tuple[Tensor, CoreState]:
         x, states = self.encoder(inputs), list[CoreState]()
         for index, (norm, mixer) in enumerate(zip(self.norms, self._mixers(), strict=True)):
-            added, after = mixer.unroll(norm(x), reset, _layer(state, index), bptt_length)
+            added, after = run(mixer, norm(x), map_state(lambda leaf, index=index: leaf[:, index], state))
             x = x + added
             states.append(after)
-        return x, _join(states), None
+        return x, _join(states)
 
     def _mixers(self) -> list[Mixer]:
         return list(self.mixers)  # pyright: ignore[reportReturnType]
-
-
-def _layer(state: CoreState, index: int) -> CoreState:
-    return map_state(lambda leaf: leaf[:, index], state)
 
 
 def _join(states: list[CoreState]) -> CoreState:

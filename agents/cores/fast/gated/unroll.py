@@ -1,7 +1,6 @@
 """The unroll of LSTM, ConvLSTM and GRU by compiled functions, as one node of the autograd graph, for a CPU."""
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,22 +8,10 @@ import torch
 from torch import Tensor
 
 from .... import bf16
+from .. import routes
 from ..blas import gemm
 from ..elementwise import Array
-from ..routes import (
-    GROUP_OF_A_STEP,
-    arrays,
-    by_groups,
-    check,
-    group_size,
-    matrix_gradients,
-    packed,
-    refuse_second_derivative,
-    routine,
-    turned,
-)
-from . import gru, lstm
-from .arrays import ONE_PLACE, Gradients, Inputs, Record, make_record
+from .kernels import ONE_PLACE, Gradients, Inputs, Record, gru, gru_backward, lstm, lstm_backward, make_record
 
 PLACES_AT_ONCE = 400  # Rows per matrix multiplication: fewer need too many calls, more do not fit in a core's cache
 
@@ -49,8 +36,11 @@ def run_lstm(
     """
     (steps, batch, *image, _), size = gates.shape, weight.shape[0] // 4
     state = (batch, *image, size)
-    check("LSTM", gates, h=(h, state), c=(c, state), reset=(reset, (steps, batch)))
-    plan = _plan(lstm, weight, reset, bptt_length, places)
+    routes.check("LSTM", gates, h=(h, state), c=(c, state), reset=(reset, (steps, batch)))
+    address = routes.routine(weight.dtype, weight) if places is None else gemm(weight.dtype)
+    places = ONE_PLACE if places is None else places
+    (resets,) = routes.arrays(reset)
+    plan = _Plan(lstm, lstm_backward, places, resets, bptt_length or 0, torch.is_grad_enabled(), address)
     return _Unroll.apply(plan, gates, weight, weight.new_empty(0), h, c)  # pyright: ignore
 
 
@@ -67,27 +57,29 @@ def run_gru(
         reset, bptt_length: as in `Core.unroll`.
     """
     steps, batch, _ = gates.shape
-    check("GRU", gates, h=(h, (batch, weight.shape[1])), reset=(reset, (steps, batch)))
-    plan = _plan(gru, weight, reset, bptt_length, None)
+    routes.check("GRU", gates, h=(h, (batch, weight.shape[1])), reset=(reset, (steps, batch)))
+    address = routes.routine(weight.dtype, weight)
+    (resets,) = routes.arrays(reset)
+    plan = _Plan(gru, gru_backward, ONE_PLACE, resets, bptt_length or 0, torch.is_grad_enabled(), address)
     outputs, last, _ = _Unroll.apply(plan, gates, weight, bias, h, h.new_empty(len(h), 0))  # pyright: ignore
     return outputs, last
 
 
 def lstm_steps(weight: Tensor, batch: int) -> Callable[[Array, Array, Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Prepare a step for acting with W_h [4 H, H]: step(gates [B, 4 H], reset bool [B], h, c) returns the next h, c."""
-    address, width = routine(weight.dtype, weight), min(batch, GROUP_OF_A_STEP)
-    matrix, bias = packed(weight) if address < 0 else arrays(weight)[0], weight.new_empty(0).numpy()
+    address, width = routes.routine(weight.dtype, weight), min(batch, routes.GROUP_OF_A_STEP)
+    matrix, bias = routes.packed(weight) if address < 0 else routes.arrays(weight)[0], weight.new_empty(0).numpy()
     record: list[Record] = []
 
     def step(gates: Array, reset: Array, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         out, cells = h.new_empty(1, *h.shape), c.new_empty(c.shape)
-        before = (leaf[:, np.newaxis] for leaf in arrays(h, c))
-        inputs = Inputs(gates[np.newaxis, :, np.newaxis], bias, ONE_PLACE, reset[np.newaxis], *before)
-        record.extend([make_record(1, width, inputs)] if not record else [])
+        h_before, c_before = (leaf[:, np.newaxis] for leaf in routes.arrays(h, c))
+        now = gates[np.newaxis, :, np.newaxis]
+        inputs = Inputs(now, bias, ONE_PLACE, reset[np.newaxis], h_before, c_before, matrix, False, 0)
+        record.extend([make_record(1, batch, inputs)] if not record else [])
         results = out.numpy()[:, :, np.newaxis], cells.numpy()[:, np.newaxis]
         for first in range(0, batch, width):
-            last = min(first + width, batch)
-            lstm.forward(address, first, last, inputs, matrix, False, record[0], *results)
+            lstm(address, first, min(first + width, batch), inputs, record[0], *results)
         bf16.release()
         return out[0], cells
 
@@ -95,54 +87,42 @@ def lstm_steps(weight: Tensor, batch: int) -> Callable[[Array, Array, Tensor, Te
 
 
 class _Plan(NamedTuple):
-    kernels: ModuleType  # `forward` and `backward` of the core
+    forward: Callable[..., None]
+    backward: Callable[..., None]
     places: Array
     reset: Array
     cut: int
-    recording: bool
+    recording: bool  # Whether a backward pass may follow
     routine: int  # Address of the multiplication routine
 
-    @property
-    def turns(self) -> bool:
-        """Whether the matrix is transposed, which is faster for few rows but does not pay for a single step."""
-        return len(self.reset) > 1 and len(self.places) == 1
-
-    @property
     def group(self) -> int:
-        """Environments per group of a forward pass."""
-        if len(self.places) > 1:
-            return max(1, PLACES_AT_ONCE // len(self.places))
-        return group_size(self.reset.shape[1]) if self.turns else GROUP_OF_A_STEP
-
-
-def _plan(kernels: ModuleType, weight: Tensor, reset: Tensor, bptt_length: int | None, places: Array | None) -> _Plan:
-    (resets,) = arrays(reset)
-    address = routine(weight.dtype, weight) if places is None else gemm(weight.dtype)
-    places = ONE_PLACE if places is None else places
-    return _Plan(kernels, places, resets, bptt_length or 0, torch.is_grad_enabled(), address)
+        """Return the number of environments per group."""
+        places = len(self.places)
+        return routes.group_size(self.reset.shape[1]) if places == 1 else max(1, PLACES_AT_ONCE // places)
 
 
 class _Unroll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        gates, weight, bias, *state = arrays(*tensors)
+        gates, weight, bias, *state = routes.arrays(*tensors)
         (steps, batch), image = plan.reset.shape, len(plan.places)
-        h, c = (leaf.reshape(batch, image, leaf.shape[-1]) for leaf in state)
-        inputs = Inputs(gates.reshape(steps, batch, image, -1), bias, plan.places, plan.reset, h, c)
-        record = make_record(steps, batch, inputs) if plan.recording else None
-        out, cells = tensors[3].new_empty(steps, *tensors[3].shape), tensors[4].new_empty(tensors[4].shape)
-        address, width, turns = plan.routine, plan.group, plan.turns
-        results = out.numpy().reshape(steps, *h.shape), cells.numpy().reshape(c.shape)
-        if address < 0:
-            weight = packed(tensors[1])
+        turns = steps > 1 and image == 1  # A transposed matrix is faster for few rows, except for a single step.
+        if plan.routine < 0:
+            weight = routes.packed(tensors[1])
         elif turns:
-            weight = turned(weight)
+            weight = routes.turned(weight)
+        h, c = (leaf.reshape(batch, image, leaf.shape[-1]) for leaf in state)
+        gates = gates.reshape(steps, batch, image, -1)
+        inputs = Inputs(gates, bias, plan.places, plan.reset, h, c, weight, turns, plan.cut)
+        record = make_record(steps if plan.recording else 1, batch, inputs)
+        out, cells = tensors[3].new_empty(steps, *tensors[3].shape), tensors[4].new_empty(tensors[4].shape)
+        results = out.numpy().reshape(steps, *h.shape), cells.numpy().reshape(c.shape)
+        width = plan.group() if turns or image > 1 else routes.GROUP_OF_A_STEP
 
         def work(_: int, first: int, last: int) -> None:
-            buffers = record or make_record(1, min(width, batch), inputs)
-            plan.kernels.forward(address, first, last, inputs, weight, turns, buffers, *results)
+            plan.forward(plan.routine, first, last, inputs, record, *results)
 
-        by_groups(work, batch, width)
+        routes.by_groups(work, batch, width)
         if plan.recording:
             ctx.plan, ctx.inputs, ctx.record, ctx.shape = plan, inputs, record, tensors[0].shape
             ctx.save_for_backward(tensors[1])
@@ -150,23 +130,23 @@ class _Unroll(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor, *grad_last: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        refuse_second_derivative()
-        plan, inputs, record = ctx.plan, ctx.inputs, ctx.record
+        routes.refuse_second_derivative()
+        plan, record = ctx.plan, ctx.record
         (weight,) = ctx.saved_tensors
-        address, cells = plan.routine, inputs.c.shape[2]
-        weight = packed(weight, turn=True) if address < 0 else weight.detach().contiguous().numpy()
-        rows, (steps, batch) = record.seen.shape[1], plan.reset.shape
-        above = grad_out.contiguous().numpy().reshape(steps, *inputs.h.shape)
-        h, c = (grad.contiguous().numpy().copy().reshape(rows, grad.shape[-1]) for grad in grad_last)
+        weight = routes.packed(weight, turn=True) if plan.routine < 0 else routes.arrays(weight)[0]
+        inputs = ctx.inputs._replace(weight=weight)
+        cells, rows, (steps, batch) = inputs.c.shape[2], record.seen.shape[1], plan.reset.shape
+        above = routes.arrays(grad_out)[0].reshape(steps, *inputs.h.shape)
+        h, c = (array.copy().reshape(rows, array.shape[-1]) for array in routes.arrays(*grad_last))
         to_gates = np.empty_like(record.gates)
         products = to_gates if cells else np.empty_like(to_gates)
         grads = Gradients(to_gates, products, np.empty_like(record.seen[0]), h, c)
 
         def work(_: int, first: int, last: int) -> None:
-            plan.kernels.backward(address, first, last, plan.cut, inputs, weight, record, above, grads)
+            plan.backward(plan.routine, first, last, inputs, record, above, grads)
 
-        by_groups(work, batch, plan.group if len(plan.places) > 1 else group_size(batch))
-        (grad_weight,) = matrix_gradients([(products, record.seen)], address < 0)
+        routes.by_groups(work, batch, plan.group())
+        (grad_weight,) = routes.matrix_gradients([(products, record.seen)], plan.routine < 0)
         size = 0 if cells else h.shape[1]
         grad_bias = torch.from_numpy(products[..., products.shape[2] - size :]).sum((0, 1))
         states = (torch.from_numpy(leaf).view_as(grad) for leaf, grad in zip((h, c), grad_last, strict=True))

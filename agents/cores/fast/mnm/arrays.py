@@ -38,6 +38,16 @@ class Inputs(NamedTuple):
     kept: Array  # int [T, B]: index in `Record.memories` for the memory that a reset replaces; -1: none.
     initial: Array  # [3, d, d]: the memory after a reset
     scale: Array  # [2]: s of the write, and the factor of the meta error
+    cut: int  # Gradients are truncated before every `cut`-th step; 0: none are
+
+
+class Result(NamedTuple):
+    """Values, or their gradients, of every step, and of the state after the last, as tensors or arrays."""
+
+    joined: Any  # [T, B, S + d]: [h ; v^r]
+    errors: Any  # [T, B]: meta errors
+    c: Any  # [B, S]
+    memory: Any  # [B, 3, d, d]
 
 
 class Record(NamedTuple):
@@ -68,7 +78,7 @@ class Gradients(NamedTuple):
     heads: Array
     targets: Array  # Of the matrix products of these names, [T, B, ...] as in Record
     norm_gain: Array
-    norm_bias: Array  # [groups, (3 H + 1) d]: sums over a group of environments; [groups, 0] without normalization.
+    norm_bias: Array  # [groups, (3 H + 1) d], in the loop only the group's: sums over its environments; else width 0.
     rate: Array  # [T, B, 1]: of the sigmoid's argument
     joined: Array  # [B, S + d]: of the last h and v^r, overwritten with those of the first
     c: Array

@@ -11,9 +11,9 @@ import numpy as np
 from .....base.compiled import compiled
 from ..blas import multiply
 from ..elementwise import Array, add, add_through_tanh, dot, gradient_ends, normalize_backward, part
-from ..gated.lstm import cell_backward
-from .arrays import Gradients, Inputs, Leaves, Record
-from .products import add_outer, copy_memory, times, turned_times
+from ..gated.kernels import cell_backward
+from .arrays import Gradients, Inputs, Leaves, Record, Result
+from .forward import add_outer, copy_memory, times, turned_times
 
 
 class Room(NamedTuple):
@@ -30,25 +30,21 @@ class Room(NamedTuple):
 @compiled("reassoc", "nsz")
 def backward(
     gemm: int,
-    group: int,
     first: int,
     last: int,
-    cut: int,
     inputs: Inputs,
     w: Leaves,
     record: Record,
     memory: Array,
-    grad_out: Array,
-    grad_errors: Array,
+    above: Result,
     grads: Gradients,
 ) -> None:
-    """The adjoint of `forward` for gradients of [h ; v^r] [T, B, S + d], of the meta errors and of the last state.
-    `memory` [B, 3, d, d] is the last memory and becomes the first. Sums over environments are written to row
-    `group` of their arrays. Gradients are truncated before every `cut`-th step; 0 cuts none."""
+    """The adjoint of `forward`, from the gradients `above` of its results; `grads` initially contains those of the last
+    state. `memory` [B, 3, d, d] is the last memory and becomes the first."""
     heads, width = record.values.shape[2:]
     size = record.c.shape[2]
     count = last - first
-    dtype = grad_out.dtype
+    grad_out, dtype = above.joined, above.joined.dtype
     to_values = np.empty((count * heads, width), dtype)
     through_targets = np.zeros((count * heads, width), dtype)
     to_keys = np.empty((count, 2 * heads, width), dtype)
@@ -59,13 +55,13 @@ def backward(
         for b in range(first, last):
             at = (b - first) * heads
             room = Room(to_keys[b - first], to_values[at : at + heads], *between)
-            _memory(t, b, inputs, record, memory[b], grad_out[t, b, size:], grad_errors[t, b], grads, room)
+            _memory(t, b, inputs, record, memory[b], above, grads, room)
         if len(w.targets_bias) > 0:
             rows = grads.targets[t, first:last].reshape(count * heads, -1)
             multiply(gemm, rows, w.targets, False, through_targets)
         for b in range(first, last):
             at = (b - first) * heads
-            _heads(t, b, group, w, record, to_keys[b - first], to_values[at:], through_targets[at:], grads)
+            _heads(t, b, w, record, to_keys[b - first], to_values[at:], through_targets[at:], grads)
         multiply(gemm, grads.heads[t, first:last], w.heads, False, to_hidden)
         for b in range(first, last):
             to_h = to_hidden[b - first]
@@ -78,7 +74,7 @@ def backward(
         for b in range(first, last):
             if inputs.kept[t, b] >= 0:
                 copy_memory(record.memories[inputs.kept[t, b]], memory[b])
-            if gradient_ends(inputs.reset, cut, t, b):
+            if gradient_ends(inputs.reset, inputs.cut, t, b):
                 grads.joined[b, :] = 0
                 grads.c[b, :] = 0
                 grads.memory[b] = 0
@@ -86,21 +82,14 @@ def backward(
 
 @part
 def _memory(
-    t: int,
-    b: int,
-    inputs: Inputs,
-    record: Record,
-    memory: Array,
-    grad_read: Array,
-    to_error: float,
-    grads: Gradients,
-    room: Room,
+    t: int, b: int, inputs: Inputs, record: Record, memory: Array, above: Result, grads: Gradients, room: Room
 ) -> None:
     """Gradients of v^r and the meta error -> of keys, values, q, beta and M; `memory` becomes that before step t."""
-    grad, to_read = grads.memory[b], grads.joined[b, record.c.shape[2] :]
+    size = record.c.shape[2]
+    grad, to_read = grads.memory[b], grads.joined[b, size:]
     one = grad.dtype.type(1)
-    add(to_read, grad_read)
-    _through_read(t, b, record, memory, to_read, to_error * inputs.scale[1], grad, room)
+    add(to_read, above.joined[t, b, size:])
+    _through_read(t, b, record, memory, to_read, above.errors[t, b] * inputs.scale[1], grad, room)
     beta = record.beta[t, b, 0]
     to_step = _through_write(t, b, beta * inputs.scale[0], record, memory, grad, room)
     grads.rate[t, b, 0] = to_step * inputs.scale[0] * beta * (one - beta)
@@ -209,15 +198,7 @@ def _through_recall(t: int, b: int, record: Record, memory: Array, grad: Array, 
 
 @part
 def _heads(
-    t: int,
-    b: int,
-    group: int,
-    w: Leaves,
-    record: Record,
-    to_keys: Array,
-    to_values: Array,
-    more: Array,
-    grads: Gradients,
+    t: int, b: int, w: Leaves, record: Record, to_keys: Array, to_values: Array, more: Array, grads: Gradients
 ) -> None:
     """Gradients of beta', k^w, v^w and k^r -> of W_v h + b_v."""
     heads, width = record.values.shape[2:]
@@ -233,7 +214,7 @@ def _heads(
             above[at + 2 * width + k] = to_keys[heads + n, k]
     if len(w.norm_gain) > 0:
         normal, spread = record.normal[t, b], record.spread[t, b, 0]
-        to_gain, to_bias = grads.norm_gain[group], grads.norm_bias[group]
+        to_gain, to_bias = grads.norm_gain, grads.norm_bias
         normalize_backward(above, normal, spread, w.norm_gain, out, to_gain, to_bias)
     else:
         out[:] = 0

@@ -6,47 +6,45 @@ import numpy as np
 
 from .....base.compiled import compiled
 from ..blas import multiply
-from ..elementwise import Array, add, copy, copy_rows, normalize, part, scale, tanh
-from ..gated.lstm import cell
-from .arrays import Inputs, Leaves, Record
-from .products import add_outer, copy_memory, times, turned_times
+from ..elementwise import Array, add, add_scaled, copy, copy_rows, dot, normalize, part, scale, tanh
+from ..gated.kernels import cell
+from .arrays import Inputs, Leaves, Record, Result
 
 
 @compiled("reassoc", "nsz")
-def forward(
-    gemm: int,
-    first: int,
-    last: int,
-    inputs: Inputs,
-    w: Leaves,
-    record: Record,
-    out: Array,
-    errors: Array,
-    cells: Array,
-    memory: Array,
-) -> None:
-    """Compute all steps of environments `first` to `last` - 1; write [h ; v^r] [T, B, S + d] to `out`, the meta errors
-    [T, B], the last cells [B, S], and the memory [B, 3, d, d], which initially is that before step 0. A record of
-    one step and of a group's environments is reused."""
-    start = first % record.c.shape[1]
-    shift, end = first - start, start + last - first
+def forward(gemm: int, first: int, last: int, inputs: Inputs, w: Leaves, record: Record, result: Result) -> None:
+    """Compute all steps of environments `first` to `last` - 1; the result's memory is initially that before step 0. A
+    record of one step is reused."""
+    out, errors, cells, memory = result
     values, width = record.values.shape[2:]
     size = cells.shape[1]
     copy_rows(w.c[first:last], cells[first:last])
-    hidden = np.empty((end - start, size), out.dtype)
+    hidden = np.empty((last - first, size), out.dtype)
     for t in range(len(out)):
         s = t % len(record.c)
-        for b in range(start, end):
-            _remember(t, b + shift, inputs, w, record.joined[s, b], record.c[s, b], out, cells, memory, record.memories)
-        multiply(gemm, record.joined[s, start:end], w.recurrent, False, record.gates[s, start:end])
-        for b in range(start, end):
-            e = b + shift
-            add(record.gates[s, b], w.gates[t, e])
-            cell(record.gates[s, b], record.c[s, b], record.squashed[s, b], cells[e], out[t, e, :size])
-            copy(out[t, e, :size], hidden[b - start])
+        for b in range(first, last):
+            joined, c = record.joined[s, b], record.c[s, b]
+            if inputs.reset[t, b]:
+                joined[:] = 0
+                c[:] = 0
+                if inputs.kept[t, b] >= 0:
+                    copy_memory(memory[b], record.memories[inputs.kept[t, b]])
+                copy_memory(inputs.initial, memory[b])
+                continue
+            if t > 0:
+                copy(out[t - 1, b], joined)
+            else:
+                copy(w.h[b], joined[:size])
+                copy(w.read[b], joined[size:])
+            copy(cells[b], c)
+        multiply(gemm, record.joined[s, first:last], w.recurrent, False, record.gates[s, first:last])
+        for b in range(first, last):
+            add(record.gates[s, b], w.gates[t, b])
+            cell(record.gates[s, b], record.c[s, b], record.squashed[s, b], cells[b], out[t, b, :size])
+            copy(out[t, b, :size], hidden[b - first])
         # [beta' ; k^w, v^w, k^r per head] = tanh(W_v h + b_v), or its layer normalization
-        multiply(gemm, hidden, w.heads, False, record.heads[s, start:end])
-        for b in range(start, end):
+        multiply(gemm, hidden, w.heads, False, record.heads[s, first:last])
+        for b in range(first, last):
             heads = record.heads[s, b]
             add(heads, w.heads_bias)
             if len(w.norm_gain) > 0:
@@ -62,42 +60,11 @@ def forward(
                 copy(heads[at + width : at + 2 * width], record.values[s, b, n])
                 copy(heads[at + 2 * width : at + 3 * width], record.keys[s, b, values + n])
         if len(w.targets_bias) > 0:
-            rows = record.values[s, start:end].reshape(-1, width)
-            multiply(gemm, rows, w.targets, False, record.targets[s, start:end].reshape(len(rows), -1))
-        for b in range(start, end):
-            e = b + shift
-            _write(s, b, inputs, w, record, memory[e])
-            errors[t, e] = _read(s, b, inputs, record, memory[e], out[t, e, size:])
-
-
-@part
-def _remember(
-    t: int,
-    e: int,
-    inputs: Inputs,
-    w: Leaves,
-    joined: Array,
-    c: Array,
-    out: Array,
-    cells: Array,
-    memory: Array,
-    memories: Array,
-) -> None:
-    """Write the state of environment `e` before step t, after any reset."""
-    size = len(c)
-    if inputs.reset[t, e]:
-        joined[:] = 0
-        c[:] = 0
-        if inputs.kept[t, e] >= 0:
-            copy_memory(memory[e], memories[inputs.kept[t, e]])
-        copy_memory(inputs.initial, memory[e])
-    else:
-        if t > 0:
-            copy(out[t - 1, e], joined)
-        else:
-            copy(w.h[e], joined[:size])
-            copy(w.read[e], joined[size:])
-        copy(cells[e], c)
+            rows = record.values[s, first:last].reshape(-1, width)
+            multiply(gemm, rows, w.targets, False, record.targets[s, first:last].reshape(len(rows), -1))
+        for b in range(first, last):
+            _write(s, b, inputs, w, record, memory[b])
+            errors[t, b] = _read(s, b, inputs, record, memory[b], out[t, b, size:])
 
 
 @part
@@ -168,3 +135,64 @@ def _read(s: int, b: int, inputs: Inputs, record: Record, memory: Array, read: A
             total += z[2, heads + n, k]
         read[k] = total * share
     return error * inputs.scale[1]
+
+
+# -- multiplications of one environment's memory M and a few keys x, y [R, d], too small for a BLAS routine -----------
+
+
+@part
+def copy_memory(x: Array, out: Array) -> None:
+    """out [3, d, d] = x."""
+    for level in range(len(out)):
+        copy_rows(x[level], out[level])
+
+
+@part
+def times(matrix: Array, x: Array, out: Array) -> None:
+    """out[r] = M x[r]. One pass over M serves three keys."""
+    zero = x.dtype.type(0)
+    by_three = len(x) - len(x) % 3
+    for i in range(len(matrix)):
+        w = matrix[i]
+        for r in range(0, by_three, 3):
+            a, b, c = x[r], x[r + 1], x[r + 2]
+            sum_a, sum_b, sum_c = zero, zero, zero
+            for j in range(len(w)):
+                sum_a += w[j] * a[j]
+                sum_b += w[j] * b[j]
+                sum_c += w[j] * c[j]
+            out[r, i], out[r + 1, i], out[r + 2, i] = sum_a, sum_b, sum_c
+        for r in range(by_three, len(x)):
+            out[r, i] = dot(w, x[r])
+
+
+@part
+def turned_times(matrix: Array, y: Array, out: Array) -> None:
+    """out[r] = M^T y[r]."""
+    size = len(matrix)
+    by_four = size - size % 4
+    for r in range(len(y)):
+        total, g = out[r], y[r]
+        total[:] = 0
+        for i in range(0, by_four, 4):
+            a, b, c, d = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
+            p, q, u, v = g[i], g[i + 1], g[i + 2], g[i + 3]
+            for j in range(size):
+                total[j] += p * a[j] + q * b[j] + u * c[j] + v * d[j]
+        for i in range(by_four, size):
+            add_scaled(total, g[i], matrix[i])
+
+
+@part
+def add_outer(matrix: Array, factor: float, y: Array, x: Array) -> None:
+    """M += factor sum over r of y[r] x[r]^T."""
+    by_three = len(x) - len(x) % 3
+    for i in range(len(matrix)):
+        w = matrix[i]
+        for r in range(0, by_three, 3):
+            p, q, s = factor * y[r, i], factor * y[r + 1, i], factor * y[r + 2, i]
+            a, b, c = x[r], x[r + 1], x[r + 2]
+            for j in range(len(w)):
+                w[j] += p * a[j] + q * b[j] + s * c[j]
+        for r in range(by_three, len(x)):
+            add_scaled(w, factor * y[r, i], x[r])

@@ -4,45 +4,46 @@ Shapes: T steps, B environments, N slots of F values, H heads with q, k, v of D 
 2 G values of the gates (G = 0: none), P positions of an image with k, v of E values in total (P = 0: none).
 """
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from ..elementwise import Array
 
-Values: TypeAlias = Any  # A tensor, or the array of its memory for compiled functions
-
 
 class Leaves(NamedTuple):
-    """All values that the unroll depends on and that have gradients; matrices are [outputs, inputs]."""
+    """All values that the unroll depends on and that have gradients, as tensors, or as arrays for compiled functions.
+    Matrices are [outputs, inputs]."""
 
-    row: Values  # [T, B, F]: the projected input
-    gates_input: Values  # [T, B, 2 G]: its contribution to the gates
-    places: Values  # [T, B, P, E]: keys and values of the image's positions, per head
-    memory: Values  # [B, N, F], before the first step
-    qkv: Values  # [D, F]
-    mlp: Values  # [L, F, F]
-    gates: Values  # [2 G, F]: from the memory to the gates
-    qkv_bias: Values  # [D], like gain and offset
-    qkv_gain: Values
-    qkv_offset: Values
-    attention_gain: Values  # [F], like the three below
-    attention_offset: Values
-    mlp_gain: Values
-    mlp_offset: Values
-    mlp_bias: Values  # [L, F]
-    gates_bias: Values  # [2 G]
+    row: Any  # [T, B, F]: the projected input
+    gates_input: Any  # [T, B, 2 G]: its contribution to the gates
+    places: Any  # [T, B, P, E]: keys and values of the image's positions, per head
+    memory: Any  # [B, N, F], before the first step
+    qkv: Any  # [D, F]
+    mlp: Any  # [L, F, F]
+    gates: Any  # [2 G, F]: from the memory to the gates
+    qkv_bias: Any  # [D], like gain and offset
+    qkv_gain: Any
+    qkv_offset: Any
+    attention_gain: Any  # [F], like the three below
+    attention_offset: Any
+    mlp_gain: Any
+    mlp_offset: Any
+    mlp_bias: Any  # [L, F]
+    gates_bias: Any  # [2 G]
 
 
 VECTORS = Leaves._fields[7:]  # Biases, and gains and offsets of norms
 
 
-class Resets(NamedTuple):
-    """Resets and the memory after a reset."""
+class Settings(NamedTuple):
+    """Values without gradients."""
 
-    at: Array  # bool [T, B]
-    memory: Array  # [N, F]
+    reset: Array  # bool [T, B]
+    initial: Array  # [N, F]: the memory after a reset
+    turned: bool  # Whether matrices are [inputs, outputs], which makes multiplications of few rows faster
+    cut: int  # Gradients are truncated before every `cut`-th step; 0: none are
 
 
 class Record(NamedTuple):
@@ -54,8 +55,7 @@ class Record(NamedTuple):
     attention: Array  # [T, B, H, N, N + 1 + P]: weights
     attended: Array  # [T, B, N, F], normalized values of memory + attention
     attended_rstd: Array  # [T, B, N]
-    hidden: Array
-    """[L + 1, T, B, N, F]: inputs of each layer of the MLP, then normalized values of its residual sum."""
+    hidden: Array  # [L + 1, T, B, N, F]: inputs of the MLP's layers, then normalized values of its residual sum
     hidden_rstd: Array  # [T, B, N]
     candidate: Array  # [T, B, N, F]: tanh of the gates' candidate
     squashed: Array  # [T, B, N, F]: tanh of the memory
@@ -92,14 +92,8 @@ def make_gradients(leaves: Leaves, record: Record, grad_last: Tensor, groups: in
     Matrices are replaced by the gradients of their products: `qkv` [T, B, N + 1, D], `mlp` [L, T, B, N, F], `gates`
     [T, B, N, 2 G]. Vectors have one sum per group of environments, [groups, ...].
     """
+    like = {"qkv": record.projected, "mlp": record.hidden[1:], "gates": record.gates}
+    like |= {name: getattr(leaves, name) for name in ("row", "gates_input", "places")}
     sums = {name: np.zeros((groups, *getattr(leaves, name).shape), record.rows.dtype) for name in VECTORS}
-    return Leaves(
-        row=np.empty_like(leaves.row),
-        gates_input=np.empty_like(leaves.gates_input),
-        places=np.empty_like(leaves.places),
-        memory=grad_last.contiguous().numpy().copy(),
-        qkv=np.empty_like(record.projected),
-        mlp=np.empty_like(record.hidden[1:]),
-        gates=np.empty_like(record.gates),
-        **sums,
-    )
+    memory = grad_last.contiguous().numpy().copy()
+    return Leaves(memory=memory, **{name: np.empty_like(array) for name, array in like.items()}, **sums)

@@ -1,10 +1,9 @@
-"""Attention, norms and gates of the RMC between its matrix multiplications, and their gradients, for a CPU.
+"""Attention and gates of the RMC between its matrix multiplications, and their gradients, for a CPU.
 
-Parts of the compiled loop in `kernels.py`, each for one environment or one row, so that values stay in the CPU's
-cache from the first operation to the last and do not depend on the rest of the batch.
+Parts of the compiled loop in `kernels.py`, each for one environment or one row.
 
-Shapes: N + 1 rows of F values (the last row, the input, has no query); H heads of width V = F / H; keys of size K;
-D = H (2 K + V), per head query, key and value; P positions of an image, only with keys and values, E = H (K + V).
+Shapes: N + 1 rows of F values (the last row, the input, has no query) and P positions of an image, only with keys and
+values; H heads of width V = F / H; keys of size K; D = H (2 K + V), per head query, key and value; E = H (K + V).
 """
 
 import numpy as np
@@ -13,35 +12,76 @@ from ..elementwise import Array, add_scaled, copy, dot, part, scale
 
 
 @part
-def attend(
-    normal: Array, rows: Array, gain: Array, offset: Array, places: Array, qkv: Array, weights: Array, out: Array
-) -> None:
-    """out [N, F] = the first N rows + their attention over all N + 1 rows and over places [P, E].
-
-    normal [N + 1, D] are the normalized values of the rows' q, k, v; qkv [N + 1, D] and the attention weights
-    [H, N, N + 1 + P] are written.
-    """
-    heads = len(weights)
-    width, size, more = out.shape[1] // heads, qkv.shape[1] // heads, places.shape[1] // heads
-    for n in range(len(qkv)):
+def collect(normal: Array, gain: Array, offset: Array, places: Array, heads: int, qkv: Array) -> None:
+    """Write q, k, v [N + 1 + P, D] from normalized values [N + 1, D] and from places [P, E], which have no queries."""
+    rows, size, more = len(normal), qkv.shape[1] // heads, places.shape[1] // heads
+    for n in range(rows):
         scale(normal[n], gain, offset, qkv[n])
-    for h in range(heads):
-        _attend_head(qkv, places, rows, h * size, h * more, h * width, width, weights[h], out)
+    for p in range(len(places)):
+        for h in range(heads):
+            copy(places[p, h * more : (h + 1) * more], qkv[rows + p, (h + 1) * size - more : (h + 1) * size])
 
 
 @part
-def attend_backward(
-    grad: Array, qkv: Array, places: Array, weights: Array, grad_qkv: Array, grad_places: Array
-) -> None:
-    """The adjoint of `attend`: gradient of the result [N, F] -> of q, k and v [N + 1, D] and of the places [P, E]."""
-    heads = len(weights)
-    width, size, more = grad.shape[1] // heads, qkv.shape[1] // heads, places.shape[1] // heads
-    grad_qkv[:] = 0
-    grad_places[:] = 0
+def attend(qkv: Array, rows: Array, weights: Array, out: Array) -> None:
+    """out [N, F] = the first N rows + weights v, with weights [H, N, N + 1 + P] = softmax(q k^T / sqrt(K))."""
+    heads, queries, every = weights.shape
+    width, size = out.shape[1] // heads, qkv.shape[1] // heads
+    keys = (size - width) // 2
+    one = qkv.dtype.type(1)  # a Python float would convert everything to float64
+    factor = one / np.sqrt(qkv.dtype.type(keys))
     for h in range(heads):
-        _attend_head_backward(
-            grad, qkv, places, h * size, h * more, h * width, width, weights[h], grad_qkv, grad_places
-        )
+        q, k, v, end = h * size, h * size + keys, h * size + 2 * keys, (h + 1) * size
+        for i in range(queries):
+            weight, y = weights[h, i], out[i, h * width : (h + 1) * width]
+            for j in range(every):
+                weight[j] = factor * dot(qkv[i, q:k], qkv[j, k:v])
+            _softmax(weight)
+            copy(rows[i, h * width : (h + 1) * width], y)
+            for j in range(every):
+                add_scaled(y, weight[j], qkv[j, v:end])
+
+
+@part
+def attend_backward(grad: Array, qkv: Array, weights: Array, grad_qkv: Array, grad_places: Array) -> None:
+    """The adjoint of `attend`: gradient of the result [N, F] -> of q, k, v [N + 1 + P, D], and of places [P, E]."""
+    heads, queries, every = weights.shape
+    width, size, more = grad.shape[1] // heads, qkv.shape[1] // heads, grad_places.shape[1] // heads
+    keys = (size - width) // 2
+    one = qkv.dtype.type(1)
+    factor = one / np.sqrt(qkv.dtype.type(keys))
+    grad_weight = np.empty_like(weights[0, 0])
+    grad_qkv[:] = 0
+    for h in range(heads):
+        q, k, v, end = h * size, h * size + keys, h * size + 2 * keys, (h + 1) * size
+        for i in range(queries):
+            weight, above = weights[h, i], grad[i, h * width : (h + 1) * width]
+            mean = one - one
+            for j in range(every):
+                grad_weight[j] = dot(above, qkv[j, v:end])
+                mean += weight[j] * grad_weight[j]
+            for j in range(every):
+                score = factor * weight[j] * (grad_weight[j] - mean)
+                add_scaled(grad_qkv[i, q:k], score, qkv[j, k:v])
+                add_scaled(grad_qkv[j, k:v], score, qkv[i, q:k])
+                add_scaled(grad_qkv[j, v:end], weight[j], above)
+    for p in range(len(grad_places)):
+        for h in range(heads):
+            row = len(qkv) - len(grad_places) + p
+            copy(grad_qkv[row, (h + 1) * size - more : (h + 1) * size], grad_places[p, h * more : (h + 1) * more])
+
+
+@part
+def _softmax(x: Array) -> None:
+    largest = x[0]
+    for j in range(1, len(x)):
+        largest = max(largest, x[j])
+    total = largest - largest
+    for j in range(len(x)):
+        x[j] = np.exp(x[j] - largest)
+        total += x[j]
+    for j in range(len(x)):
+        x[j] /= total
 
 
 @part
@@ -79,93 +119,3 @@ def mix_backward(
             grad_candidate[c] = i * grad[c] * (one - candidate[c] * candidate[c])
             to_i[c] = grad[c] * candidate[c] * i * (one - i)
             to_f[c] = grad[c] * memory[c] * f * (one - f)
-
-
-@part
-def _attend_head(
-    qkv: Array,
-    places: Array,
-    rows: Array,
-    first: int,
-    start: int,
-    column: int,
-    width: int,
-    weights: Array,
-    out: Array,
-) -> None:
-    """One head's columns of rows + A, with A = weights v and weights [N, N + 1 + P] = softmax(q k^T / sqrt(K)).
-
-    The head's q, k, v begin at column `first` of qkv, its k, v at column `start` of places, its part of a row at
-    `column`.
-    """
-    queries, every = len(weights), len(qkv)
-    keys = (qkv.shape[1] * width // out.shape[1] - width) // 2
-    values, end = first + 2 * keys, first + 2 * keys + width
-    one = qkv.dtype.type(1)  # a Python float would convert everything to float64
-    scale = one / np.sqrt(qkv.dtype.type(keys))
-    for i in range(queries):
-        weight, y = weights[i], out[i, column : column + width]
-        for j in range(every):
-            weight[j] = scale * dot(qkv[i, first : first + keys], qkv[j, first + keys : values])
-        for p in range(len(places)):
-            weight[every + p] = scale * dot(qkv[i, first : first + keys], places[p, start : start + keys])
-        _softmax(weight)
-        copy(rows[i, column : column + width], y)
-        for j in range(every):
-            add_scaled(y, weight[j], qkv[j, values:end])
-        for p in range(len(places)):
-            add_scaled(y, weight[every + p], places[p, start + keys : start + keys + width])
-
-
-@part
-def _attend_head_backward(
-    grad: Array,
-    qkv: Array,
-    places: Array,
-    first: int,
-    start: int,
-    column: int,
-    width: int,
-    weights: Array,
-    grad_qkv: Array,
-    grad_places: Array,
-) -> None:
-    """The adjoint of `_attend_head`: adds to the gradients of q, k and v and of the places."""
-    queries, every = len(weights), len(qkv)
-    keys = (qkv.shape[1] * width // grad.shape[1] - width) // 2
-    values, end = first + 2 * keys, first + 2 * keys + width
-    one = qkv.dtype.type(1)
-    scale = one / np.sqrt(qkv.dtype.type(keys))
-    grad_weight = np.empty_like(weights[0])
-    for i in range(queries):
-        weight, above = weights[i], grad[i, column : column + width]
-        mean = one - one
-        for j in range(every):
-            grad_weight[j] = dot(above, qkv[j, values:end])
-            mean += weight[j] * grad_weight[j]
-        for p in range(len(places)):
-            grad_weight[every + p] = dot(above, places[p, start + keys : start + keys + width])
-            mean += weight[every + p] * grad_weight[every + p]
-        for j in range(every):
-            score = scale * weight[j] * (grad_weight[j] - mean)
-            add_scaled(grad_qkv[i, first : first + keys], score, qkv[j, first + keys : values])
-            add_scaled(grad_qkv[j, first + keys : values], score, qkv[i, first : first + keys])
-            add_scaled(grad_qkv[j, values:end], weight[j], above)
-        for p in range(len(places)):
-            score = scale * weight[every + p] * (grad_weight[every + p] - mean)
-            add_scaled(grad_qkv[i, first : first + keys], score, places[p, start : start + keys])
-            add_scaled(grad_places[p, start : start + keys], score, qkv[i, first : first + keys])
-            add_scaled(grad_places[p, start + keys : start + keys + width], weight[every + p], above)
-
-
-@part
-def _softmax(x: Array) -> None:
-    largest = x[0]
-    for j in range(1, len(x)):
-        largest = max(largest, x[j])
-    total = largest - largest
-    for j in range(len(x)):
-        x[j] = np.exp(x[j] - largest)
-        total += x[j]
-    for j in range(len(x)):
-        x[j] /= total

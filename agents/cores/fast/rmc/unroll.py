@@ -8,21 +8,9 @@ import torch
 from torch import Tensor
 
 from .... import bf16
+from .. import routes
 from ..elementwise import Array
-from ..routes import (
-    GROUP,
-    GROUP_OF_A_STEP,
-    arrays,
-    by_groups,
-    check,
-    groups,
-    matrix_gradients,
-    packed,
-    refuse_second_derivative,
-    routine,
-    turned,
-)
-from .arrays import VECTORS, Leaves, Record, Resets, make_gradients, make_record
+from .arrays import VECTORS, Leaves, Record, Settings, make_gradients, make_record
 from .kernels import backward, forward
 
 
@@ -41,11 +29,10 @@ def run(
     row: Tensor = leaves.row
     steps = row.shape[:2]
     reset = torch.zeros(steps, dtype=torch.bool) if reset is None else reset
-    check("RMC", row, memory=(leaves.memory, (steps[1], *initial.shape)), reset=(reset, steps))
-    resets = Resets(*arrays(reset, initial))
-    matrices = [leaves.qkv], mlp, [leaves.gates]
-    address = routine(row.dtype, leaves.qkv)
-    plan = _Plan(heads, resets, bptt_length or 0, torch.is_grad_enabled(), address, matrices)
+    routes.check("RMC", row, memory=(leaves.memory, (steps[1], *initial.shape)), reset=(reset, steps))
+    resets, first = routes.arrays(reset, initial)
+    settings = Settings(resets, first, False, bptt_length or 0)
+    plan = _Plan(heads, settings, torch.is_grad_enabled(), routes.routine(row.dtype, leaves.qkv), mlp)
     return _Unroll.apply(plan, *leaves)  # pyright: ignore
 
 
@@ -54,20 +41,20 @@ def prepare(
 ) -> Callable[[Array, Array, Array, Tensor, Array], Tensor]:
     """Prepare a step for acting: step(row, gates_input, places, memory, reset bool [B]) returns the next memory
     [B, N, F]. The first three arguments are those of `Leaves`, with T = 1. Arguments as in `run`."""
-    address = routine(tensors.row.dtype, tensors.qkv)
-    leaves, (first,) = Leaves(*arrays(*tensors)), arrays(initial)
+    address = routes.routine(tensors.row.dtype, tensors.qkv)
+    leaves, (first,) = Leaves(*routes.arrays(*tensors)), routes.arrays(initial)
     if address < 0:
-        plan = _Plan(heads, Resets(first, first), 0, False, address, ([tensors.qkv], mlp, [tensors.gates]))
-        leaves = plan.pack(leaves)
+        leaves = _pack(tensors, leaves, mlp)
     batch = len(leaves.memory)
-    width = min(batch, GROUP_OF_A_STEP)
-    record = make_record(leaves, heads, 1, width)
+    width = min(batch, routes.GROUP_OF_A_STEP)
+    record = make_record(leaves, heads, 1, batch)
 
     def step(row: Array, gates: Array, places: Array, memory: Tensor, reset: Array) -> Tensor:
-        out, resets = memory.new_empty(1, *memory.shape), Resets(reset[np.newaxis], first)
-        now, values = leaves._replace(row=row, gates_input=gates, places=places, memory=arrays(memory)[0]), out.numpy()
+        out, settings = memory.new_empty(1, *memory.shape), Settings(reset[np.newaxis], first, False, 0)
+        (before,), values = routes.arrays(memory), out.numpy()
+        now = leaves._replace(row=row, gates_input=gates, places=places, memory=before)
         for begin in range(0, batch, width):
-            forward(address, begin, min(begin + width, batch), resets, now, False, record, values)
+            forward(address, begin, min(begin + width, batch), settings, now, record, values)
         bf16.release()
         return out[0]
 
@@ -75,42 +62,39 @@ def prepare(
 
 
 class _Plan(NamedTuple):
-    """Settings of the compiled loop."""
-
     heads: int
-    resets: Resets
-    cut: int  # Number of steps after which gradients are truncated; 0: none
+    settings: Settings
     recording: bool  # Whether a backward pass may follow
     routine: int  # Address of the multiplication routine
-    matrices: tuple[list[Tensor], list[Tensor], list[Tensor]]  # Weights of `qkv`, `mlp` and `gates`, before stacking
+    mlp: list[Tensor]  # The weights that `Leaves.mlp` stacks
 
-    def pack(self, leaves: Leaves, turn: bool = False) -> Leaves:
-        """Pack the weights for the routine with bfloat16 factors; with `turn`, for the gradient."""
-        qkv, mlp, gates = (packed(*part, turn=turn) for part in self.matrices)
-        return leaves._replace(qkv=qkv, mlp=mlp.reshape(*leaves.mlp.shape[:1], -1, mlp.shape[-1]), gates=gates)
+
+def _pack(tensors: Leaves, leaves: Leaves, mlp: list[Tensor], turn: bool = False) -> Leaves:
+    """Pack the weights for the routine with bfloat16 factors; with `turn`, for the gradient."""
+    qkv, layers, gates = (routes.packed(*part, turn=turn) for part in ([tensors.qkv], mlp, [tensors.gates]))
+    return leaves._replace(qkv=qkv, mlp=layers.reshape(len(mlp), -1, layers.shape[-1]), gates=gates)
 
 
 class _Unroll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        leaves = Leaves(*arrays(*tensors))
-        (steps, batch), memory = plan.resets.at.shape, Leaves(*tensors).memory
-        record = make_record(leaves, plan.heads, steps, batch) if plan.recording else None
+        leaves, memory = Leaves(*routes.arrays(*tensors)), Leaves(*tensors).memory
+        steps, batch = plan.settings.reset.shape
+        record = make_record(leaves, plan.heads, steps if plan.recording else 1, batch)
         out = memory.new_empty(steps, *memory.shape)
-        address, values = plan.routine, out.numpy()
-        # Transposed matrices are faster for few rows, but transposing does not pay for a single step.
-        many = steps > 1
-        width = GROUP if many else GROUP_OF_A_STEP
-        if address < 0:
-            leaves = plan.pack(leaves)
+        values, many = out.numpy(), steps > 1  # for a single step, transposing matrices does not pay
+        width = routes.GROUP if many else routes.GROUP_OF_A_STEP
+        if plan.routine < 0:
+            leaves = _pack(Leaves(*tensors), leaves, plan.mlp)
         elif many:
-            leaves = leaves._replace(qkv=turned(leaves.qkv), mlp=turned(leaves.mlp), gates=turned(leaves.gates))
+            matrices = {name: routes.turned(getattr(leaves, name)) for name in ("qkv", "mlp", "gates")}
+            leaves = leaves._replace(**matrices)
+        settings = plan.settings._replace(turned=many)
 
         def work(_: int, first: int, last: int) -> None:
-            buffers = record or make_record(leaves, plan.heads, 1, min(width, batch))
-            forward(address, first, last, plan.resets, leaves, many, buffers, values)
+            forward(plan.routine, first, last, settings, leaves, record, values)
 
-        by_groups(work, batch, width)
+        routes.by_groups(work, batch, width)
         if plan.recording:
             ctx.plan, ctx.record = plan, record
             ctx.save_for_backward(*tensors)
@@ -118,34 +102,29 @@ class _Unroll(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        refuse_second_derivative()
+        routes.refuse_second_derivative()
         plan, record = ctx.plan, ctx.record
-        leaves, batch = Leaves(*arrays(*ctx.saved_tensors)), len(grad_last)
-        grads = make_gradients(leaves, record, grad_last, groups(batch, GROUP))
-        address, above = plan.routine, grad_out.contiguous().numpy()
-        if address < 0:
-            leaves = plan.pack(leaves, turn=True)
+        leaves, batch = Leaves(*routes.arrays(*ctx.saved_tensors)), len(grad_last)
+        grads = make_gradients(leaves, record, grad_last, routes.groups(batch, routes.GROUP))
+        (above,) = routes.arrays(grad_out)
+        if plan.routine < 0:
+            leaves = _pack(Leaves(*ctx.saved_tensors), leaves, plan.mlp, turn=True)
 
         def work(group: int, first: int, last: int) -> None:
-            backward(address, group, first, last, plan.cut, plan.resets, leaves, record, above, grads)
+            sums = grads._replace(**{name: getattr(grads, name)[group] for name in VECTORS})
+            backward(plan.routine, first, last, plan.settings, leaves, record, above, sums)
 
-        by_groups(work, batch, GROUP)
-        return None, *_collect(grads, record, address < 0)
+        routes.by_groups(work, batch, routes.GROUP)
+        return None, *_collect(grads, record, plan.routine < 0)
 
 
 def _collect(grads: Leaves, record: Record, rounded: bool) -> Leaves:
-    """Collect the gradients of all leaves."""
     pairs = [(grads.qkv, record.rows), *zip(grads.mlp, record.hidden[:-1], strict=True)]
     if record.gates.size:
         pairs.append((grads.gates, record.squashed))
-    qkv, *rest = matrix_gradients(pairs, rounded)
-    return Leaves(
-        row=torch.from_numpy(grads.row),
-        gates_input=torch.from_numpy(grads.gates_input),
-        places=torch.from_numpy(grads.places),
-        memory=torch.from_numpy(grads.memory),
-        qkv=qkv,
-        mlp=torch.stack(rest[: len(grads.mlp)]),
-        gates=rest[-1] if record.gates.size else qkv.new_empty(0, qkv.shape[1]),
-        **{name: torch.from_numpy(getattr(grads, name).sum(0)) for name in VECTORS},
-    )
+    qkv, *rest = routes.matrix_gradients(pairs, rounded)
+    matrices = {"qkv": qkv, "mlp": torch.stack(rest[: len(grads.mlp)])}
+    matrices["gates"] = rest[-1] if record.gates.size else qkv.new_empty(0, qkv.shape[1])
+    others = {name: getattr(grads, name) for name in ("row", "gates_input", "places", "memory")}
+    others |= {name: getattr(grads, name).sum(0) for name in VECTORS}
+    return Leaves(**matrices, **{name: torch.from_numpy(array) for name, array in others.items()})

@@ -1,1 +1,0 @@
-"""The compiled route of matrix memories with a decay per element."""
