@@ -27,7 +27,6 @@ VARIANTS = [
     ("min-gru", {"positive": True, "num_layers": 1}),
     ("gtrxl", {"memory_length": 3, "num_layers": 1}),
     ("delta-net", {"gated": True, "negative": True, "num_writes": 2}),
-    ("mamba2", {"s6": True}),
     ("mamba2", {"conv_size": 1}),
     ("shm", {"first_theta": True}),
 ]
