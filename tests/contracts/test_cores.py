@@ -26,7 +26,7 @@ VARIANTS = [
     ("lru", {"num_blocks": 2}),
     ("min-gru", {"positive": True, "num_layers": 1}),
     ("gtrxl", {"memory_length": 3, "num_layers": 1}),
-    ("delta-net", {"gated": True, "negative": True, "num_writes": 2}),
+    ("delta-net", {"gated": True}),
     ("mamba2", {"conv_size": 1}),
     ("shm", {"first_theta": True}),
 ]
