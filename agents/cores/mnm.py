@@ -32,19 +32,6 @@ class MNMState(NamedTuple):
     meta_error: Tensor
 
 
-class MomentumState(NamedTuple):
-    """State of MNM-g with momentum: MNMState and the last change of the memory network."""
-
-    controller: LSTMState
-    read: Tensor
-    memory: MemoryWeights
-    meta_error: Tensor
-    momentum: MemoryWeights
-
-
-AnyState = MNMState | MomentumState
-
-
 class MNM(Core):
     """An LSTM with a three-layer network as its memory, rewritten at every step; d = memory_size, H = num_heads.
 
@@ -102,7 +89,7 @@ class MNM(Core):
         self.register_buffer("initial_memory", torch.empty(3, memory_size, memory_size).uniform_(-bound, bound))
         self.targets = Linear(memory_size, 3 * memory_size) if self.local else None
 
-    def initial_state(self, batch_size: int) -> AnyState:
+    def initial_state(self, batch_size: int) -> MNMState:
         zeros = self.initial_memory.new_zeros(batch_size, self.memory_size)
         layers = (layer.repeat(batch_size, 1, 1) for layer in self.initial_memory)
         return MNMState(self.controller.initial_state(batch_size), zeros, MemoryWeights(*layers), zeros[:, 0].clone())
@@ -110,7 +97,7 @@ class MNM(Core):
     def auxiliary_loss(self, state: MNMState) -> Tensor:
         return state.meta_error
 
-    def forward(self, inputs: Tensor, state: AnyState) -> tuple[Tensor, AnyState]:
+    def forward(self, inputs: Tensor, state: MNMState) -> tuple[Tensor, MNMState]:
         joined, state = self._step(inputs, state)
         return self.out(joined), state
 
@@ -120,7 +107,6 @@ class MNM(Core):
         norm = self.norm
         usual = norm is None or (norm.eps == EPS and set(dict(norm.named_parameters())) == {"weight", "bias"})
         usual = usual and type(self) in (MNMp, MNMg) and not self.paper_scale
-        usual = usual and not isinstance(getattr(self, "carry", None), nn.Module)
         return usual and stands_for(self, inputs) and gemm(inputs.dtype) != 0
 
     def unroll_compiled(
@@ -134,7 +120,7 @@ class MNM(Core):
         state = MNMState(LSTMState(h, run.c), read, MemoryWeights(*run.memory.unbind(1)), run.errors[-1])
         return self.out(run.joined), state, run.errors
 
-    def _tensors(self, gates: Tensor, state: AnyState) -> fast.Leaves:
+    def _tensors(self, gates: Tensor, state: MNMState) -> fast.Leaves:
         """Collect the inputs of the compiled route; `gates` is the inputs' contribution to the controller's gates."""
         cell, none, targets = self.controller.cell, gates.new_empty(0), self.targets
         return fast.Leaves(
@@ -187,25 +173,16 @@ class MNM(Core):
         joined, state, errors = unroll_step_by_step(self, inputs, reset, state, bptt_length, self._step)
         return self.out(joined), state, errors
 
-    def _step(self, inputs: Tensor, state: AnyState) -> tuple[Tensor, AnyState]:
+    def _step(self, inputs: Tensor, state: MNMState) -> tuple[Tensor, MNMState]:
         """inputs [B, input_size] -> [h ; v^r] [B, hidden_size + d], next state."""
         _, controller = self.controller(torch.cat([inputs, state.read], 1), state.controller)
         rate, write_key, value, read_key = self.heads(controller.h)
-        written = self._write(state.memory, rate, write_key, value)
-        memory, momentum = self._carry_over(controller.h, state, written)
+        memory = self._write(state.memory, rate, write_key, value)
         # One pass through the new memory computes the read and the meta error.
         recalled, values = recall(memory, torch.cat([write_key, read_key], 1))[-1].chunk(2, 1)
         error = (recalled - value).square().sum((1, 2)) * self.scales()[1]
         read = values.mean(1)
-        after = MNMState(controller, read, memory, error)
-        return torch.cat([controller.h, read], 1), after if momentum is None else MomentumState(*after, momentum)
-
-    def _carry_over(
-        self, hidden: Tensor, state: AnyState, written: MemoryWeights
-    ) -> tuple[MemoryWeights, MemoryWeights | None]:
-        """Return memory and momentum after a step; `written` is the memory after the write alone, `hidden` is h_t."""
-        del hidden, state
-        return written, None
+        return torch.cat([controller.h, read], 1), MNMState(controller, read, memory, error)
 
     def heads(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """h [B, hidden_size] -> beta [B, 1], and k^w, v^w, k^r [B, H, d]  (equation 1)."""
@@ -261,57 +238,7 @@ class MNMg(MNM):
     v^w fixed. It is explicit, so acting needs no autograd, and learning differentiates it like any other operation.
 
         D^3 = z^3 - v^w,   D^{l-1} = (1 - (z^{l-1})^2) * (M^l)^T D^l
-
-    `momentum` and `decay` are those of Behrouz, Zhong and Mirrokni 2025, "Titans: Learning to Memorize at Test Time",
-    section 3.1, where the gradient step above, W_t, has momentum and the memory decays:
-
-        S^l_t = eta S^l_{t-1} + W^l_t,   M^l_t = (1 - alpha) M^l_{t-1} + S^l_t
-        [eta ; alpha] = sigmoid(W_c h_t + b_c), for the options in use; otherwise eta = 0, alpha = 0
-
-    In the paper both depend on the input, but their layer is not specified; here they depend on the controller's h_t.
-    alpha's bias starts at -4 (alpha = .018), since the initial matrices decay, too. S_0 = 0. The compiled route
-    supports neither option.
     """
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int = 200,
-        memory_size: int = 100,
-        num_heads: int = 3,
-        paper_scale: bool = False,
-        memory_span: int = 0,
-        layer_norm: bool = False,
-        momentum: bool = False,
-        decay: bool = False,
-    ) -> None:
-        super().__init__(input_size, hidden_size, memory_size, num_heads, paper_scale, memory_span, layer_norm)
-        self.momentum, self.decay = momentum, decay
-        self.carry = nn.Linear(hidden_size, momentum + decay) if momentum or decay else None
-        if self.carry is not None and decay:
-            with torch.no_grad():
-                self.carry.bias[-1] = -4.0
-
-    def initial_state(self, batch_size: int) -> AnyState:
-        state = super().initial_state(batch_size)
-        zeros = MemoryWeights(*map(torch.zeros_like, state.memory))
-        return MomentumState(*state[:4], zeros) if self.momentum else state
-
-    unroll_at_once = MNM.unroll_at_once  # otherwise excluded, since this class overrides `initial_state`
-
-    def _carry_over(
-        self, hidden: Tensor, state: AnyState, written: MemoryWeights
-    ) -> tuple[MemoryWeights, MemoryWeights | None]:
-        if self.carry is None:
-            return written, None
-        gates = torch.sigmoid(self.carry(hidden)).unsqueeze(2).unbind(1)  # [B, 1] each
-        change = [new - old for new, old in zip(written, state.memory, strict=True)]
-        if isinstance(state, MomentumState):
-            eta = gates[0].unsqueeze(2)
-            change = [torch.addcmul(step, eta, past) for step, past in zip(change, state.momentum, strict=True)]
-        retained = 1 - gates[-1].unsqueeze(2) if self.decay else 1.0
-        memory = MemoryWeights(*(retained * old + step for old, step in zip(state.memory, change, strict=True)))
-        return memory, MemoryWeights(*change) if self.momentum else None
 
     def _updates(self, memory: MemoryWeights, layers: list[Tensor], value: Tensor) -> list[Tensor]:
         _, z1, z2, z3 = layers

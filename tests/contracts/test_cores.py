@@ -20,7 +20,6 @@ VARIANTS = [
     ("mnm-p", {"paper_scale": True}),
     ("mnm-p", {"layer_norm": True}),
     ("mnm-g", {"layer_norm": True}),
-    ("mnm-g", {"momentum": True, "decay": True}),
     ("concrete", {"num_pools": 1, "base": 3.0}),
     ("concrete", {"unit_views": True}),
     ("lru", {"num_blocks": 2}),
