@@ -50,8 +50,7 @@ class MNM(Core):
     The paper and the released code (of which only ports survive) disagree; the choices here are:
     - Squared errors are means over d in the code and in App. C, sums in equations 2 and 5; the update has the factor
       s = 2 / (H d) for both kinds of write in the code, none in equation 4. Here, s = 2 / (H d), and errors are
-      means: with keys from tanh, sums make a step with beta near 1 overshoot by a factor of d. `paper_scale=True` takes
-      the equations literally (s = 2 / H for MNMg, 1 for MNMp, sums over d in the meta error).
+      means: with keys from tanh, sums make a step with beta near 1 overshoot by a factor of d.
     - The output layer of f has no tanh, as in the code; section 3.2 specifies tanh for hidden layers.
     - One rate for all layers, as in the code; equation 4 allows one per layer.
     - `layer_norm=True`: layer normalization over all (3 H + 1) d values in place of equation 1's tanh, an option of
@@ -72,13 +71,12 @@ class MNM(Core):
         hidden_size: int = 200,
         memory_size: int = 100,
         num_heads: int = 3,
-        paper_scale: bool = False,
         memory_span: int = 0,
         layer_norm: bool = False,
     ) -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, hidden_size
-        self.memory_size, self.num_heads, self.paper_scale = memory_size, num_heads, paper_scale
+        self.memory_size, self.num_heads = memory_size, num_heads
         self.controller = LSTM(input_size + memory_size, hidden_size, memory_span)
         self.interaction = Linear(hidden_size, (3 * num_heads + 1) * memory_size)
         self.norm = nn.LayerNorm((3 * num_heads + 1) * memory_size) if layer_norm else None
@@ -102,12 +100,9 @@ class MNM(Core):
         return self.out(joined), state
 
     def compiles(self, inputs: Tensor) -> bool:
-        """Whether compiled functions are equivalent to this core's parts. With the paper's literal scale, a memory may
-        grow without bound; undoing its writes would then lose precision."""
         norm = self.norm
-        usual = norm is None or (norm.eps == EPS and set(dict(norm.named_parameters())) == {"weight", "bias"})
-        usual = usual and type(self) in (MNMp, MNMg) and not self.paper_scale
-        return usual and stands_for(self, inputs) and gemm(inputs.dtype) != 0
+        usual = norm is None or (norm.eps == EPS and norm.elementwise_affine)
+        return usual and type(self) in (MNMp, MNMg) and stands_for(self, inputs) and gemm(inputs.dtype) != 0
 
     def unroll_compiled(
         self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None = None
@@ -201,8 +196,8 @@ class MNM(Core):
         return MemoryWeights(*(torch.baddbmm(m, (step * d).mT, z, alpha=-1) for m, d, z in updates))
 
     def scales(self) -> tuple[float, float]:
-        """Return s and the meta error's factor: 1 / (H d) for means over d, 1 / H for sums."""
-        factor = 1 / (self.num_heads * (1 if self.paper_scale else self.memory_size))
+        """Return s and the meta error's factor, which makes a sum over heads and d a mean."""
+        factor = 1 / (self.num_heads * self.memory_size)
         return 2 * factor, factor
 
     def _updates(self, memory: MemoryWeights, layers: list[Tensor], value: Tensor) -> list[Tensor]:
@@ -219,11 +214,6 @@ class MNMp(MNM):
     """
 
     local = True
-
-    def scales(self) -> tuple[float, float]:
-        """As in `MNM`, but with `paper_scale` s is 1."""
-        step, error = super().scales()
-        return (1.0 if self.paper_scale else step), error
 
     def _updates(self, memory: MemoryWeights, layers: list[Tensor], value: Tensor) -> list[Tensor]:
         assert self.targets is not None

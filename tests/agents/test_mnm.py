@@ -19,7 +19,6 @@ from unrolls import (
 
 SIZE, HIDDEN, D, HEADS = 5, 4, 3, 2
 BOTH = pytest.mark.parametrize("name", ["mnm-p", "mnm-g"])
-SCALES = pytest.mark.parametrize("paper_scale", [False, True])
 NORMS = pytest.mark.parametrize("layer_norm", [False, True])
 
 
@@ -36,9 +35,9 @@ def route(request, monkeypatch):
     return request.param
 
 
-def small(name, paper_scale=False, layer_norm=False):
+def small(name, layer_norm=False):
     sizes = {"hidden_size": HIDDEN, "memory_size": D, "num_heads": HEADS}
-    return randomize(make_core(name, SIZE, **sizes, paper_scale=paper_scale, layer_norm=layer_norm))
+    return randomize(make_core(name, SIZE, **sizes, layer_norm=layer_norm))
 
 
 def affine(layer, x):
@@ -93,7 +92,7 @@ def local_write(core, memory, rate, keys, values):
     return new
 
 
-def slow_step(name, core, hidden, memory, paper_scale):
+def slow_step(name, core, hidden, memory):
     """Everything behind the LSTM for one row -> output, read, memory, meta error."""
     vectors = affine(core.interaction, hidden)
     if core.norm is None:
@@ -107,22 +106,19 @@ def slow_step(name, core, hidden, memory, paper_scale):
     beta = 1 / (1 + math.exp(-affine(core.rate, vectors[0])[0]))
     write_keys, values, read_keys = (vectors[1 + part :: 3] for part in range(3))
     if name == "mnm-p":
-        # The released program's factor 2 / (H d), unless the paper is taken to the letter.
-        rate = beta if paper_scale else beta * 2 / (HEADS * D)
-        memory = local_write(core, memory, rate, write_keys, values)
+        memory = local_write(core, memory, beta * 2 / (HEADS * D), write_keys, values)  # the released factor
     else:
-        memory = gradient_write(memory, beta if paper_scale else beta / D, write_keys, values)
+        memory = gradient_write(memory, beta / D, write_keys, values)
     found = [recall(memory, key)[-1] for key in read_keys]
     read = [sum(row[i] for row in found) / HEADS for i in range(D)]
-    error = squared_error(memory, write_keys, values) / (1 if paper_scale else D)
+    error = squared_error(memory, write_keys, values) / D
     return affine(core.out, [*hidden, *read]), read, memory, error
 
 
 @BOTH
-@SCALES
 @NORMS
-def test_steps_are_the_equations(name, paper_scale, layer_norm):
-    core = small(name, paper_scale, layer_norm)
+def test_steps_are_the_equations(name, layer_norm):
+    core = small(name, layer_norm)
     inputs, _ = random_inputs(SIZE, steps=3)
     state = random_state(core)
     memories = [[m.tolist() for m in row] for row in zip(*state.memory, strict=True)]
@@ -130,7 +126,7 @@ def test_steps_are_the_equations(name, paper_scale, layer_norm):
         hidden, _ = core.controller(torch.cat([x, state.read], 1), state.controller)
         output, state = core(x, state)
         rows = zip(hidden.tolist(), memories, strict=True)
-        slow = [slow_step(name, core, h, m, paper_scale) for h, m in rows]
+        slow = [slow_step(name, core, h, m) for h, m in rows]
         outputs, reads, memories, errors = map(list, zip(*slow, strict=True))
         memory = torch.stack(list(state.memory), 1)
         for ours, wanted in ((output, outputs), (state.read, reads), (memory, memories), (state.meta_error, errors)):
@@ -138,11 +134,10 @@ def test_steps_are_the_equations(name, paper_scale, layer_norm):
 
 
 @BOTH
-@pytest.mark.parametrize("paper_scale", [False, pytest.param(True, marks=pytest.mark.integration)])
 @NORMS
-def test_gradients_are_those_of_finite_differences(name, paper_scale, layer_norm):
+def test_gradients_are_those_of_finite_differences(name, layer_norm):
     """Through the writes, MNM-g's gradient step included, and of the meta error."""
-    check_gradients(small(name, paper_scale, layer_norm), SIZE)
+    check_gradients(small(name, layer_norm), SIZE)
 
 
 def test_write_of_mnm_g_is_autograds_partial_derivative():

@@ -17,7 +17,6 @@ VARIANTS = [
     ("rmc", {"gate": None, "key_size": 5}),
     ("rmc", {"places": True, "height": 2, "width": 3}),
     ("fwm", {"write_scale": 1 / 16, "beta_bias": 1.0}),
-    ("mnm-p", {"paper_scale": True}),
     ("mnm-p", {"layer_norm": True}),
     ("mnm-g", {"layer_norm": True}),
     ("concrete", {"num_pools": 1, "base": 3.0}),
