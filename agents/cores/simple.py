@@ -81,23 +81,21 @@ class IndRNN(Core):
 
     h^l_t = relu(W^l x^l_t + b^l + w^l * h^l_{t-1})    (equation 4)
 
-    x^1 is the input, x^{l+1} = h^l, and the output is h of the last layer. |w| is at most `max_weight` (section 4.1);
-    initially, w is uniform in [0, max_weight]. Two layers with nothing between them are our choice. h_{-1} = 0.
+    x^1 is the input, x^{l+1} = h^l, and the output is h of the last layer. |w| is at most 1 (section 4.1); initially,
+    w is uniform in [0, 1]. Two layers with nothing between them are our choice. h_{-1} = 0.
     """
 
-    def __init__(self, input_size: int, hidden_size: int = 256, num_layers: int = 2, max_weight: float = 1.0) -> None:
+    def __init__(self, input_size: int, hidden_size: int = 256, num_layers: int = 2) -> None:
         super().__init__()
-        if not max_weight > 0:
-            raise ValueError(f"max_weight is {max_weight}; allowed: above 0")
-        self.input_size, self.output_size, self.max_weight = input_size, hidden_size, max_weight
+        self.input_size, self.output_size = input_size, hidden_size
         self.layers = nn.ModuleList(nn.Linear(hidden_size if n else input_size, hidden_size) for n in range(num_layers))
-        self.recurrent = nn.Parameter(torch.rand(num_layers, hidden_size) * max_weight)
+        self.recurrent = nn.Parameter(torch.rand(num_layers, hidden_size))
 
     def initial_state(self, batch_size: int) -> SimpleState:
         return SimpleState(self.recurrent.new_zeros(batch_size, *self.recurrent.shape))
 
     def forward(self, inputs: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
-        weights = bounded(self.recurrent, -self.max_weight, self.max_weight)
+        weights = bounded(self.recurrent, -1.0, 1.0)
         states: list[Tensor] = []
         for index, layer in enumerate(self.layers):
             inputs = F.relu(torch.addcmul(layer(inputs), weights[index], state.h[:, index]))

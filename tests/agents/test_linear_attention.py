@@ -137,9 +137,9 @@ def slow_shm(mixer, u, state):
     return mixer.out.weight @ (new @ q + shortcut) + mixer.out.bias, [new, step + 1]
 
 
-@pytest.mark.parametrize("first_theta", [False, True])
-def test_shm_is_its_equations(first_theta):
-    core = randomize(SHM(SIZE, HIDDEN, 2, HEAD, 5, first_theta))
+@pytest.mark.parametrize("num_thetas", [1, 5])
+def test_shm_is_its_equations(num_thetas):
+    core = randomize(SHM(SIZE, HIDDEN, 2, HEAD, num_thetas))
     check_steps(core, core.initial_state(5), slow_shm, steps=5)
 
 

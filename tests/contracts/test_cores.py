@@ -22,11 +22,11 @@ VARIANTS = [
     ("concrete", {"num_pools": 1, "base": 3.0}),
     ("concrete", {"unit_views": True}),
     ("lru", {"num_blocks": 2}),
-    ("min-gru", {"positive": True, "num_layers": 1}),
+    ("min-gru", {"num_layers": 1}),
     ("gtrxl", {"memory_length": 3, "num_layers": 1}),
     ("delta-net", {"gated": True}),
     ("mamba2", {"conv_size": 1}),
-    ("shm", {"first_theta": True}),
+    ("shm", {"num_thetas": 1}),
 ]
 OF_VARIANTS = (
     *("shapes and types", "step equals unroll", "chunks do not matter", "a reset clears the state"),

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ...sequence.scan import scan
 from ..core import Axis, Core
-from ..parts.gates import SHORTEST, gate_biases
+from ..parts.gates import gate_biases
 
 
 class MinGRUState(NamedTuple):
@@ -20,29 +20,23 @@ class MinGRU(Core):
     """minGRU: layers of gated units whose gates depend on the input only.
 
         z_t = sigmoid(W_z x_t + b_z)                 how much is new                       (section 3.1.2)
-        n_t = W_h x_t + b_h                          or g(W_h x_t + b_h) with `positive`   (section 3.1.2, appendix B)
+        n_t = W_h x_t + b_h                                                                (section 3.1.2)
         h_t = (1 - z_t) * h_{t-1} + z_t * n_t        the layer's output; h_{-1} = 0
-
-        g(v) = v + 1/2 where v >= 0, else sigmoid(v)
 
     A gate depends only on its layer's input, so a layer's retention cannot depend on its own content, but that of a
     second layer can depend on the first layer's. The output is h of the last layer.
 
     Choices left open by the paper: two layers with nothing between them (its models have norms and further layers
-    there, which differ between tasks); both maps have biases; g is off, since a scan without logarithms does not need
-    positive values. A `memory_span` above 0 spreads the units' initial memory spans up to this many steps
-    (`gate_biases`).
+    there, which differ between tasks); both maps have biases; n is linear, since a scan without logarithms does not
+    need the positive values of appendix B. A `memory_span` above 0 spreads the units' initial memory spans up to this
+    many steps (`gate_biases`).
     """
 
     loops_over_time = False
 
-    def __init__(
-        self, input_size: int, hidden_size: int = 256, num_layers: int = 2, positive: bool = False, memory_span: int = 0
-    ) -> None:
+    def __init__(self, input_size: int, hidden_size: int = 256, num_layers: int = 2, memory_span: int = 0) -> None:
         super().__init__()
-        if memory_span != 0 and memory_span < SHORTEST:
-            raise ValueError(f"memory_span is {memory_span}; allowed: 0 (torch's biases) or at least {SHORTEST} steps")
-        self.input_size, self.output_size, self.positive = input_size, hidden_size, positive
+        self.input_size, self.output_size = input_size, hidden_size
         # Rows: z, then n.
         self.layers = nn.ModuleList(
             nn.Linear(hidden_size if index else input_size, 2 * hidden_size) for index in range(num_layers)
@@ -82,6 +76,4 @@ class MinGRU(Core):
     def gates(self, mapped: Tensor) -> tuple[Tensor, Tensor]:
         """[..., 2 H] -> 1 - z and z * n, both [..., H]; 1 - sigmoid(v) = sigmoid(-v)."""
         v, n = mapped.chunk(2, -1)
-        if self.positive:
-            n = torch.where(n >= 0, n + 0.5, torch.sigmoid(n))
         return torch.sigmoid(-v), torch.sigmoid(v) * n

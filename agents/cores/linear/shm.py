@@ -29,7 +29,7 @@ class SHM(Stack):
 
     theta_t [d] is one of `num_thetas` learned rows, a random one at every step, so that products of C_t neither vanish
     nor explode (section 3.2). The released code (github.com/thaihungle/SHM) rounds uniform values from [0, 1) down, so
-    the row is always the first; `first_theta=true` reproduces this.
+    the row is always the first; `num_thetas=1` reproduces this.
 
     Our choice: the row is a pseudo-random function of the steps since the reset, so that actor and learner, and all
     runs, use the same row. As in the code, 1e-5 is added to sums, rows of theta are Xavier-uniform, and there is a
@@ -43,10 +43,9 @@ class SHM(Stack):
         num_layers: int = 1,
         memory_size: int = 32,
         num_thetas: int = 128,
-        first_theta: bool = False,
     ) -> None:
-        sizes = (hidden_size, memory_size, 1 if first_theta else num_thetas)
-        super().__init__(input_size, hidden_size, [SHMMixer(*sizes) for _ in range(num_layers)])
+        mixers: list[Mixer] = [SHMMixer(hidden_size, memory_size, num_thetas) for _ in range(num_layers)]
+        super().__init__(input_size, hidden_size, mixers)
 
 
 class SHMMixer(Mixer):

@@ -17,17 +17,18 @@ SHORTEST = 3  # Smallest span for which biases exist
 
 
 def gate_biases(units: int, memory_span: int) -> Tensor:
-    """b = log(u), u ~ U(1, memory_span - 1), float32 [units]: spans from 2 to memory_span steps."""
+    """b = log(u), u ~ U(1, memory_span - 1), float32 [units]: spans from 2 to memory_span steps. Raises ValueError for a
+    span below SHORTEST."""
+    if memory_span < SHORTEST:
+        raise ValueError(f"memory_span is {memory_span}; allowed: 0 (torch's biases) or at least {SHORTEST} steps")
     return torch.empty(units).uniform_(1, memory_span - 1).log_()
 
 
 def remember(cell: nn.LSTMCell | nn.GRUCell, memory_span: int) -> None:
     """Bias the gate that forgets: the second block of rows in both of torch's cells (f of i, f, g, o; z of r, z, n). 0
-    keeps torch's biases. Raises ValueError for other spans below SHORTEST."""
+    keeps torch's biases."""
     if memory_span == 0:
         return
-    if memory_span < SHORTEST:
-        raise ValueError(f"memory_span is {memory_span}; allowed: 0 (torch's biases) or at least {SHORTEST} steps")
     rows = slice(cell.hidden_size, 2 * cell.hidden_size)
     with torch.no_grad():
         cell.bias_ih[rows] = gate_biases(cell.hidden_size, memory_span)
