@@ -8,7 +8,7 @@ from broken_cores import Toy
 from engram.agents.certificate.certificate import CHECKS
 from engram.launch.entry import rl_check_core as run
 
-LINES = [*(name for name, _ in CHECKS), "state can be serialized", "gradient memory layout"]
+LINES = [*(name for name, _ in CHECKS), "gradient memory layout"]
 SHORT = ["--long-run", "100"]
 
 
