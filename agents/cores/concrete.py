@@ -132,14 +132,7 @@ class Concrete(Core):
 
         def step(inputs: Tensor, reset: Tensor, state: ConcreteState) -> tuple[Tensor, ConcreteState]:
             pools = state.pools.clone(memory_format=torch.contiguous_format)
-            hold(
-                embed(inputs.numpy())[None],
-                reset.numpy()[None],
-                gains,
-                decays,
-                self.in_a_row,
-                pools.numpy(),
-            )
+            hold(embed(inputs.numpy())[None], reset.numpy()[None], gains, decays, self.in_a_row, pools.numpy())
             read = torch.bmm(pools.transpose(0, 1), views).transpose(0, 1).flatten(1).add_(bias).relu_()
             return torch.from_numpy(summarize(read.numpy())).relu_(), ConcreteState(pools)
 

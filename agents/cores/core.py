@@ -63,7 +63,7 @@ class Core(nn.Module):
 
     def initial_state(self, batch_size: int) -> CoreState:
         """Return the state before an episode's first observation: a NamedTuple of float32 leaves [batch_size, ...]."""
-        raise NotImplementedError
+        raise NotImplementedError("every core defines initial_state (docs/reference/cores.md)")
 
     def set_constants(self) -> None:
         """Create full-precision tensors that are not weights, on the weights' device. The core's own constructor calls
@@ -74,19 +74,13 @@ class Core(nn.Module):
         self.set_constants()
         return self
 
-    def initial_state_form(self) -> CoreState:
-        """Return the initial state for inspection, preserving the state of random number generators."""
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            return self.initial_state(1)
-
     def __call__(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """Run `forward` with hooks and outside autocast."""
-        step = super().__call__
-        return in_full_precision(self, step, inputs, state) if self.full_precision else step(inputs, state)
+        return in_full_precision(self, super().__call__, inputs, state)
 
     def forward(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """Compute one step: inputs [B, D] and state -> output [B, output_size] and the next state."""
-        raise NotImplementedError
+        raise NotImplementedError("every core defines forward (docs/reference/cores.md)")
 
     def at_cut(self, state: CoreState) -> CoreState:
         """Return the state to use at step 0 of an unroll and after each cut of the gradient, before resets. A core may
@@ -110,7 +104,8 @@ class Core(nn.Module):
         return False
 
     def fast_route(self, inputs: Tensor) -> Route | None:
-        """Return a faster form of `loop` for these inputs, or None: `unroll_compiled` or `unroll_at_once`, if any."""
+        """Return a faster form of the loop over steps for these inputs, or None: `unroll_compiled` or `unroll_at_once`,
+        if any."""
         route: Route | None = getattr(self, "unroll_compiled", None)
         return route if route and compiled.enabled and self.compiles(inputs) else getattr(self, "unroll_at_once", None)
 
@@ -123,8 +118,8 @@ class Core(nn.Module):
         inference mode. Each step may overwrite a state that an earlier step returned."""
         initial = self.initial_state(batch_size)
         pairs = zip(state_leaves(state), state_leaves(initial), strict=True)
-        usual = all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs) and not altered(self)
-        if usual and not (overridden(self) or hasattr(self, "gives_no_resets") or torch.is_autocast_enabled("cpu")):
+        usual = all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs) and self.kind is type(self)
+        if usual and not (altered(self) or overridden(self) or torch.is_autocast_enabled("cpu")):
             fast = self.fast_step(batch_size)
             if fast is not None:
                 return fast
@@ -142,31 +137,42 @@ class Core(nn.Module):
         """Run T steps: inputs [T, B, D], reset bool [T, B], state -> outputs [T, B, output_size], state, loss or None.
         Where reset[t, b] is set, environment b's state is replaced by the initial state before step t. Every
         `bptt_length` steps (counted from step 0) the state is detached, so that no gradient crosses that boundary. The
-        loss [T, B] is the core's own."""
-        if not self.full_precision:
-            return self.over_time(inputs, reset, state, bptt_length)
-        return in_full_precision(self, self.over_time, inputs, reset, state, bptt_length)
+        loss [T, B] is the core's own. `unroll_step_by_step` is the reference for every faster form."""
 
-    def over_time(
-        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
-    ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """Run `unroll` in the fastest form that is equivalent to this core's own modules."""
-        route = None if overridden(self) else self.fast_route(inputs)
-        return (route or self.loop)(inputs, reset, state, bptt_length)
+        def run(inputs: Tensor) -> tuple[Tensor, CoreState, Tensor | None]:
+            route = None if overridden(self) else self.fast_route(inputs)
+            if route is None:
+                return unroll_step_by_step(self, inputs, reset, state, bptt_length)
+            return route(inputs, reset, state, bptt_length)
 
-    def loop(
+        return in_full_precision(self, run, inputs)
+
+
+class Projected(Core):
+    """Core whose `_project` maps the inputs of all steps at once and whose `_step` computes the rest step by step."""
+
+    def _project(self, inputs: Tensor) -> Tensor:
+        """Inputs [..., D] -> x [..., any size]."""
+        raise NotImplementedError
+
+    def _step(self, x: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
+        """The mapped input x [B, ...] and the state -> output [B, output_size] and the next state."""
+        raise NotImplementedError
+
+    def forward(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
+        return self._step(self._project(inputs), state)
+
+    def unroll_at_once(
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """Run `unroll` step by step with the equations: the reference for every faster form."""
-        return unroll_step_by_step(self, inputs, reset, state, bptt_length)
+        return unroll_step_by_step(self, self._project(inputs), reset, state, bptt_length, self._step)
 
 
 def unroll(
     core: Core, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
 ) -> tuple[Tensor, CoreState]:
     """Run `core` over time: inputs [T, B, D], reset bool [T, B] -> outputs [T, B, output_size] and the last state."""
-    outputs, state, _ = core.unroll(inputs, reset, state, bptt_length)
-    return outputs, state
+    return core.unroll(inputs, reset, state, bptt_length)[:2]
 
 
 def unroll_step_by_step(
@@ -255,36 +261,31 @@ def readable(tensor: Tensor) -> bool:
 
 def under_torch_func() -> bool:
     """Whether a transform of torch.func is active."""
-    active: Callable[[], bool] | None = getattr(
-        torch._C,  # pyright: ignore[reportPrivateUsage]
-        "_are_functorch_transforms_active",
-        None,
-    )
-    return active is not None and active()
+    return torch._C._are_functorch_transforms_active()  # pyright: ignore
 
 
-def in_full_precision(core: nn.Module, call: Callable[..., Any], inputs: Tensor, *rest: Any) -> Any:
-    """Run call(inputs, *rest) outside autocast, in the type of the core's weights. A memory that accumulates over
-    thousands of steps needs float32."""
-    if inputs.is_meta or not torch.is_autocast_enabled(inputs.device.type):  # torch has no autocast on meta
+def in_full_precision(core: Core, call: Callable[..., Any], inputs: Tensor, *rest: Any) -> Any:
+    """Run call(inputs, *rest) outside autocast, in the type of the core's weights, if the core requires it."""
+    # torch has no autocast on meta
+    if not core.full_precision or inputs.is_meta or not torch.is_autocast_enabled(inputs.device.type):
         return call(inputs, *rest)
     with torch.autocast(inputs.device.type, enabled=False):
         return call(inputs.to(next(core.parameters(), inputs).dtype), *rest)
 
 
-def overridden(core: nn.Module) -> bool:
+def overridden(core: Core) -> bool:
     """Whether a core may differ from the class that defines its faster form: under gradients of torch.func (faster
     forms need autograd's own engine), if a subclass or an object overrides `forward` or `initial_state`, or if
     submodules have hooks or parametrizations."""
-    return _under_gradient() or _has_another_step(type(core)) or touched(core)
+    return _under_gradient() or _has_another_step(core.kind) or touched(core)
 
 
 def touched(core: nn.Module) -> bool:
     """Whether hooks or parametrizations of submodules, or methods assigned to this object, change the core."""
-    return not _METHODS.isdisjoint(vars(core)) or any(map(altered, vars(core)["_modules"].values()))
+    return not _STEP.isdisjoint(vars(core)) or any(map(altered, vars(core)["_modules"].values()))
 
 
-_METHODS = {"forward", "initial_state"}
+_STEP = {"forward", "initial_state"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -300,11 +301,13 @@ def altered(module: nn.Module | None) -> bool:
 
 @functools.cache
 def _has_another_step(kind: type) -> bool:
-    """Whether a class below the one that defines the faster form overrides the step or the initial state."""
-    classes = kind.__mro__
-    owner = next(n for n, cls in enumerate(classes) if {"fast_route", "unroll_at_once"} & vars(cls).keys())
-    below = [vars(cls) for cls in classes[:owner] if "gives_no_resets" not in vars(cls)]
-    return any("forward" in members or "initial_state" in members for members in below)
+    """Whether a class outside this package overrides the step or the initial state and defines no faster form."""
+    for cls in kind.__mro__:
+        if {"fast_route", "unroll_at_once"} & vars(cls).keys() or cls.__module__.startswith(__package__ or ""):
+            return False
+        if _STEP & vars(cls).keys():
+            return True
+    return False
 
 
 def _under_gradient() -> bool:

@@ -6,7 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from .core import Core, CoreState, map_named, map_state, readable, reset_state
+from .core import Core, CoreState, map_named, map_state, readable, reset_state, unroll_step_by_step
 
 JOINT = "__"  # Joins the names of nested leaves in parameter names
 LARGEST = 1e6  # Values beyond this bound are sentinels, such as the logarithm of an empty sum, and stay constant
@@ -17,14 +17,12 @@ def learn_initial_state(core: Core, name: str) -> Core:
     counts of steps, stay constant. Raises ValueError for a core without a state and for a core whose initial state is
     empty."""
     leaves: dict[str, Tensor] = {}
-    map_named(leaves.setdefault, core.initial_state_form(), JOINT)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        map_named(leaves.setdefault, core.initial_state(1), JOINT)
     names = [path for path, leaf in leaves.items() if path not in core.constant_leaves and _real(leaf)]
     if core.constant_start or not names:
-        problem = core.constant_start or ("it has no real values" if leaves else "it has no state")
-        raise ValueError(
-            f"learn_initial_state is True, and core {name!r} cannot learn its initial state: {problem}; "
-            "allowed: cores with a real-valued state"
-        )
+        problem = core.constant_start or "it has no real-valued state"
+        raise ValueError(f"learn_initial_state is True, and core {name!r} cannot learn its initial state: {problem}")
     core.learned_state = nn.ParameterDict({_key(path): nn.Parameter(leaves[path][0].clone()) for path in names})
     core.__class__ = _learned_class(type(core))
     return core
@@ -35,7 +33,6 @@ class LearnedStart:
     environment resets. Pieces contain no resets, so the core's faster routes, which reset to a constant state, remain
     exact."""
 
-    gives_no_resets = True  # Whether the `unroll` of the base classes is called only without resets
     learned_state: nn.ParameterDict
 
     def initial_state(self, batch_size: int) -> CoreState:
@@ -56,7 +53,7 @@ class LearnedStart:
         """Run `Core.unroll` in pieces between resets."""
         core = cast(Core, self)
         if not readable(reset):
-            return core.loop(inputs, reset, state, bptt_length)
+            return unroll_step_by_step(core, inputs, reset, state, bptt_length)
         resets = reset.any(1).tolist()
         cuts = [t for t in range(len(inputs)) if t == 0 or resets[t] or (bptt_length and t % bptt_length == 0)]
         none = torch.zeros_like(reset)

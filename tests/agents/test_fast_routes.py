@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from engram.agents.cores.conv_lstm import ConvLSTM
+from engram.agents.cores.core import unroll_step_by_step
 from engram.agents.cores.fast import blas
 from engram.agents.cores.gru import GRU
 from engram.agents.cores.lstm import LSTM
@@ -117,7 +118,7 @@ def test_another_initial_state_is_that_of_a_reset():
     below, changed = Zero(D, 2, 1, 4), made(RMC)
     changed.load_state_dict(below.state_dict())
     inputs, reset, state = call(below)
-    wanted = below.loop(inputs, reset, state)[0]
+    wanted = unroll_step_by_step(below, inputs, reset, state)[0]
     changed.initial_state = below.initial_state
     for core in (below, changed):
         torch.testing.assert_close(core.unroll(inputs, reset, state)[0], wanted)
@@ -125,7 +126,7 @@ def test_another_initial_state_is_that_of_a_reset():
 
 def test_another_step_is_that_of_the_unroll():
     core = Negative(D, 4)
-    assert torch.equal(core.unroll(*call(core))[0], core.loop(*call(core))[0])
+    assert torch.equal(core.unroll(*call(core))[0], unroll_step_by_step(core, *call(core))[0])
 
 
 @pytest.mark.parametrize("kind", FAST)

@@ -161,13 +161,7 @@ class Layer(nn.Module):
         weight, total = weight[..., :-1], weight[..., -1]
         write = (beta * value, wave.unsqueeze(2).expand_as(weight))
         attended, values = remember(
-            "complement",
-            (beta, None),
-            write,
-            self._counts(x) * weight,
-            reset,
-            values.transpose(1, 2),
-            bptt_length,
+            "complement", (beta, None), write, self._counts(x) * weight, reset, values.transpose(1, 2), bptt_length
         )
         return self._output(x, attended.squeeze(3), total), (values.transpose(1, 2), after[:, :-1], after[:, -1])
 

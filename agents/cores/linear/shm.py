@@ -37,12 +37,7 @@ class SHM(Stack):
     """
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int = 128,
-        num_layers: int = 1,
-        memory_size: int = 32,
-        num_thetas: int = 128,
+        self, input_size: int, hidden_size: int = 128, num_layers: int = 1, memory_size: int = 32, num_thetas: int = 128
     ) -> None:
         mixers: list[Mixer] = [SHMMixer(hidden_size, memory_size, num_thetas) for _ in range(num_layers)]
         super().__init__(input_size, hidden_size, mixers)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core import Axis, Core, CoreState, Route, map_state, named_leaves, readable
+from ..core import Axis, Core, CoreState, Route, map_state, readable
 from ..fast.routes import stands_for
 
 
@@ -49,8 +49,7 @@ class Stack(Core):
         return _join([mixer.initial_state(batch_size) for mixer in self._mixers()])
 
     def parts_of_state(self) -> dict[str, list[Axis]]:
-        leaves = named_leaves(self.initial_state_form())
-        return {"layer": [Axis(leaf, 1, len(self.mixers)) for leaf in leaves]}
+        return {"layer": [Axis(leaf, 1, len(self.mixers)) for leaf in self.initial_state(1)._fields]}
 
     def forward(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """inputs [B, input_size], state -> output [B, hidden_size], next state."""
