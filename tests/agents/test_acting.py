@@ -20,7 +20,6 @@ CORES = [
     ("rmc", RMC | {"head_size": 64}),
     ("rmc", RMC | {"gate": "unit", "mlp_layers": 1}),
     ("rmc", RMC | {"gate": None}),
-    ("rmc", RMC | {"places": True, "channels": 16, "height": 3, "width": 2}),
     ("fwm", {"hidden_size": 16, "memory_size": 5}),
     ("fwm", {"hidden_size": 16, "memory_size": 6, "write_scale": 0.25, "beta_bias": 1.0}),
     ("mnm-p", {"hidden_size": 64, "memory_size": 32}),

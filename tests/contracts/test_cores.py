@@ -15,7 +15,6 @@ from small_cores import INPUTS, SMALL, small_core
 VARIANTS = [
     ("rmc", {"gate": "unit", "num_blocks": 2}),
     ("rmc", {"gate": None, "key_size": 5}),
-    ("rmc", {"places": True, "height": 2, "width": 3}),
     ("fwm", {"write_scale": 1 / 16, "beta_bias": 1.0}),
     ("mnm-p", {"layer_norm": True}),
     ("mnm-g", {"layer_norm": True}),
