@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .. import bf16
 from ..kernels import Linear
 from ..sequence.scan import scan
-from .core import Axis, Core, Step
+from .core import Axis, Core, Step, Unrolled
 from .fast.acting import Affine
 from .fast.blas import gemm
 from .fast.pool_views import Filters, Views, hold
@@ -138,9 +138,7 @@ class Concrete(Core):
 
         return step
 
-    def unroll_compiled(
-        self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None
-    ) -> tuple[Tensor, ConcreteState, None]:
+    def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None) -> Unrolled:
         """`unroll` for a CPU: viewports of the inputs, filtered step by step in compiled code (pool_views.py)."""
         pools = (inputs.shape[1], self.num_pools, self.pool_size)
         check("Concrete", inputs, pools=(state.pools, pools), reset=(reset, inputs.shape[:2]))
@@ -159,9 +157,7 @@ class Concrete(Core):
         outputs = self.summarizer(views).relu_()
         return outputs, ConcreteState(torch.cat([pools[:, :1], pools[:, 1:].detach()], dim=1)), None
 
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None
-    ) -> tuple[Tensor, ConcreteState, None]:
+    def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None) -> Unrolled:
         """`unroll` for other devices: one scan over all steps per pool, with the same operations for every batch."""
         embedded = self.embedding(inputs)
         pools = list(self._pools(embedded, reset, state.pools.to(embedded), bptt_length))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .core import Axis, Projected, under_torch_func
+from .core import Axis, Projected, Unrolled, under_torch_func
 from .fast.blas import gemm
 from .fast.elementwise import Array
 from .fast.gated import unroll as fast
@@ -81,16 +81,14 @@ class ConvLSTM(Projected):
     def forward(self, inputs: Tensor, state: ConvLSTMState) -> tuple[Tensor, ConvLSTMState]:
         if self.compiles(inputs):
             reset = inputs.new_zeros(1, len(inputs), dtype=torch.bool)
-            outputs, state, _ = self.unroll_compiled(inputs.unsqueeze(0), reset, state)
+            outputs, state, _ = self.unroll_compiled(inputs.unsqueeze(0), reset, state, None)
             return outputs[0], state
         return super().forward(inputs, state)
 
     def compiles(self, inputs: Tensor) -> bool:
         return self.kind is ConvLSTM and stands_for(self, inputs) and gemm(inputs.dtype) != 0
 
-    def unroll_compiled(
-        self, inputs: Tensor, reset: Tensor, state: ConvLSTMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, ConvLSTMState, None]:
+    def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: ConvLSTMState, bptt_length: int | None) -> Unrolled:
         """`unroll` in compiled code, with the inputs of all steps convolved at once."""
         weight = self.state_conv.weight.permute(0, 2, 3, 1).flatten(1)
         assert self.state_conv.bias is not None

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from ...base import compiled
 
 CoreState: TypeAlias = Any  # A NamedTuple of tensors [B, ...]; each core has its own.
-Route: TypeAlias = Callable[[Tensor, Tensor, CoreState, int | None], tuple[Tensor, CoreState, Tensor | None]]
-"""A form of `Core.unroll`, with its arguments and results."""
+Unrolled: TypeAlias = tuple[Tensor, CoreState, Tensor | None]
+"""Results of `Core.unroll`: outputs [T, B, output_size], last state, the core's own loss [T, B] or None."""
+Route: TypeAlias = Callable[[Tensor, Tensor, CoreState, int | None], Unrolled]
+"""A form of `Core.unroll`."""
 Step: TypeAlias = Callable[[Tensor, Tensor, CoreState], tuple[Tensor, CoreState]]
 """step(inputs [B, D], reset bool [B], state): `Core.forward` after resets."""
 
@@ -131,15 +133,13 @@ class Core(nn.Module):
 
         return step
 
-    def unroll(
-        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
-    ) -> tuple[Tensor, CoreState, Tensor | None]:
+    def unroll(self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None) -> Unrolled:
         """Run T steps: inputs [T, B, D], reset bool [T, B], state -> outputs [T, B, output_size], state, loss or None.
         Where reset[t, b] is set, environment b's state is replaced by the initial state before step t. Every
         `bptt_length` steps (counted from step 0) the state is detached, so that no gradient crosses that boundary. The
         loss [T, B] is the core's own. `unroll_step_by_step` is the reference for every faster form."""
 
-        def run(inputs: Tensor) -> tuple[Tensor, CoreState, Tensor | None]:
+        def run(inputs: Tensor) -> Unrolled:
             route = None if overridden(self) else self.fast_route(inputs)
             if route is None:
                 return unroll_step_by_step(self, inputs, reset, state, bptt_length)
@@ -162,9 +162,7 @@ class Projected(Core):
     def forward(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         return self._step(self._project(inputs), state)
 
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
-    ) -> tuple[Tensor, CoreState, Tensor | None]:
+    def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None) -> Unrolled:
         return unroll_step_by_step(self, self._project(inputs), reset, state, bptt_length, self._step)
 
 
@@ -182,7 +180,7 @@ def unroll_step_by_step(
     state: CoreState,
     bptt_length: int | None = None,
     step: Callable[[Tensor, CoreState], tuple[Tensor, CoreState]] | None = None,
-) -> tuple[Tensor, CoreState, Tensor | None]:
+) -> Unrolled:
     """Plain loop over time that defines `Core.unroll`. `step` may replace `core.forward`, for a core that has
     already computed part of its work for all T inputs."""
     step = step or core

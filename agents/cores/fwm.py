@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear
-from .core import Core, Route, Step, under_torch_func
+from .core import Core, Route, Step, Unrolled, under_torch_func
 from .fast.acting import Affine, write_and_read
 from .fast.routes import arrays, stands_for
 from .lstm import LSTM, LSTMState
@@ -98,9 +98,7 @@ class FWM(Core):
 
         return step
 
-    def unroll_pieces(
-        self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, FWMState, None]:
+    def unroll_pieces(self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None) -> Unrolled:
         """Run `unroll` in blocks of steps. The blocks are the same for every batch and may contain resets."""
         hidden, controller, _ = self.controller.unroll(inputs, reset, state.controller, bptt_length)
         memory, reads = state.memory, list[Tensor]()

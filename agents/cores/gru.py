@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .. import bf16
 from ..kernels import linear
-from .core import Axis, Projected, under_torch_func
+from .core import Axis, Projected, Unrolled, under_torch_func
 from .fast.blas import gemm
 from .fast.gated import unroll as fast
 from .fast.routes import stands_for
@@ -65,9 +65,7 @@ class GRU(Projected):
     def compiles(self, inputs: Tensor) -> bool:
         return self.kind is GRU and stands_for(self, inputs) and gemm(inputs.dtype) != 0
 
-    def unroll_compiled(
-        self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None = None
-    ) -> tuple[Tensor, GRUState, None]:
+    def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None) -> Unrolled:
         cell = self.cell
         from_h, inner = cell.bias_hh.split([2 * self.output_size, self.output_size])
         gates = linear(inputs, cell.weight_ih, cell.bias_ih + F.pad(from_h, (0, self.output_size)))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import linear
-from .core import Axis, Projected, Step
+from .core import Axis, Projected, Step, Unrolled
 from .fast.acting import Affine
 from .fast.blas import gemm
 from .fast.gated import unroll as fast
@@ -73,9 +73,7 @@ class LSTM(Projected):
 
         return step
 
-    def unroll_compiled(
-        self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, LSTMState, None]:
+    def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None) -> Unrolled:
         outputs, *last = fast.run_lstm(self._project(inputs), self.cell.weight_hh, *state, reset, bptt_length)
         return outputs, LSTMState(*last), None
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear, linear
-from .core import Core, Step, unroll_step_by_step
+from .core import Core, Step, Unrolled, unroll_step_by_step
 from .fast.acting import Affine
 from .fast.blas import gemm
 from .fast.elementwise import EPS
@@ -104,9 +104,7 @@ class MNM(Core):
         usual = norm is None or (norm.eps == EPS and len(list(norm.parameters())) == 2)
         return usual and type(self) in (MNMp, MNMg) and stands_for(self, inputs) and gemm(inputs.dtype) != 0
 
-    def unroll_compiled(
-        self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, MNMState, Tensor | None]:
+    def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None) -> Unrolled:
         cell = self.controller.cell
         gates = linear(inputs, cell.weight_ih[:, : self.input_size], cell.bias_ih + cell.bias_hh)
         tensors = self._tensors(gates, state)
@@ -161,9 +159,7 @@ class MNM(Core):
 
         return step
 
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, MNMState, Tensor | None]:
+    def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None) -> Unrolled:
         """Run `unroll` step by step, except for the output layer."""
         joined, state, errors = unroll_step_by_step(self, inputs, reset, state, bptt_length, self._step)
         return self.out(joined), state, errors

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from .. import bf16
 from ..kernels import Linear
-from .core import Axis, Projected, Step
+from .core import Axis, Projected, Step, Unrolled
 from .fast.acting import Affine
 from .fast.blas import gemm
 from .fast.elementwise import EPS
@@ -120,7 +120,7 @@ class RMC(Projected):
     def forward(self, inputs: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
         if not self.compiles(inputs):
             return super().forward(inputs, state)
-        outputs, state, _ = self.unroll_compiled(inputs.unsqueeze(0), None, state)
+        outputs, state, _ = self.unroll_compiled(inputs.unsqueeze(0), None, state, None)
         return outputs[0], state
 
     def compiles(self, inputs: Tensor) -> bool:
@@ -188,8 +188,8 @@ class RMC(Projected):
         return projected, gates
 
     def unroll_compiled(
-        self, inputs: Tensor, reset: Tensor | None, state: RMCState, bptt_length: int | None = None
-    ) -> tuple[Tensor, RMCState, None]:
+        self, inputs: Tensor, reset: Tensor | None, state: RMCState, bptt_length: int | None
+    ) -> Unrolled:
         leaves, initial = self._leaves(*self._read(inputs), state.memory), self.initial_state(1).memory[0]
         mlp = [cast(nn.Linear, layer).weight for layer in self.mlp]
         memory, last = fast.run(leaves, mlp, initial, self.num_heads, reset, bptt_length)

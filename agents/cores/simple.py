@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..kernels import Linear, linear
-from .core import Core, Projected
+from .core import Core, Projected, Unrolled
 from .parts.bounds import bounded
 
 
@@ -140,8 +140,6 @@ class Feedforward(Core):
     def forward(self, inputs: Tensor, state: FeedforwardState) -> tuple[Tensor, FeedforwardState]:
         return self.hidden(inputs).relu(), state
 
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: FeedforwardState, bptt_length: int | None = None
-    ) -> tuple[Tensor, FeedforwardState, None]:
+    def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: Any, bptt_length: int | None) -> Unrolled:
         """Compute all T steps at once: without a state, there is nothing to reset or truncate."""
         return self.hidden(inputs).relu(), state, None

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core import Core, Route
+from ..core import Core, Route, Unrolled
 from ..fast.hadamard.unroll import remember
 from ..fast.routes import stands_for
 from ..gtrxl import Gate
@@ -63,14 +63,12 @@ class AGaLiTe(Core):
         mlp_size: int = 128,
         eta: int = 4,
         r: int = 4,
-        gate_bias: float = 2.0,
     ) -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, hidden_size
         self.encoder = _orthogonal(nn.Linear(input_size, hidden_size))
-        self.layers = nn.ModuleList(
-            Layer(hidden_size, num_heads, head_size, mlp_size, eta, r, gate_bias) for _ in range(num_layers)
-        )
+        sizes = (hidden_size, num_heads, head_size, mlp_size, eta, r)
+        self.layers = nn.ModuleList(Layer(*sizes) for _ in range(num_layers))
 
     def initial_state(self, batch_size: int) -> AGaLiTeState:
         layer = self.layers[0]
@@ -89,9 +87,7 @@ class AGaLiTe(Core):
     def fast_route(self, inputs: Tensor) -> Route | None:
         return self.unroll_at_once if stands_for(self, inputs) else None
 
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: AGaLiTeState, bptt_length: int | None = None
-    ) -> tuple[Tensor, AGaLiTeState, Tensor | None]:
+    def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: AGaLiTeState, bptt_length: int | None) -> Unrolled:
         step = steps_since_reset(reset, state.step)
         run = lambda layer, *rest: layer.unroll(*rest, reset, bptt_length)  # noqa: E731
         outputs, after = self._over_layers(inputs, state, step, run)
@@ -112,9 +108,7 @@ class AGaLiTe(Core):
 class Layer(nn.Module):
     """One layer of `AGaLiTe`, whose docstring has the equations."""
 
-    def __init__(
-        self, hidden_size: int, num_heads: int, head_size: int, mlp_size: int, eta: int, r: int, gate_bias: float
-    ) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, head_size: int, mlp_size: int, eta: int, r: int) -> None:
         super().__init__()
         self.num_heads, self.head_size, self.eta, self.r = num_heads, head_size, eta, r
         self.traces = r - r // 2  # One per pair of w and -w
@@ -125,7 +119,7 @@ class Layer(nn.Module):
         self.mlp = nn.Sequential(
             _orthogonal(nn.Linear(hidden_size, mlp_size)), nn.ReLU(), _orthogonal(nn.Linear(mlp_size, hidden_size))
         )
-        self.gate_1, self.gate_2 = Gate(hidden_size, gate_bias), Gate(hidden_size, gate_bias)
+        self.gate_1, self.gate_2 = Gate(hidden_size), Gate(hidden_size)
 
     def forward(self, x: Tensor, step: Tensor, traces: Traces) -> tuple[Tensor, Traces]:
         """One step: x [B, hidden_size], step [B], V, K and s -> the next layer's x, the next V, K and s."""

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...sequence.scan import scan
-from ..core import Axis, Core
+from ..core import Axis, Core, Unrolled
 
 FASTEST = 0.67
 """Largest initial decay rate, per step: as in the released code, which must keep exp(rate * 1024) finite."""
@@ -74,9 +74,7 @@ class FFM(Core):
         traces = self._gamma() * torch.view_as_complex(state.traces.contiguous()) + added
         return self._read(traces, passed, gate), FFMState(torch.view_as_real(traces))
 
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: FFMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, FFMState, None]:
+    def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: FFMState, bptt_length: int | None) -> Unrolled:
         added, passed, gate = self._maps(inputs)
         gamma = self._gamma().expand(1, 1, -1, -1)
         start = torch.view_as_complex(state.traces.contiguous())

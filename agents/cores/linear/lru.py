@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...sequence.scan import scan
-from ..core import Axis, Core
+from ..core import Axis, Core, Unrolled
 
 
 class LRUState(NamedTuple):
@@ -80,9 +80,7 @@ class LRU(Core):
             states.append(torch.view_as_real(h))
         return x, LRUState(torch.stack(states, 1))
 
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: LRUState, bptt_length: int | None = None
-    ) -> tuple[Tensor, LRUState, None]:
+    def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: LRUState, bptt_length: int | None) -> Unrolled:
         x, states = self.encoder(inputs), list[Tensor]()
         for index, block in enumerate(self.blocks):
             assert isinstance(block, Block)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...sequence.scan import scan
-from ..core import Axis, Core
+from ..core import Axis, Core, Unrolled
 from ..parts.gates import gate_biases
 
 
@@ -63,9 +63,7 @@ class MinGRU(Core):
             states.append(inputs)
         return inputs, MinGRUState(torch.stack(states, 1))
 
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: MinGRUState, bptt_length: int | None = None
-    ) -> tuple[Tensor, MinGRUState, None]:
+    def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: MinGRUState, bptt_length: int | None) -> Unrolled:
         states: list[Tensor] = []
         for index, layer in enumerate(self.layers):
             decay, added = self.gates(layer(inputs))

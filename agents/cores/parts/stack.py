@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core import Axis, Core, CoreState, Route, map_state, readable
+from ..core import Axis, Core, CoreState, Route, Unrolled, map_state, readable
 from ..fast.routes import stands_for
 
 
@@ -66,9 +66,7 @@ class Stack(Core):
         possible = stands_for(self, inputs) if compiled else readable(inputs)
         return self.unroll_at_once if possible else None
 
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
-    ) -> tuple[Tensor, CoreState, Tensor | None]:
+    def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None) -> Unrolled:
         """Run `Core.unroll` layer by layer over all T steps."""
         x, states = self.encoder(inputs), list[CoreState]()
         for index, (norm, mixer) in enumerate(zip(self.norms, self._mixers(), strict=True)):
