@@ -86,7 +86,7 @@ class ConvLSTM(Projected):
         return super().forward(inputs, state)
 
     def compiles(self, inputs: Tensor) -> bool:
-        return self.kind is ConvLSTM and stands_for(self, inputs) and gemm(inputs.dtype) != 0
+        return type(self) is ConvLSTM and stands_for(self, inputs) and gemm(inputs.dtype) != 0
 
     def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: ConvLSTMState, bptt_length: int | None) -> Unrolled:
         """`unroll` in compiled code, with the inputs of all steps convolved at once."""

@@ -45,18 +45,9 @@ class Core(nn.Module):
     input_size: int
     output_size: int
     loops_over_time = True  # Whether `unroll` computes steps sequentially
-    constant_leaves: tuple[str, ...] = ()
-    """Leaves of the state whose initial values are not learned: no step reads them, or other leaves determine them."""
-    constant_start = ""  # Reason why the initial state cannot be learned; empty if it can.
-    kind: type["Core"]  # Class that defines the equations: the object's own, or the one whose initial state is learned
     supervised_lr = 1e-3  # Adam's learning rate on supervised tasks (`rl-probe`)
     full_precision = True
     """Whether steps and unrolls run outside autocast: memory accumulated over thousands of steps needs float32."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "kind" not in vars(cls):
-            cls.kind = cls
 
     @classmethod
     def image_options(cls, channels: int, rows: int, cols: int) -> dict[str, Any]:
@@ -120,7 +111,7 @@ class Core(nn.Module):
         inference mode. Each step may overwrite a state that an earlier step returned."""
         initial = self.initial_state(batch_size)
         pairs = zip(state_leaves(state), state_leaves(initial), strict=True)
-        usual = all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs) and self.kind is type(self)
+        usual = all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
         if usual and not (altered(self) or overridden(self) or torch.is_autocast_enabled("cpu")):
             fast = self.fast_step(batch_size)
             if fast is not None:
@@ -275,7 +266,7 @@ def overridden(core: Core) -> bool:
     """Whether a core may differ from the class that defines its faster form: under gradients of torch.func (faster
     forms need autograd's own engine), if a subclass or an object overrides `forward` or `initial_state`, or if
     submodules have hooks or parametrizations."""
-    return _under_gradient() or _has_another_step(core.kind) or touched(core)
+    return _under_gradient() or _has_another_step(type(core)) or touched(core)
 
 
 def touched(core: nn.Module) -> bool:

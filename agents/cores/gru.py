@@ -63,7 +63,7 @@ class GRU(Projected):
         return h, GRUState(h)
 
     def compiles(self, inputs: Tensor) -> bool:
-        return self.kind is GRU and stands_for(self, inputs) and gemm(inputs.dtype) != 0
+        return type(self) is GRU and stands_for(self, inputs) and gemm(inputs.dtype) != 0
 
     def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None) -> Unrolled:
         cell = self.cell

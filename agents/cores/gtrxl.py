@@ -46,7 +46,6 @@ class GTrXL(Core):
     supervised_lr = 3e-4
 
     loops_over_time = False
-    constant_start = "its state is a window of past inputs, which is empty when an episode begins"
 
     def __init__(
         self,

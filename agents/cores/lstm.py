@@ -59,7 +59,7 @@ class LSTM(Projected):
         return state.h, state
 
     def compiles(self, inputs: Tensor) -> bool:
-        return self.kind is LSTM and stands_for(self, inputs) and gemm(inputs.dtype) != 0
+        return type(self) is LSTM and stands_for(self, inputs) and gemm(inputs.dtype) != 0
 
     def fast_step(self, batch_size: int) -> Step | None:
         cell = self.cell

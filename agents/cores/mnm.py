@@ -62,7 +62,6 @@ class MNM(Core):
     `memory_span` is an option of the LSTM.
     """
 
-    constant_leaves = ("meta_error",)
     local = False  # Whether updates are learned and local, as in MNMp
 
     def __init__(

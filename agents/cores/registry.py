@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...base.messages import calling, check_flag, check_keys, check_range
+from ...base.messages import calling, check_keys, check_range
 from ...base.registry import Registry
 from ..certificate.probe import ENVS, Failure, form
 from .core import Core
-from .learned_start import learn_initial_state
 
 CORES = {
     "agalite": ".linear.agalite:AGaLiTe",
@@ -48,7 +47,6 @@ CORES = {
 
 OUTSIDE = (Path(__file__).parents[1], Path(torch.__file__).parent, Path(np.__file__).parent)
 """Folders whose stack frames are not the user's code."""
-LEARNED = "learn_initial_state"  # Option of every core: the initial state is a parameter
 
 _REGISTRY = Registry("core", Core, CORES, __package__, OUTSIDE)
 core_names, core_class = _REGISTRY.names, _REGISTRY.find
@@ -56,16 +54,13 @@ core_names, core_class = _REGISTRY.names, _REGISTRY.find
 
 def core_parameters(name: str) -> dict[str, inspect.Parameter]:
     """Return the options of a core by name (all parameters but input_size)."""
-    options = {k: p for k, p in inspect.signature(core_class(name)).parameters.items() if k != "input_size"}
-    return {LEARNED: inspect.Parameter(LEARNED, inspect.Parameter.KEYWORD_ONLY, default=False)} | options
+    return {k: p for k, p in inspect.signature(core_class(name)).parameters.items() if k != "input_size"}
 
 
 def make_core(name: str, input_size: int, **options: Any) -> Core:
     """Create a core by name for inputs [B, input_size]. Raises ValueError for an unknown name or option."""
     allowed = core_parameters(name)
     check_keys(f"core {name!r}", "option", options, allowed)
-    learned = options.pop(LEARNED, False)
-    check_flag(LEARNED, learned)
     if name in CORES:
         for key, value in options.items():
             _check_option(key, value, allowed[key])
@@ -77,7 +72,7 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
         check_core(core, name, input_size)
     if not hasattr(core, "input_size"):
         core.input_size = input_size
-    return learn_initial_state(core, name) if learned else core
+    return core
 
 
 def _check_option(key: str, value: Any, parameter: inspect.Parameter) -> None:

@@ -124,7 +124,7 @@ class RMC(Projected):
         return outputs[0], state
 
     def compiles(self, inputs: Tensor) -> bool:
-        if self.kind is not RMC or len(self.blocks) != 1 or not stands_for(self, inputs) or not gemm(inputs.dtype):
+        if type(self) is not RMC or len(self.blocks) != 1 or not stands_for(self, inputs) or not gemm(inputs.dtype):
             return False
         norms = [part for part in self.blocks[0].children() if isinstance(part, nn.LayerNorm)]
         return len(norms) == 3 and all(norm.eps == EPS and norm.elementwise_affine for norm in norms)

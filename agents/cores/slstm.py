@@ -36,8 +36,6 @@ class SLSTM(Simple):
     each head (in the released code, the spread depends on the layer's depth).
     """
 
-    constant_leaves = ("c", "n", "m")  # m represents an empty sum, so the first step discards c and n
-
     def __init__(self, input_size: int, hidden_size: int = 128, num_heads: int = 4) -> None:
         super().__init__()
         if hidden_size % num_heads:

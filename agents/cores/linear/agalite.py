@@ -51,8 +51,6 @@ class AGaLiTe(Core):
 
     loops_over_time = False
 
-    constant_leaves = ("keys", "norm")  # sums over the same past; learned starts could make their ratio unbounded
-
     def __init__(
         self,
         input_size: int,

@@ -32,8 +32,7 @@ class RTU(Core):
     would be cut - at the beginning of an unroll and at multiples of bptt_length - h is replaced by
     h + sum_p dh/dp (p - stopped(p)): the same value, whose gradient with respect to the parameters is that of the
     entire past. The gradient of the recurrence therefore does not depend on bptt_length, not even if it is 1. Gradients
-    of the inputs are cut as in every core: layers before the recurrence and a learned initial h receive no gradient
-    across a cut.
+    of the inputs are cut as in every core: layers before the recurrence receive no gradient across a cut.
 
     The derivatives are those at the weights with which an actor acted, as in the paper (appendix on stale gradients).
     Choices left open by the paper: one layer; a map after the units; initially, r^2 is uniform up to .999^2,
@@ -41,8 +40,6 @@ class RTU(Core):
     """
 
     loops_over_time = False
-
-    constant_leaves = ("by_rate", "by_phase", "by_input")
 
     def __init__(self, input_size: int, hidden_size: int = 128, num_units: int = 64) -> None:
         super().__init__()
