@@ -76,9 +76,8 @@ class FWM(Core):
         return hidden + self.out(read), FWMState(controller, memory)
 
     def fast_route(self, inputs: Tensor) -> Route | None:
-        if under_torch_func():  # vmap cannot pass through the gradient of a block, which is implemented explicitly
-            return None
-        return self.unroll_pieces
+        # vmap cannot pass through the gradient of a block, which is implemented explicitly.
+        return None if under_torch_func() else self.unroll_pieces
 
     def fast_step(self, batch_size: int) -> Step | None:
         controller = self.controller.fast_step(batch_size)

@@ -4,6 +4,7 @@ Third parties add cores with an entry point in the group `engram.cores` or name 
 """
 
 import inspect
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +67,8 @@ def make_core(name: str, input_size: int, **options: Any) -> Core:
             _check_option(key, value, allowed[key])
         core = core_class(name)(input_size, **options)
     else:
-        arguments = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
-        label = f"cannot make core {name!r} with {arguments}: __init__"
-        core = calling(label, lambda: core_class(name)(input_size, **options), OUTSIDE, (ValueError,))
+        make = partial(core_class(name), input_size, **options)
+        core = calling(f"cannot make core {name!r}: __init__", make, OUTSIDE, (ValueError,))
         check_core(core, name, input_size)
     if not hasattr(core, "input_size"):
         core.input_size = input_size
@@ -99,10 +99,10 @@ def check_core(core: Core, name: str, input_size: int) -> None:
     if weight.is_meta:
         return
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        state = calling(f"{name}.initial_state({ENVS})", lambda: core.initial_state(ENVS), OUTSIDE)
+        state = calling(f"{name}.initial_state({ENVS})", partial(core.initial_state, ENVS), OUTSIDE)
         expected = _form(f"{name}.initial_state({ENVS})", state)
         inputs = torch.zeros(ENVS, input_size, dtype=weight.dtype, device=weight.device)
-        result: Any = calling(f"{name}.forward", lambda: core(inputs, state), OUTSIDE)
+        result: Any = calling(f"{name}.forward", partial(core, inputs, state), OUTSIDE)
     output, after = result if isinstance(result, tuple) and len(result) == 2 else (None, state)
     if not isinstance(output, Tensor) or output.shape != (ENVS, size):
         actual = f"the output {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(result).__name__}"

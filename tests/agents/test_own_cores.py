@@ -102,7 +102,7 @@ class RaisesWhenMade(Right):
         (OtherState, r"OtherState.forward returned the state State\(h \[2\]\); initial_state has State\(h \[4\]\)"),
         (
             RaisesWhenMade,
-            r"cannot make core 'mine:RaisesWhenMade' with no options: __init__ raised RuntimeError: no w",
+            r"cannot make core 'mine:RaisesWhenMade': __init__ raised RuntimeError: no w",
         ),
     ],
 )

@@ -1,17 +1,17 @@
 """AGaLiTe (Pramanik et al. 2024, "Approximate gated linear transformers for online reinforcement learning")."""
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core import Core, Route, Unrolled
+from ..core import Route
 from ..fast.hadamard.unroll import remember
 from ..fast.routes import stands_for
 from ..gtrxl import Gate
+from ..parts.stack import AtOnce
 from .shm import steps_since_reset
 
 Traces: TypeAlias = tuple[Tensor, Tensor, Tensor]  # V, K and s of one layer
@@ -27,7 +27,7 @@ class AGaLiTeState(NamedTuple):
     step: Tensor
 
 
-class AGaLiTe(Core):
+class AGaLiTe(AtOnce):
     """AGaLiTe: layers of gated linear attention, whose state matrix is approximated by r pairs of oscillating traces.
 
         x^0 = relu(W_e input + b_e),  u = LayerNorm(x^{l-1})
@@ -48,8 +48,6 @@ class AGaLiTe(Core):
     pair. The code's clock continues through resets; here it restarts with every episode, so that an episode's outputs
     do not depend on earlier episodes. One layer by default.
     """
-
-    loops_over_time = False
 
     def __init__(
         self,
@@ -79,28 +77,21 @@ class AGaLiTe(Core):
             new(*shape, traces, heads, size), new(*shape, traces, heads, features), new(*shape, heads, features), step
         )
 
-    def forward(self, inputs: Tensor, state: AGaLiTeState) -> tuple[Tensor, AGaLiTeState]:
-        return self._over_layers(inputs, state, state.step, lambda layer, *rest: layer(*rest))
-
     def fast_route(self, inputs: Tensor) -> Route | None:
         return self.unroll_at_once if stands_for(self, inputs) else None
 
-    def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: AGaLiTeState, bptt_length: int | None) -> Unrolled:
-        step = steps_since_reset(reset, state.step)
-        run = lambda layer, *rest: layer.unroll(*rest, reset, bptt_length)  # noqa: E731
-        outputs, after = self._over_layers(inputs, state, step, run)
-        return outputs, after._replace(step=step[-1] + 1), None
-
-    def _over_layers(
-        self, inputs: Tensor, state: AGaLiTeState, step: Tensor, run: Callable[..., tuple[Tensor, Traces]]
+    def _run(
+        self, inputs: Tensor, state: AGaLiTeState, reset: Tensor | None = None, bptt_length: int | None = None
     ) -> tuple[Tensor, AGaLiTeState]:
-        """Apply run(layer, x, step, traces), which returns the next layer's x and the next traces, to every layer."""
+        step = state.step if reset is None else steps_since_reset(reset, state.step)
         x, traces = F.relu(self.encoder(inputs)), list[Traces]()
         for index, layer in enumerate(self.layers):
-            x, after = run(layer, x, step, (state.values[:, index], state.keys[:, index], state.norm[:, index]))
+            assert isinstance(layer, Layer)
+            before = state.values[:, index], state.keys[:, index], state.norm[:, index]
+            x, after = layer(x, step, before) if reset is None else layer.unroll(x, step, before, reset, bptt_length)
             traces.append(after)
         values, keys, norm = (torch.stack(leaves, 1) for leaves in zip(*traces, strict=True))
-        return x, AGaLiTeState(values, keys, norm, step + 1)
+        return x, AGaLiTeState(values, keys, norm, (step if reset is None else step[-1]) + 1)
 
 
 class Layer(nn.Module):

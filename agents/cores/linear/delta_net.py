@@ -68,31 +68,22 @@ class DeltaMixer(Mixer):
         shape = (batch_size, self.num_heads, self.head_size, self.head_size)
         return DeltaNetState(self.scale.new_zeros(shape))
 
-    def forward(self, u: Tensor, state: DeltaNetState) -> tuple[Tensor, DeltaNetState]:
-        query, gate, key, value, rate, log_decay = self._map(u)
-        weights = state.fast_weights * log_decay.exp()[..., None, None]
-        old = torch.einsum("bhkv,bhk->bhv", weights, key)
-        weights = weights + key.unsqueeze(3) * (rate.unsqueeze(2) * (value - old)).unsqueeze(2)
-        read = torch.einsum("bhkv,bhk->bhv", weights, query)
-        return self._output(read, gate), DeltaNetState(weights)
-
-    def unroll(
-        self, u: Tensor, reset: Tensor, state: DeltaNetState, bptt_length: int | None
+    def forward(
+        self, u: Tensor, state: DeltaNetState, reset: Tensor | None = None, bptt_length: int | None = None
     ) -> tuple[Tensor, DeltaNetState]:
-        query, gate, *written = self._map(u)
-        read, last = unroll_chunks(_delta_chunk, (query, *written), reset, state, self.initial_state, bptt_length)
-        return self._output(read, gate), DeltaNetState(*last)
-
-    def _map(self, u: Tensor) -> tuple[Tensor, ...]:
-        """q, gate, k, v [..., H, d]; beta, log alpha [..., H]."""
         query, gate, key, value = self.maps(u).unflatten(-1, (4, self.num_heads, self.head_size)).unbind(-3)
+        query, key, value = _unit(query), _unit(key), F.silu(value)  # [..., H, d]
         rate = torch.sigmoid(self.rate(u))
         log_decay = self.decay(u) if self.decay is not None else torch.zeros_like(rate)
-        return _unit(query), F.silu(gate), _unit(key), F.silu(value), rate, log_decay
-
-    def _output(self, read: Tensor, gate: Tensor) -> Tensor:
-        """Reads S^T q and their gates, both [..., H, d] -> [..., hidden_size]."""
-        return self.out((rms_norm(read, self.scale) * gate).flatten(-2))
+        if reset is None:
+            weights = state.fast_weights * log_decay.exp()[..., None, None]
+            old = torch.einsum("bhkv,bhk->bhv", weights, key)
+            weights = weights + key.unsqueeze(3) * (rate.unsqueeze(2) * (value - old)).unsqueeze(2)
+            read = torch.einsum("bhkv,bhk->bhv", weights, query)
+        else:
+            steps = (query, key, value, rate, log_decay)
+            read, (weights,) = unroll_chunks(_delta_chunk, steps, reset, state, self.initial_state, bptt_length)
+        return self.out((rms_norm(read, self.scale) * F.silu(gate)).flatten(-2)), DeltaNetState(weights)
 
 
 class Decay(nn.Module):

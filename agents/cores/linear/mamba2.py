@@ -77,37 +77,25 @@ class Mamba2Mixer(Mixer):
         h = self.skip.new_zeros(batch_size, self.num_heads, self.state_size, self.head_size)
         return MambaState(h, self.convolution.initial_state(batch_size))
 
-    def forward(self, u: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
-        gate, mixed, step = self.maps(u).split(self.widths, -1)
-        mixed, past = self.convolution(mixed, state.past)
-        x, steps = self._steps(mixed, step)
-        read, h = attend_step(*steps, state.h)
-        return self._output(read, x, gate), MambaState(h, past)
-
-    def unroll(self, u: Tensor, reset: Tensor, state: MambaState, bptt_length: int | None) -> tuple[Tensor, MambaState]:
-        # Separate multiplications avoid concatenating their gradients.
-        gate, mixed, step = (F.linear(u, rows) for rows in self.maps.weight.split(self.widths))
-        mixed, past = self.convolution.unroll(mixed, reset, state.past, bptt_length)
-        x, steps = self._steps(mixed, step)
-        query, key, value, log_decay = steps
-        decay = (-torch.expm1(log_decay)).unsqueeze(-1).expand_as(value)
-        read, h = remember("complement", (decay, None), (value, key), query, reset, state.h, bptt_length)
-        read = read.squeeze(3)
-        return self._output(read, x, gate), MambaState(h, past)
-
-    def _steps(self, mixed: Tensor, step: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Return x [..., H, P] and the arguments of `attend_step`: C, B, delta x, delta A."""
+    def forward(
+        self, u: Tensor, state: MambaState, reset: Tensor | None = None, bptt_length: int | None = None
+    ) -> tuple[Tensor, MambaState]:
+        if reset is None:
+            gate, mixed, step = self.maps(u).split(self.widths, -1)
+            mixed, past = self.convolution(mixed, state.past)
+        else:  # separate multiplications avoid concatenating their gradients
+            gate, mixed, step = (F.linear(u, rows) for rows in self.maps.weight.split(self.widths))
+            mixed, past = self.convolution.unroll(mixed, reset, state.past, bptt_length)
         x, key, query = mixed.split([self.width, self.state_size, self.state_size], -1)
         x = x.unflatten(-1, (self.num_heads, self.head_size))
         delta = F.softplus(step + self.step_bias)
-        shape = (*delta.shape, self.state_size)
-        return x, (
-            query.unsqueeze(-2).expand(shape),
-            key.unsqueeze(-2).expand(shape),
-            delta.unsqueeze(-1) * x,
-            -delta * self.log_rate.exp(),
-        )
-
-    def _output(self, read: Tensor, x: Tensor, gate: Tensor) -> Tensor:
+        key, query = (part.unsqueeze(-2).expand(*delta.shape, self.state_size) for part in (key, query))
+        value, log_decay = delta.unsqueeze(-1) * x, -delta * self.log_rate.exp()
+        if reset is None:
+            read, h = attend_step(query, key, value, log_decay, state.h)
+        else:
+            decay = (-torch.expm1(log_decay)).unsqueeze(-1).expand_as(value)
+            read, h = remember("complement", (decay, None), (value, key), query, reset, state.h, bptt_length)
+            read = read.squeeze(3)
         y = (read + self.skip.unsqueeze(-1) * x).flatten(-2)
-        return self.out(rms_norm(y * F.silu(gate), self.scale))
+        return self.out(rms_norm(y * F.silu(gate), self.scale)), MambaState(h, past)

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...sequence.scan import scan
-from ..core import Axis, Core, Unrolled
+from ..core import Axis
 from ..parts.gates import gate_biases
+from ..parts.stack import AtOnce, recur
 
 
 class MinGRUState(NamedTuple):
@@ -16,7 +16,7 @@ class MinGRUState(NamedTuple):
     h: Tensor
 
 
-class MinGRU(Core):
+class MinGRU(AtOnce):
     """minGRU: layers of gated units whose gates depend on the input only.
 
         z_t = sigmoid(W_z x_t + b_z)                 how much is new                       (section 3.1.2)
@@ -31,8 +31,6 @@ class MinGRU(Core):
     need the positive values of appendix B. A `memory_span` above 0 spreads the units' initial memory spans up to this
     many steps (`gate_biases`).
     """
-
-    loops_over_time = False
 
     def __init__(self, input_size: int, hidden_size: int = 256, num_layers: int = 2, memory_span: int = 0) -> None:
         super().__init__()
@@ -55,21 +53,14 @@ class MinGRU(Core):
     def parts_of_state(self) -> dict[str, list[Axis]]:
         return {"layer": [Axis("h", 1, len(self.layers))], "unit": [Axis("h", 2, self.output_size)]}
 
-    def forward(self, inputs: Tensor, state: MinGRUState) -> tuple[Tensor, MinGRUState]:
+    def _run(
+        self, inputs: Tensor, state: MinGRUState, reset: Tensor | None = None, bptt_length: int | None = None
+    ) -> tuple[Tensor, MinGRUState]:
         states: list[Tensor] = []
         for index, layer in enumerate(self.layers):
-            decay, added = self.gates(layer(inputs))
-            inputs = decay * state.h[:, index] + added
-            states.append(inputs)
+            inputs, last = recur(*self.gates(layer(inputs)), state.h[:, index], reset, bptt_length)
+            states.append(last)
         return inputs, MinGRUState(torch.stack(states, 1))
-
-    def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: MinGRUState, bptt_length: int | None) -> Unrolled:
-        states: list[Tensor] = []
-        for index, layer in enumerate(self.layers):
-            decay, added = self.gates(layer(inputs))
-            inputs = scan(decay, added, reset, state.h[:, index], bptt_length)
-            states.append(inputs[-1])
-        return inputs, MinGRUState(torch.stack(states, 1)), None
 
     def gates(self, mapped: Tensor) -> tuple[Tensor, Tensor]:
         """[..., 2 H] -> 1 - z and z * n, both [..., H]; 1 - sigmoid(v) = sigmoid(-v)."""

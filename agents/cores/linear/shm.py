@@ -61,26 +61,24 @@ class SHMMixer(Mixer):
         memory = self.thetas.new_zeros(batch_size, self.memory_size, self.memory_size)
         return SHMState(memory, torch.zeros(batch_size, dtype=torch.int64, device=memory.device))
 
-    def forward(self, u: Tensor, state: SHMState) -> tuple[Tensor, SHMState]:
-        theta, vector, value, key, query, shortcut = self._map(u, state.step)
-        calibration = 1 + torch.tanh(theta.unsqueeze(-1) * vector.unsqueeze(-2))
-        memory = calibration * state.memory + value.unsqueeze(-1) * key.unsqueeze(-2)
-        return self.out((memory @ query.unsqueeze(-1)).squeeze(-1) + shortcut), SHMState(memory, state.step + 1)
-
-    def unroll(self, u: Tensor, reset: Tensor, state: SHMState, bptt_length: int | None) -> tuple[Tensor, SHMState]:
-        step = steps_since_reset(reset, state.step)
-        *mapped, shortcut = self._map(u, step)
-        theta, vector, value, key, query = (steps.unsqueeze(2) for steps in mapped)
-        start = state.memory.mT.unsqueeze(1)
-        read, memory = remember("tanh", (theta, vector), (value, key), query, reset, start, bptt_length)
-        return self.out(read.flatten(2) + shortcut), SHMState(memory.squeeze(1).mT, step[-1] + 1)
-
-    def _map(self, u: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-        """Return theta, W_c u, e v, k, q and the shortcut, [..., d] each."""
+    def forward(
+        self, u: Tensor, state: SHMState, reset: Tensor | None = None, bptt_length: int | None = None
+    ) -> tuple[Tensor, SHMState]:
         key, query, value, vector, shortcut = self.maps(u).chunk(5, -1)
         key, query = (F.relu(x) / (F.relu(x).sum(-1, keepdim=True) + 1e-5) for x in (key, query))
+        value = torch.sigmoid(self.rate(u)) * value
+        step = state.step if reset is None else steps_since_reset(reset, state.step)
         theta = self.thetas[scrambled(step) % self.num_thetas]
-        return theta, vector, torch.sigmoid(self.rate(u)) * value, key, query, shortcut
+        if reset is None:
+            calibration = 1 + torch.tanh(theta.unsqueeze(-1) * vector.unsqueeze(-2))
+            memory = calibration * state.memory + value.unsqueeze(-1) * key.unsqueeze(-2)
+            read = (memory @ query.unsqueeze(-1)).squeeze(-1)
+        else:
+            theta, vector, value, key, query = (x.unsqueeze(2) for x in (theta, vector, value, key, query))
+            start, step = state.memory.mT.unsqueeze(1), step[-1]
+            read, memory = remember("tanh", (theta, vector), (value, key), query, reset, start, bptt_length)
+            read, memory = read.flatten(2), memory.squeeze(1).mT
+        return self.out(read + shortcut), SHMState(memory, step + 1)
 
 
 def steps_since_reset(reset: Tensor, start: Tensor) -> Tensor:

@@ -96,7 +96,7 @@ def test_a_network_without_memory_only_lacks_memory(check):
         (["lstm", "--core-args", "hidden_size=0.5"], "hidden_size is 0.5; allowed: at least 1 (a whole number)"),
         (
             ["broken_cores:Toy", "--core-args", "hidden_size=0.5"],
-            "cannot make core 'broken_cores:Toy' with hidden_size=0.5",
+            "cannot make core 'broken_cores:Toy': __init__ raised TypeError",
         ),
         (["broken_cores:Nobody"], "cannot load core 'broken_cores:Nobody'"),
         (["broken_cores:ToyState"], "'broken_cores:ToyState' is not a subclass of engram.agents.cores.core.Core"),
