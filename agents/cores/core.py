@@ -46,8 +46,6 @@ class Core(nn.Module):
     output_size: int
     loops_over_time = True  # Whether `unroll` computes steps sequentially
     supervised_lr = 1e-3  # Adam's learning rate on supervised tasks (`rl-probe`)
-    full_precision = True
-    """Whether steps and unrolls run outside autocast: memory accumulated over thousands of steps needs float32."""
 
     @classmethod
     def image_options(cls, channels: int, rows: int, cols: int) -> dict[str, Any]:
@@ -216,14 +214,12 @@ def state_leaves(state: CoreState) -> list[Tensor]:
     return [state] if isinstance(state, Tensor) else [leaf for part in state for leaf in state_leaves(part)]
 
 
-def map_named(
-    function: Callable[[str, Tensor], Tensor], state: CoreState, joint: str = ".", name: str = ""
-) -> CoreState:
+def map_named(function: Callable[[str, Tensor], Tensor], state: CoreState, name: str = "") -> CoreState:
     """Apply function(name, leaf) leaf by leaf; the names of nested fields are joined: `controller.h`."""
     if isinstance(state, Tensor):
         return function(name, state)
-    names = (f"{name}{joint}{field}" if name else field for field in state._fields)
-    return type(state)(*(map_named(function, part, joint, path) for path, part in zip(names, state, strict=True)))
+    names = (f"{name}.{field}" if name else field for field in state._fields)
+    return type(state)(*(map_named(function, part, path) for path, part in zip(names, state, strict=True)))
 
 
 def named_leaves(state: CoreState) -> dict[str, Tensor]:
@@ -254,9 +250,9 @@ def under_torch_func() -> bool:
 
 
 def in_full_precision(core: Core, call: Callable[..., Any], inputs: Tensor, *rest: Any) -> Any:
-    """Run call(inputs, *rest) outside autocast, in the type of the core's weights, if the core requires it."""
-    # torch has no autocast on meta
-    if not core.full_precision or inputs.is_meta or not torch.is_autocast_enabled(inputs.device.type):
+    """Run call(inputs, *rest) outside autocast, in the type of the core's weights: memory accumulated over thousands of
+    steps needs float32."""
+    if inputs.is_meta or not torch.is_autocast_enabled(inputs.device.type):  # torch has no autocast on meta
         return call(inputs, *rest)
     with torch.autocast(inputs.device.type, enabled=False):
         return call(inputs.to(next(core.parameters(), inputs).dtype), *rest)

@@ -76,6 +76,8 @@ class MNM(Core):
         super().__init__()
         self.input_size, self.output_size = input_size, hidden_size
         self.memory_size, self.num_heads = memory_size, num_heads
+        factor = 1 / (num_heads * memory_size)
+        self.scales = (2 * factor, factor)  # s, and the meta error's factor: a mean over heads and d
         self.controller = LSTM(input_size + memory_size, hidden_size, memory_span)
         self.interaction = Linear(hidden_size, (3 * num_heads + 1) * memory_size)
         self.norm = nn.LayerNorm((3 * num_heads + 1) * memory_size) if layer_norm else None
@@ -106,8 +108,9 @@ class MNM(Core):
     def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None) -> Unrolled:
         cell = self.controller.cell
         gates = linear(inputs, cell.weight_ih[:, : self.input_size], cell.bias_ih + cell.bias_hh)
-        tensors = self._tensors(gates, state)
-        run = fast.run(tensors, reset, self.initial_memory, self.scales(), self.num_heads, bptt_length)
+        run = fast.run(
+            self._tensors(gates, state), reset, self.initial_memory, self.scales, self.num_heads, bptt_length
+        )
         h, read = run.joined[-1].split([self.output_size, self.memory_size], 1)
         state = MNMState(LSTMState(h, run.c), read, MemoryWeights(*run.memory.unbind(1)), run.errors[-1])
         return self.out(run.joined), state, run.errors
@@ -138,13 +141,10 @@ class MNM(Core):
             return None
         state = self.initial_state(batch_size)
         tensors = self._tensors(cell.weight_hh.new_empty(1, batch_size, 4 * self.output_size), state)
-        run = fast.prepare(tensors, self.initial_memory, self.scales(), self.num_heads)
-        gates, out = (
-            Affine(cell.weight_ih[:, :size], cell.bias_ih + cell.bias_hh),
-            Affine(self.out.weight, self.out.bias),
-        )
-        memory = tensors.memory
-        last = state.memory  # views of `memory`
+        run = fast.prepare(tensors, self.initial_memory, self.scales, self.num_heads)
+        gates = Affine(cell.weight_ih[:, :size], cell.bias_ih + cell.bias_hh)
+        out = Affine(self.out.weight, self.out.bias)
+        memory, last = tensors.memory, state.memory  # the latter are views of the former
 
         def step(inputs: Tensor, reset: Tensor, state: MNMState) -> tuple[Tensor, MNMState]:
             nonlocal last
@@ -167,10 +167,13 @@ class MNM(Core):
         """inputs [B, input_size] -> [h ; v^r] [B, hidden_size + d], next state."""
         _, controller = self.controller(torch.cat([inputs, state.read], 1), state.controller)
         rate, write_key, value, read_key = self.heads(controller.h)
-        memory = self._write(state.memory, rate, write_key, value)
+        # M^l <- M^l - beta s sum_heads D^l (z^{l-1})^T
+        layers, step = recall(state.memory, write_key), (rate * self.scales[0]).unsqueeze(2)
+        updates = zip(state.memory, self._updates(state.memory, layers, value), layers, strict=False)
+        memory = MemoryWeights(*(torch.baddbmm(m, (step * d).mT, z, alpha=-1) for m, d, z in updates))
         # One pass through the new memory computes the read and the meta error.
         recalled, values = recall(memory, torch.cat([write_key, read_key], 1))[-1].chunk(2, 1)
-        error = (recalled - value).square().sum((1, 2)) * self.scales()[1]
+        error = (recalled - value).square().sum((1, 2)) * self.scales[1]
         read = values.mean(1)
         return torch.cat([controller.h, read], 1), MNMState(controller, read, memory, error)
 
@@ -182,18 +185,6 @@ class MNM(Core):
         heads = heads.unflatten(1, (self.num_heads, 3, self.memory_size))
         write_key, value, read_key = heads.unbind(2)
         return torch.sigmoid(self.rate(rate)), write_key, value, read_key
-
-    def _write(self, memory: MemoryWeights, rate: Tensor, key: Tensor, value: Tensor) -> MemoryWeights:
-        """M^l - rate s sum_heads D^l (z^{l-1})^T: rate [B, 1], key and value [B, H, d]."""
-        layers = recall(memory, key)
-        step = (rate * self.scales()[0]).unsqueeze(2)
-        updates = zip(memory, self._updates(memory, layers, value), layers, strict=False)
-        return MemoryWeights(*(torch.baddbmm(m, (step * d).mT, z, alpha=-1) for m, d, z in updates))
-
-    def scales(self) -> tuple[float, float]:
-        """Return s and the meta error's factor, which makes a sum over heads and d a mean."""
-        factor = 1 / (self.num_heads * self.memory_size)
-        return 2 * factor, factor
 
     def _updates(self, memory: MemoryWeights, layers: list[Tensor], value: Tensor) -> list[Tensor]:
         """D^1 .. D^3 [B, H, d] from z^0 .. z^3 and v^w [B, H, d]."""

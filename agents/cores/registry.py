@@ -98,10 +98,10 @@ def check_core(core: Core, name: str, input_size: int) -> None:
     weight = next(core.parameters(), torch.zeros(()))
     if weight.is_meta:
         return
+    inputs = torch.zeros(ENVS, input_size, dtype=weight.dtype, device=weight.device)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         state = calling(f"{name}.initial_state({ENVS})", partial(core.initial_state, ENVS), OUTSIDE)
         expected = _form(f"{name}.initial_state({ENVS})", state)
-        inputs = torch.zeros(ENVS, input_size, dtype=weight.dtype, device=weight.device)
         result: Any = calling(f"{name}.forward", partial(core, inputs, state), OUTSIDE)
     output, after = result if isinstance(result, tuple) and len(result) == 2 else (None, state)
     if not isinstance(output, Tensor) or output.shape != (ENVS, size):

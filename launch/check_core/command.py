@@ -1,23 +1,19 @@
 """`rl-check-core`: a certificate of correct recurrence for a built-in or custom core."""
 
-import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import torch
 import tyro
 from rich.text import Text
 
 from ...agents.certificate.certificate import certify, core_size
-from ...agents.certificate.probe import ENVS, Probe, by_unroll, fail_if, require_equal, summed
 from ...agents.cores import make_core
 from ...agents.cores.core import Core
 from ...agents.process import prepare_process
 from ...base.errors import user_errors
 from ...base.settings import Settings, setting
-from ...learners.optimizers import make_optimizer, same_layout, set_gradients
 from ..config.command_line import make_console, parse
 
 _HELP = """Check a memory core line by line: whether its state is reset, carried, detached and stored correctly.
@@ -60,35 +56,11 @@ def main(arguments: Sequence[str]) -> int:
         highlight=False,
         soft_wrap=True,
     )
-    more = (("gradient memory layout", gradients_in_memory_order),)
     passed: list[bool] = []
-    for line in certify(make, config.input_size, config.seed, config.long_run, more=more):
+    for line in certify(make, config.input_size, config.seed, config.long_run):
         verdict, style = ("pass", "green") if line.passed else ("FAIL", "bold red")
         detail = (line.detail, "dim" if line.passed else style)
         console.print(Text.assemble((f"  {verdict}  ", style), f"{line.name:<32}", detail), soft_wrap=True)
         passed.append(line.passed)
     console.print(f"{sum(passed)} of {len(passed)} passed in {time.perf_counter() - started:.0f} s", highlight=False)
     return 0 if all(passed) else 1
-
-
-def gradients_in_memory_order(probe: Probe) -> str:
-    """Check that gradients have the memory layout of their parameters: a step of fused Adam equals one of plain Adam.
-    The fused kernel reads weights and gradients as flat memory, so different strides would pair the wrong elements."""
-    core = probe.make()  # not a deepcopy: a copy of a parameter with gaps has no gaps
-    plain = copy.deepcopy(core)
-    one = by_unroll(core, probe.inputs.float(), probe.reset, core.initial_state(ENVS))
-    parameters = [p for p in core.parameters() if p.requires_grad]
-    set_gradients(parameters, torch.autograd.grad(summed(one), parameters, allow_unused=True))
-    for name, parameter in core.named_parameters():
-        if (gradient := parameter.grad) is not None:
-            fail_if(
-                not same_layout(parameter, gradient),
-                f"{name} has strides {parameter.stride()}, its gradient {gradient.stride()}: is it a slice?",
-            )
-            plain.get_parameter(name).grad = gradient.clone()
-    settings: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.999), "eps": 1e-6}
-    make_optimizer("adam", parameters, decay=0.0, momentum=0.0, **settings).step()
-    torch.optim.Adam(plain.parameters(), fused=False, foreach=False, **settings).step()
-    for name, parameter in plain.named_parameters():
-        require_equal(core.get_parameter(name).detach(), parameter.detach(), f"{name} after a fused step", 1e-5)
-    return "one step of Adam, fused and plain"

@@ -59,7 +59,6 @@ CASES = [
     ("OtherWhenActing", "actor and learner agree", "outputs of learner and actor"),
     ("StaleWhenActing", "actor and learner agree", "after a change of the weights"),
     ("FastStepWithoutReset", "actor and learner agree", "outputs of learner and actor"),
-    ("HalfPrecision", "state in float32 under autocast", "bfloat16"),
     ("Explodes", "a long run stays finite", "not finite within"),
     ("Forgets", "recalls a cue", "guessing gives 50%"),
     ("Raises", "step equals unroll", "there is no slot 7"),
