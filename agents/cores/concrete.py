@@ -46,9 +46,8 @@ class Concrete(Core):
     section 2 also lists p^0); viewports and summarizer have biases, ReLUs and the usual initialization (normal
     weights of variance 2 / fan in, zero biases: He et al. 2015), so that the content of slow pools is not lost.
 
-    With `unit_views`, our addition, s_n is the standard deviation of p^n for independent inputs of variance 1. A single
-    event has a small effect on a slow pool; this option gives all pools the same scale for the viewports. It needs
-    inputs with zero mean (`normalize_features`), since a mean is as large in slow pools as in fast ones.
+    With `unit_views`, our addition, s_n is the standard deviation of p^n for independent inputs of variance 1, so that
+    an event is as visible in a slow pool as in a fast one. It needs inputs of zero mean (`normalize_features`).
     """
 
     loops_over_time = False

@@ -225,12 +225,7 @@ def map_named(function: Callable[[str, Tensor], Tensor], state: CoreState, name:
 def named_leaves(state: CoreState) -> dict[str, Tensor]:
     """Return the leaves of a state, flattened to [B, K], by name."""
     leaves: dict[str, Tensor] = {}
-
-    def add(name: str, leaf: Tensor) -> Tensor:
-        leaves[name] = leaf.flatten(1) if leaf.dim() > 1 else leaf.unsqueeze(1)
-        return leaf
-
-    map_named(add, state)
+    map_named(lambda name, leaf: leaves.setdefault(name, leaf.reshape(len(leaf), -1)), state)
     return leaves
 
 

@@ -38,9 +38,8 @@ class GTrXL(Core):
     values of the past are recomputed with the current weights at every step, as in Transformer-XL.
 
     Choices that the paper leaves open, or that differ from it: gradients pass through the window within an unroll and
-    are cut where every core's are, while the released agents stop them where a training segment begins; every layer
-    has its own u and v, which start at zero; W_q, W_k, W_v, W_r, W_o have no biases, but W_e has; MLPs are `mlp_size`
-    wide.
+    are cut where every core's are; every layer has its own u and v, which start at zero; W_e has a bias, but W_q, W_k,
+    W_v, W_r and W_o have none.
     """
 
     supervised_lr = 3e-4

@@ -45,8 +45,7 @@ class AGaLiTe(AtOnce):
     The paper's frequencies are multiples of one frequency; the released code (github.com/subho406/agalite) spreads w
     evenly from -pi to pi. This core does the same, and shares the code's 1e-5, orthogonal initial weights of gain
     sqrt(2), zero biases, and clock t that starts at 2. Traces of w and -w are equal, so the state contains one of each
-    pair. The code's clock continues through resets; here it restarts with every episode, so that an episode's outputs
-    do not depend on earlier episodes. One layer by default.
+    pair. The code's clock continues through resets; here it restarts with every episode.
     """
 
     def __init__(

@@ -35,9 +35,8 @@ class FFM(AtOnce):
     Initially, alpha is evenly spread from FASTEST down to the rate at which FORGOTTEN remains after max_period steps,
     and the periods 2 pi / omega are evenly spread from 1 to max_period. All traces start at zero.
 
-    Choices as in the released code (github.com/proroklab/ffm): the four maps of the input are one matrix in the order
-    above; the parts of S are mixed in the order (m, c, real or imaginary). The released code clamps alpha to what its
-    scan, which divides by powers of gamma, can represent; here, |alpha| is free, and a sequence may have any length.
+    As in the released code (github.com/proroklab/ffm), the four maps of the input are one matrix in the order above,
+    and the parts of S are mixed in the order (m, c, real or imaginary). Unlike there, |alpha| is free.
     """
 
     def __init__(

@@ -32,9 +32,7 @@ class LRU(AtOnce):
     max_radius, and the phase is uniform up to max_phase; exp(gamma) = sqrt(1 - |lambda|^2) keeps the state as large as
     its input (equation 7). Real and imaginary parts are normal with variance 1 / (2 H) in B and 1 / N in C.
 
-    Choices left open by the paper: the norm is a LayerNorm before the recurrence, the nonlinearity is a GELU, and the
-    gated layer has two matrices with biases (Zucchet's reimplementation, github.com/NicolasZucchet/minimal-LRU). One
-    block by default; the paper stacks six for its long sequences.
+    Norm, nonlinearity and gated layer are those of Zucchet's reimplementation (github.com/NicolasZucchet/minimal-LRU).
     """
 
     def __init__(

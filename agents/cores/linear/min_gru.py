@@ -23,13 +23,10 @@ class MinGRU(AtOnce):
         n_t = W_h x_t + b_h                                                                (section 3.1.2)
         h_t = (1 - z_t) * h_{t-1} + z_t * n_t        the layer's output; h_{-1} = 0
 
-    A gate depends only on its layer's input, so a layer's retention cannot depend on its own content, but that of a
-    second layer can depend on the first layer's. The output is h of the last layer.
-
-    Choices left open by the paper: two layers with nothing between them (its models have norms and further layers
-    there, which differ between tasks); both maps have biases; n is linear, since a scan without logarithms does not
-    need the positive values of appendix B. A `memory_span` above 0 spreads the units' initial memory spans up to this
-    many steps (`gate_biases`).
+    The output is h of the last layer. A layer's retention cannot depend on its own content, but that of a second layer
+    can depend on the first layer's. Choices left open by the paper: two layers with nothing between them; both maps
+    have biases; n is linear, since a scan without logarithms does not need the positive values of appendix B. A
+    `memory_span` above 0 spreads the units' initial memory spans up to this many steps (`gate_biases`).
     """
 
     def __init__(self, input_size: int, hidden_size: int = 256, num_layers: int = 2, memory_span: int = 0) -> None:
