@@ -157,7 +157,8 @@ class RMC(Projected):
         if not self.compiles(weight):
             return None
         memory = self.initial_state(batch_size).memory
-        leaves = self._leaves(*(memory.new_empty(1, batch_size, size) for size in (self.width, 2 * self.gates)), memory)
+        projected, gates = (memory.new_empty(1, batch_size, size) for size in (self.width, 2 * self.gates))
+        leaves = self._leaves(projected, gates, memory)
         mlp = [cast(nn.Linear, layer).weight for layer in self.mlp]
         run = fast.prepare(leaves, mlp, memory[0], self.num_heads)
         project = Affine(weight, self.input_projection.bias)
