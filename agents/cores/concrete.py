@@ -52,6 +52,7 @@ class Concrete(Core):
 
     loops_over_time = False
     in_a_row = True  # Whether every pool smooths the previous one
+    parts_of_state = (Axis("pool", "pools", 1),)
 
     def __init__(
         self,
@@ -107,9 +108,6 @@ class Concrete(Core):
         if not self.unit_views:
             return self.viewport_weight
         return self.viewport_weight * self._factors.to(self.viewport_weight)
-
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        return {"pool": [Axis("pools", 1, self.num_pools)]}
 
     def forward(self, inputs: Tensor, state: ConcreteState) -> tuple[Tensor, ConcreteState]:
         embedded = self.embedding(inputs).unsqueeze(1)

@@ -42,6 +42,8 @@ class ConvLSTM(Projected):
     biases and state start at zero.
     """
 
+    parts_of_state = (Axis("channel", "h", 2), Axis("channel", "c", 2))
+
     def __init__(
         self,
         input_size: int,
@@ -74,9 +76,6 @@ class ConvLSTM(Projected):
     def initial_state(self, batch_size: int) -> ConvLSTMState:
         zeros = self.state_conv.weight.new_zeros(batch_size, self.height * self.width, self.hidden_channels)
         return ConvLSTMState(zeros, zeros.clone())
-
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        return {"channel": [Axis(leaf, 2, self.hidden_channels) for leaf in ("h", "c")]}
 
     def forward(self, inputs: Tensor, state: ConvLSTMState) -> tuple[Tensor, ConvLSTMState]:
         if self.compiles(inputs):

@@ -26,12 +26,12 @@ Step: TypeAlias = Callable[[Tensor, Tensor, CoreState], tuple[Tensor, CoreState]
 
 
 class Axis(NamedTuple):
-    """Layout of `parts` parts in a leaf [B, ...]: `width` elements each, along dimension `dim`."""
+    """Parts of a state by name: the indices along a dimension of a leaf [B, ...], for interventions."""
 
+    part: str
     leaf: str
     dim: int
-    parts: int
-    width: int = 1
+    count: str = ""  # Attribute of the core with the number of parts, if a part has several indices
 
 
 class Core(nn.Module):
@@ -45,6 +45,7 @@ class Core(nn.Module):
     input_size: int
     output_size: int
     loops_over_time = True  # Whether `unroll` computes steps sequentially
+    parts_of_state: tuple[Axis, ...] = ()  # Complete leaves are parts in every core
     supervised_lr = 1e-3  # Adam's learning rate on supervised tasks (`rl-probe`)
 
     @classmethod
@@ -85,10 +86,6 @@ class Core(nn.Module):
     def describe(self, state: CoreState) -> dict[str, Tensor]:
         """Return the state as arrays [B, K] by name, for figures and decoders; by default every leaf, flattened."""
         return named_leaves(state)
-
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        """Return the parts of the state by name, for interventions; complete leaves are available in every core."""
-        return {}
 
     def compiles(self, inputs: Tensor) -> bool:
         """Whether `unroll_compiled` is equivalent to this core's own modules for these inputs."""

@@ -32,6 +32,8 @@ class GRU(Projected):
     A `memory_span` above 0 spreads the initial memory spans of the units up to that many steps (b_z = `gate_biases`).
     """
 
+    parts_of_state = (Axis("unit", "h", 1),)
+
     def __init__(self, input_size: int, hidden_size: int = 256, memory_span: int = 0) -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, hidden_size
@@ -40,9 +42,6 @@ class GRU(Projected):
 
     def initial_state(self, batch_size: int) -> GRUState:
         return GRUState(self.cell.weight_hh.new_zeros(batch_size, self.output_size))
-
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        return {"unit": [Axis("h", 1, self.output_size)]}
 
     def forward(self, inputs: Tensor, state: GRUState) -> tuple[Tensor, GRUState]:
         if under_torch_func() or bf16.active():  # GRUCell supports neither vmap nor rounded factors

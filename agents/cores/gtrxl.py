@@ -45,6 +45,7 @@ class GTrXL(Core):
     supervised_lr = 3e-4
 
     loops_over_time = False
+    parts_of_state = (Axis("layer", "past", 1), Axis("place", "past", 2))  # the last place is the newest step
 
     def __init__(
         self,
@@ -88,10 +89,6 @@ class GTrXL(Core):
             weights, _ = layer.attention(x, keys, visible, lag.unsqueeze(0), self._sinusoids.to(x))
             weights_by_layer.append(weights.squeeze(2))
         return weights_by_layer
-
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        """A place is a step of the window; the last place is the newest step."""
-        return {"layer": [Axis("past", 1, len(self.layers))], "place": [Axis("past", 2, self.memory_length)]}
 
     def forward(self, inputs: Tensor, state: GTrXLState) -> tuple[Tensor, GTrXLState]:
         no_reset = torch.zeros(1, inputs.shape[0], dtype=torch.bool, device=inputs.device)

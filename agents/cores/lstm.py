@@ -41,6 +41,8 @@ class LSTM(Projected):
     A `memory_span` above 0 spreads the initial memory spans of the cells up to that many steps (b_f = `gate_biases`).
     """
 
+    parts_of_state = (Axis("unit", "h", 1), Axis("unit", "c", 1))
+
     def __init__(self, input_size: int, hidden_size: int = 256, memory_span: int = 0) -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, hidden_size
@@ -50,9 +52,6 @@ class LSTM(Projected):
     def initial_state(self, batch_size: int) -> LSTMState:
         zeros = self.cell.weight_hh.new_zeros(batch_size, self.output_size)
         return LSTMState(zeros, zeros.clone())
-
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        return {"unit": [Axis(leaf, 1, self.output_size) for leaf in ("h", "c")]}
 
     def forward(self, inputs: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         state = self.cell(inputs, state)

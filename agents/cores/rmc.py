@@ -79,6 +79,8 @@ class RMC(Projected):
 
     supervised_lr = 3e-4
 
+    parts_of_state = (Axis("slot", "memory", 1), Axis("head", "memory", 2, "num_heads"))
+
     def __init__(
         self,
         input_size: int,
@@ -112,10 +114,6 @@ class RMC(Projected):
         weight = self.input_projection.weight
         identity = torch.eye(self.num_slots, self.width, dtype=weight.dtype, device=weight.device)
         return RMCState(identity.repeat(batch_size, 1, 1))
-
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        slots, heads = self.num_slots, self.num_heads
-        return {"slot": [Axis("memory", 1, slots)], "head": [Axis("memory", 2, heads, self.width // heads)]}
 
     def forward(self, inputs: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
         if not self.compiles(inputs):

@@ -39,6 +39,8 @@ class FFM(AtOnce):
     and the parts of S are mixed in the order (m, c, real or imaginary). Unlike there, |alpha| is free.
     """
 
+    parts_of_state = (Axis("trace", "traces", 1),)
+
     def __init__(
         self,
         input_size: int,
@@ -58,9 +60,6 @@ class FFM(AtOnce):
 
     def initial_state(self, batch_size: int) -> FFMState:
         return FFMState(self.mix.weight.new_zeros(batch_size, self.memory_size, self.context_size, 2))
-
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        return {"trace": [Axis("traces", 1, self.memory_size)]}
 
     def _run(
         self, inputs: Tensor, state: FFMState, reset: Tensor | None = None, bptt_length: int | None = None

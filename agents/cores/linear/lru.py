@@ -35,6 +35,8 @@ class LRU(AtOnce):
     Norm, nonlinearity and gated layer are those of Zucchet's reimplementation (github.com/NicolasZucchet/minimal-LRU).
     """
 
+    parts_of_state = (Axis("block", "h", 1), Axis("unit", "h", 2))
+
     def __init__(
         self,
         input_size: int,
@@ -58,9 +60,6 @@ class LRU(AtOnce):
 
     def initial_state(self, batch_size: int) -> LRUState:
         return LRUState(self.encoder.weight.new_zeros(batch_size, self.num_blocks, self.state_size, 2))
-
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        return {"block": [Axis("h", 1, self.num_blocks)], "unit": [Axis("h", 2, self.state_size)]}
 
     def _run(
         self, inputs: Tensor, state: LRUState, reset: Tensor | None = None, bptt_length: int | None = None

@@ -29,6 +29,8 @@ class MinGRU(AtOnce):
     `memory_span` above 0 spreads the units' initial memory spans up to this many steps (`gate_biases`).
     """
 
+    parts_of_state = (Axis("layer", "h", 1), Axis("unit", "h", 2))
+
     def __init__(self, input_size: int, hidden_size: int = 256, num_layers: int = 2, memory_span: int = 0) -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, hidden_size
@@ -46,9 +48,6 @@ class MinGRU(AtOnce):
         weight = self.layers[0].weight
         assert isinstance(weight, Tensor)
         return MinGRUState(weight.new_zeros(batch_size, len(self.layers), self.output_size))
-
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        return {"layer": [Axis("h", 1, len(self.layers))], "unit": [Axis("h", 2, self.output_size)]}
 
     def _run(
         self, inputs: Tensor, state: MinGRUState, reset: Tensor | None = None, bptt_length: int | None = None

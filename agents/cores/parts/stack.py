@@ -78,13 +78,11 @@ class Stack(AtOnce):
         self.encoder = nn.Linear(input_size, hidden_size)
         self.norms = nn.ModuleList(nn.LayerNorm(hidden_size) for _ in mixers)
         self.mixers = nn.ModuleList(mixers)
+        self.parts_of_state = tuple(Axis("layer", leaf, 1) for leaf in self.initial_state(1)._fields)
 
     def initial_state(self, batch_size: int) -> CoreState:
         """Return the initial states of all layers, stacked."""
         return _join([mixer.initial_state(batch_size) for mixer in self._mixers()])
-
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        return {"layer": [Axis(leaf, 1, len(self.mixers)) for leaf in self.initial_state(1)._fields]}
 
     def fast_route(self, inputs: Tensor) -> Route | None:
         """Return the route that runs layer by layer over all T steps, if possible."""
