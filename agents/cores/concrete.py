@@ -3,7 +3,6 @@
 No code for the network was released; the docstring of `Concrete` lists the choices that the paper leaves open.
 """
 
-from collections.abc import Generator
 from typing import NamedTuple
 
 import torch
@@ -70,7 +69,6 @@ class Concrete(Core):
         self.input_size, self.output_size = input_size, summarizer_size
         self.num_pools, self.pool_size = num_pools, pool_size
         rates = [base**-n for n in range(1, num_pools + 1)]
-        self.first_decay = 1 - rates[0]
         self.unit_views = unit_views
         self.embedding = Linear(input_size, pool_size, bias=False)
         with torch.no_grad():
@@ -156,21 +154,15 @@ class Concrete(Core):
 
     def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None) -> Unrolled:
         """`unroll` for other devices: one scan over all steps per pool, with the same operations for every batch."""
-        embedded = self.embedding(inputs)
-        pools = list(self._pools(embedded, reset, state.pools.to(embedded), bptt_length))
+        embedded = below = self.embedding(inputs)
+        start, pools = state.pools.to(embedded), list[Tensor]()
+        for n, (gain, decay) in enumerate(zip(*self._stages.to(embedded), strict=True)):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and n == 0):
+                factors, cut = decay.expand(1, 1, self.pool_size), bptt_length if n == 0 else None
+                pools.append(scan(factors, gain * below, reset, start[:, n], cut))
+            below = pools[-1] if self.in_a_row else embedded
         views = [pool @ viewport for pool, viewport in zip(pools, self._viewports(), strict=True)]
         return self._summary(torch.cat(views, -1)), ConcreteState(torch.stack([pool[-1] for pool in pools], 1)), None
-
-    def _pools(self, embedded: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None) -> Generator[Tensor]:
-        """Yield p^n [T, B, P] for n = 1..k; gradients pass only through the first."""
-        gains, decays = self._stages.unbind()
-        pool = below = embedded
-        for n, (gain, decay) in enumerate(zip(gains, decays, strict=True)):
-            with torch.set_grad_enabled(torch.is_grad_enabled() and n == 0):
-                factors, cut = decay.to(embedded).expand(1, 1, self.pool_size), bptt_length if n == 0 else None
-                pool = scan(factors, gain.to(embedded) * below, reset, start[:, n], cut)
-            yield pool
-            below = pool if self.in_a_row else embedded
 
     def _summary(self, views: Tensor) -> Tensor:
         """Views without bias [..., num_pools * viewport_size] -> output [..., summarizer_size]."""

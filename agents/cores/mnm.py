@@ -101,8 +101,7 @@ class MNM(Core):
         return self.out(joined), state
 
     def compiles(self, inputs: Tensor) -> bool:
-        norm = self.norm
-        usual = norm is None or (norm.eps == EPS and len(list(norm.parameters())) == 2)
+        usual = self.norm is None or self.norm.eps == EPS
         return usual and type(self) in (MNMp, MNMg) and stands_for(self, inputs) and gemm(inputs.dtype) != 0
 
     def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None) -> Unrolled:

@@ -124,8 +124,7 @@ class RMC(Projected):
     def compiles(self, inputs: Tensor) -> bool:
         if type(self) is not RMC or len(self.blocks) != 1 or not stands_for(self, inputs) or not gemm(inputs.dtype):
             return False
-        norms = [part for part in self.blocks[0].children() if isinstance(part, nn.LayerNorm)]
-        return len(norms) == 3 and all(norm.eps == EPS and norm.elementwise_affine for norm in norms)
+        return all(part.eps == EPS for part in self.blocks[0].children() if isinstance(part, nn.LayerNorm))
 
     def _leaves(self, projected: Tensor, gates: Tensor, memory: Tensor) -> Leaves:
         """Collect the compiled route's inputs from x', its part of the gates, and M."""
