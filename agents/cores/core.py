@@ -31,7 +31,7 @@ class Axis(NamedTuple):
     part: str
     leaf: str
     dim: int
-    count: str = ""  # Attribute of the core with the number of parts, if a part has several indices
+    counted_by: str = ""  # Attribute of the core with the number of parts, if a part has several indices
 
 
 class Core(nn.Module):

@@ -30,7 +30,7 @@ def mask(core: Core, name: str = "", which: str = "") -> CoreState:
     for axis in core.parts_of_state:
         if axis.part == name:
             size = getattr(form, axis.leaf).shape[axis.dim]
-            count = getattr(core, axis.count) if axis.count else size
+            count = getattr(core, axis.counted_by) if axis.counted_by else size
             width = size // count
             indices = [n * width + k for n in _parse(name, which, count) for k in range(width)]
             cuts[axis.leaf] = (axis.dim, indices)
