@@ -175,7 +175,7 @@ def test_at_full_size_in_float32_step_and_unroll_agree():
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("options", [{"gate": "unit"}, {"gate": "memory"}, VARIANTS[6] | {"key_size": 9}])
+@pytest.mark.parametrize("options", [{"gate": "unit"}, {"gate": "memory"}, {"key_size": 9}])
 def test_both_routes_compute_the_same(options, monkeypatch):
     core = randomize(RMC(SIZE, **options | {"num_slots": 3, "num_heads": 2, "head_size": 7})).float()
     inputs, reset = random_inputs(SIZE)
