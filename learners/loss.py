@@ -198,7 +198,7 @@ def matrix_precision(precision: Precision, device: torch.device) -> Generator[No
 
 def lowered(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
     """Context of a forward pass: with bf16, large multiplications on a CPU round their factors; on a GPU, torso and
-    heads use bfloat16, and cores use float32 (`full_precision`)."""
+    heads use bfloat16, and cores use float32 (`in_full_precision`)."""
     if device.type == "cpu":
         return bf16.products() if precision == "bf16" else contextlib.nullcontext()
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()

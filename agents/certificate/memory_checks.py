@@ -1,6 +1,7 @@
 """Checks of the certificate on memory: allowed influences, forward and backward.
 
-Each check takes a Probe and returns a detail for its line or raises Failure.
+Each check takes a Probe and returns a detail for its line or raises Failure. `step_equals_unroll` compares the core's
+unroll with the loop over its steps; all other checks use the unroll.
 """
 
 from collections.abc import Iterable
@@ -24,8 +25,6 @@ from .probe import (
     in_pieces,
     require_equal,
     require_same,
-    some_of,
-    summed,
     tracked,
 )
 
@@ -46,20 +45,19 @@ def chunks_do_not_matter(probe: Probe) -> str:
 def reset_starts_afresh(probe: Probe) -> str:
     """Check that one long sequence with resets equals several short sequences from the initial state."""
     count = 0
-    for run in (by_unroll, by_steps):
-        whole = run(probe.core, probe.inputs, probe.reset, probe.state).each()
-        for env in range(ENVS):
-            cuts = [t for t in range(1, STEPS) if probe.reset[t, env]]
-            for start, end in zip([0, *cuts], [*cuts, STEPS], strict=True):
-                state = some_of(probe.state, slice(env, env + 1))
-                if start > 0 or probe.reset[0, env]:
-                    state = cast(probe.core.initial_state(1), probe.inputs.dtype)
-                inputs = probe.inputs[start:end, env : env + 1]
-                alone = run(probe.core, inputs, torch.zeros(end - start, 1, dtype=torch.bool), state).each()
-                label = f"outputs of steps {start} to {end - 1}, in the long sequence and alone,"
-                require_equal(whole[start:end, env : env + 1], alone, label, probe.tolerance)
-                count += 1
-    return f"{count // 2} sequences, joined and alone"
+    whole = by_unroll(probe.core, probe.inputs, probe.reset, probe.state).each()
+    for env in range(ENVS):
+        cuts = [t for t in range(1, STEPS) if probe.reset[t, env]]
+        for start, end in zip([0, *cuts], [*cuts, STEPS], strict=True):
+            state = map_state(lambda leaf, env=env: leaf[env : env + 1], probe.state)
+            if start > 0 or probe.reset[0, env]:
+                state = cast(probe.core.initial_state(1), probe.inputs.dtype)
+            inputs = probe.inputs[start:end, env : env + 1]
+            alone = by_unroll(probe.core, inputs, torch.zeros(end - start, 1, dtype=torch.bool), state).each()
+            label = f"outputs of steps {start} to {end - 1}, in the long sequence and alone,"
+            require_equal(whole[start:end, env : env + 1], alone, label, probe.tolerance)
+            count += 1
+    return f"{count} sequences, joined and alone"
 
 
 def nothing_passes_a_reset(probe: Probe) -> str:
@@ -67,50 +65,31 @@ def nothing_passes_a_reset(probe: Probe) -> str:
     when = torch.tensor([STEPS // 4 + env * STEPS // 8 for env in range(ENVS)])
     time = torch.arange(STEPS).unsqueeze(1)
     before, reset = time < when, time == when
-    for run in (by_unroll, by_steps):
-        inputs, state = tracked(probe)
-        after = run(probe.core, inputs, reset, state).each()[~before]
-        changed = torch.where(before.unsqueeze(-1), 3 - 2 * probe.inputs, probe.inputs)
-        again = run(probe.core, changed, reset, another(probe.state)).each()[~before]
-        require_equal(again, after, "outputs after a reset, with different histories,", probe.tolerance)
-        on_inputs, *on_state = gradients(after.sum(), [inputs, *floats(state)])
-        require_none((on_inputs[before], *on_state), "gradient passes a reset")
+    inputs, state = tracked(probe)
+    after = by_unroll(probe.core, inputs, reset, state).each()[~before]
+    changed = torch.where(before.unsqueeze(-1), 3 - 2 * probe.inputs, probe.inputs)
+    again = by_unroll(probe.core, changed, reset, another(probe.state)).each()[~before]
+    require_equal(again, after, "outputs after a reset, with different histories,", probe.tolerance)
+    on_inputs, *on_state = gradients(after.sum(), [inputs, *floats(state)])
+    require_none((on_inputs[before], *on_state), "gradient passes a reset")
     return "by values and by gradients"
 
 
 def environments_are_independent(probe: Probe) -> str:
     """Check that an environment's outputs depend neither on other environments nor on their number."""
-    for run in (by_unroll, by_steps):
-        inputs, state = tracked(probe)
-        outputs = run(probe.core, inputs, probe.reset, state).each()
-        other_inputs = torch.cat([probe.inputs[:, :1], 3 - 2 * probe.inputs[:, 1:]], 1)
-        other_state = map_state(lambda a, b: torch.cat([a[:1], b[1:]]), probe.state, another(probe.state))
-        among_others = run(probe.core, other_inputs, probe.reset, other_state).each()
-        require_equal(among_others[:, 0], outputs[:, 0], "environment 0 in a different batch:", probe.tolerance)
-        third = slice(2, 3)
-        alone = run(probe.core, probe.inputs[:, third], probe.reset[:, third], some_of(probe.state, third)).each()
-        require_equal(alone, outputs[:, third], "environment 2 in a batch of one:", probe.tolerance)
-        on_inputs, *on_state = gradients(outputs[:, 0].sum(), [inputs, *floats(state)])
-        others = on_inputs[:, 1:], *(grad[1:] for grad in on_state)
-        require_none(others, "gradient passes from one environment to another")
+    inputs, state = tracked(probe)
+    outputs = by_unroll(probe.core, inputs, probe.reset, state).each()
+    other_inputs = torch.cat([probe.inputs[:, :1], 3 - 2 * probe.inputs[:, 1:]], 1)
+    other_state = map_state(lambda a, b: torch.cat([a[:1], b[1:]]), probe.state, another(probe.state))
+    among_others = by_unroll(probe.core, other_inputs, probe.reset, other_state).each()
+    require_equal(among_others[:, 0], outputs[:, 0], "environment 0 in a different batch:", probe.tolerance)
+    third = map_state(lambda leaf: leaf[2:3], probe.state)
+    alone = by_unroll(probe.core, probe.inputs[:, 2:3], probe.reset[:, 2:3], third).each()
+    require_equal(alone, outputs[:, 2:3], "environment 2 in a batch of one:", probe.tolerance)
+    on_inputs, *on_state = gradients(outputs[:, 0].sum(), [inputs, *floats(state)])
+    others = on_inputs[:, 1:], *(grad[1:] for grad in on_state)
+    require_none(others, "gradient passes from one environment to another")
     return "by values, by gradients and in a batch of one"
-
-
-def given_state_counts(probe: Probe) -> str:
-    """Check that steps continue from the state in their arguments."""
-    core, no_reset = probe.core, torch.zeros_like(probe.reset)
-    if not floats(probe.state):
-        return "the core has no state"
-    first = cast(core.initial_state(ENVS), probe.inputs.dtype)
-    for run in (by_unroll, by_steps):
-        continued = run(core, probe.inputs, no_reset, probe.state).outputs
-        initial = run(core, probe.inputs, no_reset, first).outputs
-        same = (continued - initial).abs().amax((0, 2)) <= probe.tolerance * initial.abs().max()
-        fail_if(bool(same.any()), "outputs do not depend on the initial state")
-    step, _ = core(probe.inputs[0], probe.state)
-    unrolled = by_unroll(core, probe.inputs[:1], no_reset[:1], probe.state).outputs
-    require_equal(unrolled[0], step, "first outputs from a given state", probe.tolerance)
-    return "outputs follow it"
 
 
 def nan_stays(probe: Probe) -> str:
@@ -120,20 +99,15 @@ def nan_stays(probe: Probe) -> str:
     reset[when, 0] = True
     inputs = probe.inputs.clone()
     inputs[when - 1, 0] = torch.nan
-    dead = torch.arange(ENVS) == 0
 
     def kill(leaf: Tensor) -> Tensor:
-        whole = dead.reshape(-1, *([1] * (leaf.dim() - 1)))
-        return leaf.masked_fill(whole, torch.nan) if leaf.is_floating_point() else leaf
+        return torch.cat([torch.full_like(leaf[:1], torch.nan), leaf[1:]]) if leaf.is_floating_point() else leaf
 
-    state = map_state(kill, probe.state)
-    for run in (by_unroll, by_steps):
-        clean = run(probe.core, probe.inputs, reset, probe.state).each()
-        outputs = run(probe.core, inputs, reset, state).each()
-        require_equal(outputs[:, 1:], clean[:, 1:], "outputs alongside an environment with nan", probe.tolerance)
-        require_equal(
-            outputs[when:, 0], clean[when:, 0], "outputs after the reset of an environment with nan", probe.tolerance
-        )
+    clean = by_unroll(probe.core, probe.inputs, reset, probe.state).each()
+    outputs = by_unroll(probe.core, inputs, reset, map_state(kill, probe.state)).each()
+    require_equal(outputs[:, 1:], clean[:, 1:], "outputs alongside an environment with nan", probe.tolerance)
+    label = "outputs after the reset of an environment with nan"
+    require_equal(outputs[when:, 0], clean[when:, 0], label, probe.tolerance)
     return "neither in other environments nor after its reset"
 
 
@@ -142,13 +116,11 @@ def gradient_reaches_back(probe: Probe) -> str:
     if not floats(probe.state):
         return "the core has no state"
     no_reset = torch.zeros_like(probe.reset[: STEPS // 2])
-    for run in (by_unroll, by_steps):
-        inputs, state = tracked(probe)
-        one = run(probe.core, inputs[: len(no_reset)], no_reset, state)
-        for t in range(1, len(no_reset)):
-            late = one._replace(outputs=one.outputs[t:], state=probe.state, loss=None)
-            (grad,) = gradients(summed(late), [inputs], retain=True)
-            fail_if(bool((grad[t - 1] == 0).all()), f"no gradient from outputs at t >= {t} to the input at t = {t - 1}")
+    inputs, state = tracked(probe)
+    outputs = by_unroll(probe.core, inputs[: len(no_reset)], no_reset, state).outputs
+    for t in range(1, len(no_reset)):
+        (grad,) = gradients(outputs[t:].square().sum(), [inputs], retain=True)
+        fail_if(bool((grad[t - 1] == 0).all()), f"no gradient from outputs at t >= {t} to the input at t = {t - 1}")
     return "from each step to the one before"
 
 
@@ -156,24 +128,12 @@ def gradient_is_cut(probe: Probe) -> str:
     """Check that gradients with a bptt_length are those of separate pieces: cut between pieces and nowhere else."""
     lengths = (1, 3, STEPS // 2, STEPS)
     for length in lengths:
-        require_cut(probe, length)
-    return f"at every {', '.join(map(str, lengths))} of {STEPS} steps"
-
-
-def require_cut(probe: Probe, length: int) -> None:
-    """Raise Failure unless unroll and loop over steps cut the gradient every `length` steps and nowhere else."""
-    for run in (by_unroll, by_steps):
         try:
-            require_same(probe, lambda *args, form=run: form(*args, bptt_length=length), in_pieces(length, detach=True))
+            cut = lambda *args, length=length: by_unroll(*args, bptt_length=length)  # noqa: E731
+            require_same(probe, cut, in_pieces(length, detach=True))
         except Failure as failure:
             raise Failure(f"bptt_length {length}: {failure}") from failure
-        inputs, state = tracked(probe)
-        one = run(probe.core, inputs, probe.reset, state, bptt_length=length)
-        if length < len(inputs):
-            late = one._replace(outputs=one.outputs[length:], loss=None if one.loss is None else one.loss[length:])
-            on_inputs, *on_state = gradients(summed(late), [inputs, *floats(state)])
-            passes = f"bptt_length {length}: gradient passes from step {length} on to the steps before"
-            require_none((on_inputs[:length], *on_state), passes)
+    return f"at every {', '.join(map(str, lengths))} of {STEPS} steps"
 
 
 def require_none(gradients: Iterable[Tensor], problem: str) -> None:

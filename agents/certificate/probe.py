@@ -81,9 +81,9 @@ def by_unroll(core: Core, inputs: Tensor, reset: Tensor, state: CoreState, bptt_
     return Pass(*core.unroll(inputs, reset, state, bptt_length))
 
 
-def by_steps(core: Core, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None) -> Pass:
+def by_steps(core: Core, inputs: Tensor, reset: Tensor, state: CoreState) -> Pass:
     """Run the plain loop over the core's steps."""
-    return Pass(*unroll_step_by_step(core, inputs, reset, state, bptt_length))
+    return Pass(*unroll_step_by_step(core, inputs, reset, state))
 
 
 def in_pieces(length: int, detach: bool = False) -> Run:
@@ -104,13 +104,11 @@ def in_pieces(length: int, detach: bool = False) -> Run:
 def form(state: CoreState) -> str:
     """Describe the structure of a state, e.g. LSTMState(h [256], c [256]); shapes without the batch."""
     if isinstance(state, Tensor):
-        fail_if(
-            state.dim() == 0 or state.shape[0] != ENVS,
-            f"a leaf of the state has shape {list(state.shape)} for a batch of {ENVS}",
-        )
+        fits = state.dim() > 0 and state.shape[0] == ENVS
+        fail_if(not fits, f"a leaf of the state has shape {list(state.shape)} for a batch of {ENVS}")
         kind = "" if state.dtype == torch.float32 else f" {state.dtype}"
         return f"{list(state.shape[1:])}{kind}"
-    fields: tuple[str, ...] | None = getattr(state, "_fields", None)
+    fields = getattr(state, "_fields", None)
     if fields is None:
         raise Failure(f"a state is a NamedTuple of tensors, not {type(state).__name__}")
     parts = (f"{name} {form(part)}" for name, part in zip(fields, state, strict=True))
@@ -127,20 +125,15 @@ def another(state: CoreState) -> CoreState:
     return map_state(lambda leaf: 3 - 2 * leaf if leaf.is_floating_point() else leaf, state)
 
 
-def some_of(state: CoreState, part: slice) -> CoreState:
-    """Select the state of some environments."""
-    return map_state(lambda leaf: leaf[part], state)
+def floats(state: CoreState) -> list[Tensor]:
+    """Return the floating-point leaves of a state."""
+    return [leaf for leaf in state_leaves(state) if leaf.is_floating_point()]
 
 
 def tracked(probe: Probe) -> tuple[Tensor, CoreState]:
     """Return inputs and state that record gradients."""
     state = map_state(lambda leaf: leaf.clone().requires_grad_(leaf.is_floating_point()), probe.state)
     return probe.inputs.clone().requires_grad_(), state
-
-
-def floats(state: CoreState) -> list[Tensor]:
-    """Return the floating-point leaves of a state."""
-    return [leaf for leaf in state_leaves(state) if leaf.is_floating_point()]
 
 
 def gradients(of: Tensor, sources: Sequence[Tensor], retain: bool = False) -> list[Tensor]:
@@ -161,27 +154,26 @@ def summed(one: Pass) -> Tensor:
 def require_equal(actual: Tensor, expected: Tensor, label: str, tolerance: float) -> None:
     """Raise Failure unless `actual` equals `expected` up to rounding; nan equals nothing."""
     fail_if(actual.shape != expected.shape, f"{label}: shape {list(actual.shape)} instead of {list(expected.shape)}")
-    if actual.numel() == 0:
-        return
-    error = (actual - expected).abs().max().item()
-    largest = expected.abs().max().item()
-    fail_if(not error <= tolerance * max(largest, 1e-3), f"{label} differ by {error:.1e} (largest value {largest:.1e})")
+    if actual.numel() > 0:
+        error, largest = (actual - expected).abs().max().item(), expected.abs().max().item()
+        close = error <= tolerance * max(largest, 1e-3)
+        fail_if(not close, f"{label} differ by {error:.1e} (largest value {largest:.1e})")
 
 
 def require_same(probe: Probe, first: Run, second: Run) -> None:
     """Raise Failure unless two forms of an unroll over the probe's steps agree in values and in every gradient."""
-    sides: list[list[tuple[str, Tensor]]] = []
-    names = [name for name, _ in probe.core.named_parameters()]
+    sides: list[dict[str, Tensor]] = []
     for run in (first, second):
         inputs, state = tracked(probe)
         one = run(probe.core, inputs, probe.reset, state)
-        leaves = floats(state)
-        grads = gradients(summed(one), [inputs, *leaves, *probe.core.parameters()])
-        values = [("outputs", one.outputs), *((f"states (leaf {i})", leaf) for i, leaf in enumerate(floats(one.state)))]
-        if one.loss is not None:
-            values.append(("auxiliary losses", one.loss))
-        sources = ["the inputs", *(f"the first state (leaf {i})" for i in range(len(leaves))), *names]
-        sides.append([*values, *((f"gradients of {name}", grad) for name, grad in zip(sources, grads, strict=True))])
-    fail_if(len(sides[0]) != len(sides[1]), "an auxiliary loss in one form and none in the other")
-    for (label, actual), (_, expected) in zip(*sides, strict=True):
-        require_equal(actual, expected, label, probe.tolerance)
+        side = {"outputs": one.outputs}
+        side |= {f"states (leaf {i})": leaf for i, leaf in enumerate(floats(one.state))}
+        side |= {} if one.loss is None else {"auxiliary losses": one.loss}
+        sources = {"the inputs": inputs}
+        sources |= {f"the first state (leaf {i})": leaf for i, leaf in enumerate(floats(state))}
+        sources |= dict(probe.core.named_parameters())
+        grads = gradients(summed(one), list(sources.values()))
+        sides.append(side | {f"gradients of {name}": grad for name, grad in zip(sources, grads, strict=True)})
+    fail_if(sides[0].keys() != sides[1].keys(), "an auxiliary loss in one form and none in the other")
+    for label, actual in sides[0].items():
+        require_equal(actual, sides[1][label], label, probe.tolerance)

@@ -3,7 +3,6 @@
 No code for the network was released; the docstring of `Concrete` lists the choices that the paper leaves open.
 """
 
-from collections.abc import Generator
 from typing import NamedTuple
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from .. import bf16
 from ..kernels import Linear
 from ..sequence.scan import scan
-from .core import Axis, Core, Step
+from .core import Axis, Core, Step, Unrolled
 from .fast.acting import Affine
 from .fast.pool_views import Filters, Views, hold
 from .fast.routes import arrays, check, gradient_cuts, stands_for
@@ -45,13 +44,13 @@ class Concrete(Core):
     section 2 also lists p^0); viewports and summarizer have biases, ReLUs and the usual initialization (normal
     weights of variance 2 / fan in, zero biases: He et al. 2015), so that the content of slow pools is not lost.
 
-    With `unit_views`, our addition, s_n is the standard deviation of p^n for independent inputs of variance 1. A single
-    event has a small effect on a slow pool; this option gives all pools the same scale for the viewports. It needs
-    inputs with zero mean (`normalize_features`), since a mean is as large in slow pools as in fast ones.
+    With `unit_views`, our addition, s_n is the standard deviation of p^n for independent inputs of variance 1, so that
+    an event is as visible in a slow pool as in a fast one. It needs inputs of zero mean (`normalize_features`).
     """
 
     loops_over_time = False
     in_a_row = True  # Whether every pool smooths the previous one
+    parts_of_state = (Axis("pool", "pools", 1),)
 
     def __init__(
         self,
@@ -69,7 +68,6 @@ class Concrete(Core):
         self.input_size, self.output_size = input_size, summarizer_size
         self.num_pools, self.pool_size = num_pools, pool_size
         rates = [base**-n for n in range(1, num_pools + 1)]
-        self.first_decay = 1 - rates[0]
         self.unit_views = unit_views
         self.embedding = Linear(input_size, pool_size, bias=False)
         with torch.no_grad():
@@ -108,9 +106,6 @@ class Concrete(Core):
             return self.viewport_weight
         return self.viewport_weight * self._factors.to(self.viewport_weight)
 
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        return {"pool": [Axis("pools", 1, self.num_pools)]}
-
     def forward(self, inputs: Tensor, state: ConcreteState) -> tuple[Tensor, ConcreteState]:
         embedded = self.embedding(inputs).unsqueeze(1)
         pools = self._feedback.to(embedded) @ state.pools + self._gain.to(embedded) * embedded
@@ -131,22 +126,13 @@ class Concrete(Core):
 
         def step(inputs: Tensor, reset: Tensor, state: ConcreteState) -> tuple[Tensor, ConcreteState]:
             pools = state.pools.clone(memory_format=torch.contiguous_format)
-            hold(
-                embed(inputs.numpy())[None],
-                reset.numpy()[None],
-                gains,
-                decays,
-                self.in_a_row,
-                pools.numpy(),
-            )
+            hold(embed(inputs.numpy())[None], reset.numpy()[None], gains, decays, self.in_a_row, pools.numpy())
             read = torch.bmm(pools.transpose(0, 1), views).transpose(0, 1).flatten(1).add_(bias).relu_()
             return torch.from_numpy(summarize(read.numpy())).relu_(), ConcreteState(pools)
 
         return step
 
-    def unroll_compiled(
-        self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None
-    ) -> tuple[Tensor, ConcreteState, None]:
+    def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None) -> Unrolled:
         """`unroll` for a CPU: viewports of the inputs, filtered step by step in compiled code (pool_views.py)."""
         pools = (inputs.shape[1], self.num_pools, self.pool_size)
         check("Concrete", inputs, pools=(state.pools, pools), reset=(reset, inputs.shape[:2]))
@@ -165,25 +151,17 @@ class Concrete(Core):
         outputs = self.summarizer(views).relu_()
         return outputs, ConcreteState(torch.cat([pools[:, :1], pools[:, 1:].detach()], dim=1)), None
 
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None = None
-    ) -> tuple[Tensor, ConcreteState, None]:
+    def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None) -> Unrolled:
         """`unroll` for other devices: one scan over all steps per pool, with the same operations for every batch."""
-        embedded = self.embedding(inputs)
-        pools = list(self._pools(embedded, reset, state.pools.to(embedded), bptt_length))
+        embedded = below = self.embedding(inputs)
+        start, pools = state.pools.to(embedded), list[Tensor]()
+        for n, (gain, decay) in enumerate(zip(*self._stages.to(embedded), strict=True)):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and n == 0):
+                factors, cut = decay.expand(1, 1, self.pool_size), bptt_length if n == 0 else None
+                pools.append(scan(factors, gain * below, reset, start[:, n], cut))
+            below = pools[-1] if self.in_a_row else embedded
         views = [pool @ viewport for pool, viewport in zip(pools, self._viewports(), strict=True)]
         return self._summary(torch.cat(views, -1)), ConcreteState(torch.stack([pool[-1] for pool in pools], 1)), None
-
-    def _pools(self, embedded: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None) -> Generator[Tensor]:
-        """Yield p^n [T, B, P] for n = 1..k; gradients pass only through the first."""
-        gains, decays = self._stages.unbind()
-        pool = below = embedded
-        for n, (gain, decay) in enumerate(zip(gains, decays, strict=True)):
-            with torch.set_grad_enabled(torch.is_grad_enabled() and n == 0):
-                factors, cut = decay.to(embedded).expand(1, 1, self.pool_size), bptt_length if n == 0 else None
-                pool = scan(factors, gain.to(embedded) * below, reset, start[:, n], cut)
-            yield pool
-            below = pool if self.in_a_row else embedded
 
     def _summary(self, views: Tensor) -> Tensor:
         """Views without bias [..., num_pools * viewport_size] -> output [..., summarizer_size]."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .core import Axis, Core, under_torch_func, unroll_step_by_step
+from .core import Axis, Projected, Unrolled, under_torch_func
 from .fast.elementwise import Array
 from .fast.gated import unroll as fast
 from .fast.routes import stands_for
@@ -24,7 +24,7 @@ class ConvLSTMState(NamedTuple):
     c: Tensor
 
 
-class ConvLSTM(Core):
+class ConvLSTM(Projected):
     """Convolutional LSTM: an LSTM at every position of a grid, connected to its neighbors by a convolution.
 
     i, f, g, o = K_x * x + b_x + K_h * h + b_h       four blocks of hidden_channels, in this order
@@ -40,6 +40,8 @@ class ConvLSTM(Core):
     Kernels are sampled from a normal distribution of standard deviation 1/sqrt(fan in), truncated at two deviations;
     biases and state start at zero.
     """
+
+    parts_of_state = (Axis("channel", "h", 2), Axis("channel", "c", 2))
 
     def __init__(
         self,
@@ -74,54 +76,39 @@ class ConvLSTM(Core):
         zeros = self.state_conv.weight.new_zeros(batch_size, self.height * self.width, self.hidden_channels)
         return ConvLSTMState(zeros, zeros.clone())
 
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        return {"channel": [Axis(leaf, 2, self.hidden_channels) for leaf in ("h", "c")]}
-
     def forward(self, inputs: Tensor, state: ConvLSTMState) -> tuple[Tensor, ConvLSTMState]:
         if self.compiles(inputs):
             reset = inputs.new_zeros(1, len(inputs), dtype=torch.bool)
-            outputs, state, _ = self.unroll_compiled(inputs.unsqueeze(0), reset, state)
+            outputs, state, _ = self.unroll_compiled(inputs.unsqueeze(0), reset, state, None)
             return outputs[0], state
-        return self._step(self._from_input(inputs), state)
+        return super().forward(inputs, state)
 
     def compiles(self, inputs: Tensor) -> bool:
-        return self.kind is ConvLSTM and stands_for(self, inputs)
+        return type(self) is ConvLSTM and stands_for(self, inputs)
 
-    def unroll_compiled(
-        self, inputs: Tensor, reset: Tensor, state: ConvLSTMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, ConvLSTMState, None]:
+    def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: ConvLSTMState, bptt_length: int | None) -> Unrolled:
         """`unroll` in compiled code, with the inputs of all steps convolved at once."""
         weight = self.state_conv.weight.permute(0, 2, 3, 1).flatten(1)
         assert self.state_conv.bias is not None
-        gates = self._all_from_input(inputs) + self.state_conv.bias
+        gates = self._project(inputs) + self.state_conv.bias
         outputs, *last = fast.run_lstm(gates, weight, *state, reset, bptt_length, self.places)
         return outputs.flatten(2), ConvLSTMState(*last), None
 
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: ConvLSTMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, ConvLSTMState, Tensor | None]:
-        """`unroll` with the inputs of all steps convolved at once."""
-        return unroll_step_by_step(self, self._all_from_input(inputs), reset, state, bptt_length, self._step)
-
-    def _all_from_input(self, inputs: Tensor) -> Tensor:
-        """Apply `_from_input` to inputs [T, B, input_size]."""
-        return self._from_input(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
-
-    def _from_input(self, inputs: Tensor) -> Tensor:
-        """Inputs [R, input_size] -> K_x * x + b_x, plus the forget gate's bias: [R, positions, 4 channels]."""
-        image, extra = inputs.split(self.parts, dim=-1)
+    def _project(self, inputs: Tensor) -> Tensor:
+        """Inputs [..., input_size] -> K_x * x + b_x, plus the forget gate's bias: [..., positions, 4 channels]."""
+        image, extra = inputs.flatten(0, -2).split(self.parts, dim=-1)
         planes = image.unflatten(1, (self.channels, self.height, self.width))
         if self.parts[1]:
             planes = torch.cat([planes, extra[:, :, None, None].expand(-1, -1, self.height, self.width)], 1)
         gates = self.input_conv(self._padded(planes)).flatten(2).transpose(1, 2)
         size = self.hidden_channels
         bias = functional.pad(gates.new_full((size,), FORGET_BIAS), (size, 2 * size))
-        return gates + bias
+        return (gates + bias).unflatten(0, inputs.shape[:-1])
 
-    def _step(self, from_input: Tensor, state: ConvLSTMState) -> tuple[Tensor, ConvLSTMState]:
-        """from_input [B, positions, 4 channels], state -> output [B, positions * channels], next state."""
+    def _step(self, x: Tensor, state: ConvLSTMState) -> tuple[Tensor, ConvLSTMState]:
+        """x [B, positions, 4 channels], state -> output [B, positions * channels], next state."""
         image = state.h.transpose(1, 2).unflatten(2, (self.height, self.width))
-        gates = from_input + self.state_conv(self._padded(image)).flatten(2).transpose(1, 2)
+        gates = x + self.state_conv(self._padded(image)).flatten(2).transpose(1, 2)
         h, c = lstm_step(gates, state.c)
         return h.flatten(1), ConvLSTMState(h, c)
 

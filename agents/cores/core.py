@@ -17,19 +17,21 @@ from torch import Tensor, nn
 from ...base import compiled
 
 CoreState: TypeAlias = Any  # A NamedTuple of tensors [B, ...]; each core has its own.
-Route: TypeAlias = Callable[[Tensor, Tensor, CoreState, int | None], tuple[Tensor, CoreState, Tensor | None]]
-"""A form of `Core.unroll`, with its arguments and results."""
+Unrolled: TypeAlias = tuple[Tensor, CoreState, Tensor | None]
+"""Results of `Core.unroll`: outputs [T, B, output_size], last state, the core's own loss [T, B] or None."""
+Route: TypeAlias = Callable[[Tensor, Tensor, CoreState, int | None], Unrolled]
+"""A form of `Core.unroll`."""
 Step: TypeAlias = Callable[[Tensor, Tensor, CoreState], tuple[Tensor, CoreState]]
 """step(inputs [B, D], reset bool [B], state): `Core.forward` after resets."""
 
 
 class Axis(NamedTuple):
-    """Layout of `parts` parts in a leaf [B, ...]: `width` elements each, along dimension `dim`."""
+    """Parts of a state by name: the indices along a dimension of a leaf [B, ...], for interventions."""
 
+    part: str
     leaf: str
     dim: int
-    parts: int
-    width: int = 1
+    counted_by: str = ""  # Attribute of the core with the number of parts, if a part has several indices
 
 
 class Core(nn.Module):
@@ -43,18 +45,8 @@ class Core(nn.Module):
     input_size: int
     output_size: int
     loops_over_time = True  # Whether `unroll` computes steps sequentially
-    constant_leaves: tuple[str, ...] = ()
-    """Leaves of the state whose initial values are not learned: no step reads them, or other leaves determine them."""
-    constant_start = ""  # Reason why the initial state cannot be learned; empty if it can.
-    kind: type["Core"]  # Class that defines the equations: the object's own, or the one whose initial state is learned
+    parts_of_state: tuple[Axis, ...] = ()  # Complete leaves are parts in every core
     supervised_lr = 1e-3  # Adam's learning rate on supervised tasks (`rl-probe`)
-    full_precision = True
-    """Whether steps and unrolls run outside autocast: memory accumulated over thousands of steps needs float32."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "kind" not in vars(cls):
-            cls.kind = cls
 
     @classmethod
     def image_options(cls, channels: int, rows: int, cols: int) -> dict[str, Any]:
@@ -63,7 +55,7 @@ class Core(nn.Module):
 
     def initial_state(self, batch_size: int) -> CoreState:
         """Return the state before an episode's first observation: a NamedTuple of float32 leaves [batch_size, ...]."""
-        raise NotImplementedError
+        raise NotImplementedError("every core defines initial_state (docs/reference/cores.md)")
 
     def set_constants(self) -> None:
         """Create full-precision tensors that are not weights, on the weights' device. The core's own constructor calls
@@ -74,19 +66,13 @@ class Core(nn.Module):
         self.set_constants()
         return self
 
-    def initial_state_form(self) -> CoreState:
-        """Return the initial state for inspection, preserving the state of random number generators."""
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            return self.initial_state(1)
-
     def __call__(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """Run `forward` with hooks and outside autocast."""
-        step = super().__call__
-        return in_full_precision(self, step, inputs, state) if self.full_precision else step(inputs, state)
+        return in_full_precision(self, super().__call__, inputs, state)
 
     def forward(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """Compute one step: inputs [B, D] and state -> output [B, output_size] and the next state."""
-        raise NotImplementedError
+        raise NotImplementedError("every core defines forward (docs/reference/cores.md)")
 
     def at_cut(self, state: CoreState) -> CoreState:
         """Return the state to use at step 0 of an unroll and after each cut of the gradient, before resets. A core may
@@ -101,16 +87,13 @@ class Core(nn.Module):
         """Return the state as arrays [B, K] by name, for figures and decoders; by default every leaf, flattened."""
         return named_leaves(state)
 
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        """Return the parts of the state by name, for interventions; complete leaves are available in every core."""
-        return {}
-
     def compiles(self, inputs: Tensor) -> bool:
         """Whether `unroll_compiled` is equivalent to this core's own modules for these inputs."""
         return False
 
     def fast_route(self, inputs: Tensor) -> Route | None:
-        """Return a faster form of `loop` for these inputs, or None: `unroll_compiled` or `unroll_at_once`, if any."""
+        """Return a faster form of the loop over steps for these inputs, or None: `unroll_compiled` or `unroll_at_once`,
+        if any."""
         route: Route | None = getattr(self, "unroll_compiled", None)
         return route if route and compiled.enabled and self.compiles(inputs) else getattr(self, "unroll_at_once", None)
 
@@ -123,8 +106,8 @@ class Core(nn.Module):
         inference mode. Each step may overwrite a state that an earlier step returned."""
         initial = self.initial_state(batch_size)
         pairs = zip(state_leaves(state), state_leaves(initial), strict=True)
-        usual = all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs) and not altered(self)
-        if usual and not (overridden(self) or hasattr(self, "gives_no_resets") or torch.is_autocast_enabled("cpu")):
+        usual = all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
+        if usual and not (altered(self) or overridden(self) or torch.is_autocast_enabled("cpu")):
             fast = self.fast_step(batch_size)
             if fast is not None:
                 return fast
@@ -136,37 +119,44 @@ class Core(nn.Module):
 
         return step
 
-    def unroll(
-        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
-    ) -> tuple[Tensor, CoreState, Tensor | None]:
+    def unroll(self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None) -> Unrolled:
         """Run T steps: inputs [T, B, D], reset bool [T, B], state -> outputs [T, B, output_size], state, loss or None.
         Where reset[t, b] is set, environment b's state is replaced by the initial state before step t. Every
         `bptt_length` steps (counted from step 0) the state is detached, so that no gradient crosses that boundary. The
-        loss [T, B] is the core's own."""
-        if not self.full_precision:
-            return self.over_time(inputs, reset, state, bptt_length)
-        return in_full_precision(self, self.over_time, inputs, reset, state, bptt_length)
+        loss [T, B] is the core's own. `unroll_step_by_step` is the reference for every faster form."""
 
-    def over_time(
-        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
-    ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """Run `unroll` in the fastest form that is equivalent to this core's own modules."""
-        route = None if overridden(self) else self.fast_route(inputs)
-        return (route or self.loop)(inputs, reset, state, bptt_length)
+        def run(inputs: Tensor) -> Unrolled:
+            route = None if overridden(self) else self.fast_route(inputs)
+            if route is None:
+                return unroll_step_by_step(self, inputs, reset, state, bptt_length)
+            return route(inputs, reset, state, bptt_length)
 
-    def loop(
-        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
-    ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """Run `unroll` step by step with the equations: the reference for every faster form."""
-        return unroll_step_by_step(self, inputs, reset, state, bptt_length)
+        return in_full_precision(self, run, inputs)
+
+
+class Projected(Core):
+    """Core whose `_project` maps the inputs of all steps at once and whose `_step` computes the rest step by step."""
+
+    def _project(self, inputs: Tensor) -> Tensor:
+        """Inputs [..., D] -> x [..., any size]."""
+        raise NotImplementedError
+
+    def _step(self, x: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
+        """The mapped input x [B, ...] and the state -> output [B, output_size] and the next state."""
+        raise NotImplementedError
+
+    def forward(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
+        return self._step(self._project(inputs), state)
+
+    def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None) -> Unrolled:
+        return unroll_step_by_step(self, self._project(inputs), reset, state, bptt_length, self._step)
 
 
 def unroll(
     core: Core, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
 ) -> tuple[Tensor, CoreState]:
     """Run `core` over time: inputs [T, B, D], reset bool [T, B] -> outputs [T, B, output_size] and the last state."""
-    outputs, state, _ = core.unroll(inputs, reset, state, bptt_length)
-    return outputs, state
+    return core.unroll(inputs, reset, state, bptt_length)[:2]
 
 
 def unroll_step_by_step(
@@ -176,7 +166,7 @@ def unroll_step_by_step(
     state: CoreState,
     bptt_length: int | None = None,
     step: Callable[[Tensor, CoreState], tuple[Tensor, CoreState]] | None = None,
-) -> tuple[Tensor, CoreState, Tensor | None]:
+) -> Unrolled:
     """Plain loop over time that defines `Core.unroll`. `step` may replace `core.forward`, for a core that has
     already computed part of its work for all T inputs."""
     step = step or core
@@ -221,25 +211,18 @@ def state_leaves(state: CoreState) -> list[Tensor]:
     return [state] if isinstance(state, Tensor) else [leaf for part in state for leaf in state_leaves(part)]
 
 
-def map_named(
-    function: Callable[[str, Tensor], Tensor], state: CoreState, joint: str = ".", name: str = ""
-) -> CoreState:
+def map_named(function: Callable[[str, Tensor], Tensor], state: CoreState, name: str = "") -> CoreState:
     """Apply function(name, leaf) leaf by leaf; the names of nested fields are joined: `controller.h`."""
     if isinstance(state, Tensor):
         return function(name, state)
-    names = (f"{name}{joint}{field}" if name else field for field in state._fields)
-    return type(state)(*(map_named(function, part, joint, path) for path, part in zip(names, state, strict=True)))
+    names = (f"{name}.{field}" if name else field for field in state._fields)
+    return type(state)(*(map_named(function, part, path) for path, part in zip(names, state, strict=True)))
 
 
 def named_leaves(state: CoreState) -> dict[str, Tensor]:
     """Return the leaves of a state, flattened to [B, K], by name."""
     leaves: dict[str, Tensor] = {}
-
-    def add(name: str, leaf: Tensor) -> Tensor:
-        leaves[name] = leaf.flatten(1) if leaf.dim() > 1 else leaf.unsqueeze(1)
-        return leaf
-
-    map_named(add, state)
+    map_named(lambda name, leaf: leaves.setdefault(name, leaf.reshape(len(leaf), -1)), state)
     return leaves
 
 
@@ -255,24 +238,19 @@ def readable(tensor: Tensor) -> bool:
 
 def under_torch_func() -> bool:
     """Whether a transform of torch.func is active."""
-    active: Callable[[], bool] | None = getattr(
-        torch._C,  # pyright: ignore[reportPrivateUsage]
-        "_are_functorch_transforms_active",
-        None,
-    )
-    return active is not None and active()
+    return torch._C._are_functorch_transforms_active()  # pyright: ignore
 
 
-def in_full_precision(core: nn.Module, call: Callable[..., Any], inputs: Tensor, *rest: Any) -> Any:
-    """Run call(inputs, *rest) outside autocast, in the type of the core's weights. A memory that accumulates over
-    thousands of steps needs float32."""
+def in_full_precision(core: Core, call: Callable[..., Any], inputs: Tensor, *rest: Any) -> Any:
+    """Run call(inputs, *rest) outside autocast, in the type of the core's weights: memory accumulated over thousands of
+    steps needs float32."""
     if inputs.is_meta or not torch.is_autocast_enabled(inputs.device.type):  # torch has no autocast on meta
         return call(inputs, *rest)
     with torch.autocast(inputs.device.type, enabled=False):
         return call(inputs.to(next(core.parameters(), inputs).dtype), *rest)
 
 
-def overridden(core: nn.Module) -> bool:
+def overridden(core: Core) -> bool:
     """Whether a core may differ from the class that defines its faster form: under gradients of torch.func (faster
     forms need autograd's own engine), if a subclass or an object overrides `forward` or `initial_state`, or if
     submodules have hooks or parametrizations."""
@@ -281,10 +259,10 @@ def overridden(core: nn.Module) -> bool:
 
 def touched(core: nn.Module) -> bool:
     """Whether hooks or parametrizations of submodules, or methods assigned to this object, change the core."""
-    return not _METHODS.isdisjoint(vars(core)) or any(map(altered, vars(core)["_modules"].values()))
+    return not _STEP.isdisjoint(vars(core)) or any(map(altered, vars(core)["_modules"].values()))
 
 
-_METHODS = {"forward", "initial_state"}
+_STEP = {"forward", "initial_state"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -300,11 +278,13 @@ def altered(module: nn.Module | None) -> bool:
 
 @functools.cache
 def _has_another_step(kind: type) -> bool:
-    """Whether a class below the one that defines the faster form overrides the step or the initial state."""
-    classes = kind.__mro__
-    owner = next(n for n, cls in enumerate(classes) if {"fast_route", "unroll_at_once"} & vars(cls).keys())
-    below = [vars(cls) for cls in classes[:owner] if "gives_no_resets" not in vars(cls)]
-    return any("forward" in members or "initial_state" in members for members in below)
+    """Whether a class outside this package overrides the step or the initial state and defines no faster form."""
+    for cls in kind.__mro__:
+        if {"fast_route", "unroll_at_once"} & vars(cls).keys() or cls.__module__.startswith(__package__ or ""):
+            return False
+        if _STEP & vars(cls).keys():
+            return True
+    return False
 
 
 def _under_gradient() -> bool:

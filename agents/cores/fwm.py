@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear
-from .core import Core, Route, Step, under_torch_func
+from .core import Core, Route, Step, Unrolled, under_torch_func
 from .fast.acting import Affine, write_and_read
 from .fast.routes import arrays, stands_for
 from .lstm import LSTM, LSTMState
@@ -37,18 +37,10 @@ class FWM(Core):
         n^i = LN(F_t (n^{i-1} (x) e^i)), LN without scale and offset                        (equation 7)
         output = h + W_o n^R + b                                                            (equation 8, section 3.1)
 
-    The paper and its three released codebases (RL, catbAbI, language model) differ as follows; defaults are the
-    paper's. Linear layers have biases in all codebases and in engram, unlike in the paper.
-
-    | option      | paper and default | RL   | catbAbI   | language model |
-    | write_scale | 1                 | 1/16 | 1/32      | 1              |   (1/d where it is not 1)
-    | beta_bias   | 0                 | 1    | 1         | 1              |
-    | read_tanh   | yes               | no   | on e only | yes            |
-    | residual    | yes               | yes  | no        | yes            |
-
-    `read_tanh="keys"` is catbAbI's variant. W_write and the weights of n^0 and e^i are sampled from
-    U(+-sqrt(6 / (hidden_size + d))) as in the released code, others as in torch (`memory_span`: see LSTM). The initial
-    state is zero.
+    The defaults are the paper's; the released RL code has `write_scale` 1/d, `beta_bias` 1 and no tanh in equations 5
+    and 6. Linear layers have biases, as in the released code and unlike in the paper. W_write and the weights of n^0
+    and e^i are sampled from U(+-sqrt(6 / (hidden_size + d))) as in that code, others as in torch (`memory_span`: see
+    LSTM). The initial state is zero.
     """
 
     def __init__(
@@ -59,17 +51,12 @@ class FWM(Core):
         num_reads: int = 3,
         write_scale: float = 1.0,
         beta_bias: float = 0.0,
-        read_tanh: bool | str = True,
-        residual: bool = True,
         memory_span: int = 0,
     ) -> None:
         super().__init__()
-        if not isinstance(read_tanh, bool) and read_tanh != "keys":
-            raise ValueError(f"read_tanh is {read_tanh!r}; allowed: true, false, 'keys'")
         self.input_size, self.output_size = input_size, hidden_size
         self.memory_size, self.num_reads = memory_size, num_reads
         self.write_scale, self.beta_bias = write_scale, beta_bias
-        self.read_tanh, self.residual = read_tanh, residual
         self.controller = LSTM(input_size, hidden_size, memory_span)
         self.write = Linear(hidden_size, 3 * memory_size + 1)
         self.read = Linear(hidden_size, (1 + num_reads) * memory_size)
@@ -86,12 +73,11 @@ class FWM(Core):
         hidden, controller = self.controller(inputs, state.controller)
         memory = fast_weights.write(state.memory, self.compute_write(hidden))
         read = fast_weights.read(memory, self.compute_read(hidden))
-        return self._output(hidden, read), FWMState(controller, memory)
+        return hidden + self.out(read), FWMState(controller, memory)
 
     def fast_route(self, inputs: Tensor) -> Route | None:
-        if under_torch_func():  # vmap cannot pass through the gradient of a block, which is implemented explicitly
-            return None
-        return self.unroll_pieces
+        # vmap cannot pass through the gradient of a block, which is implemented explicitly.
+        return None if under_torch_func() else self.unroll_pieces
 
     def fast_step(self, batch_size: int) -> Step | None:
         controller = self.controller.fast_step(batch_size)
@@ -100,21 +86,18 @@ class FWM(Core):
         size, count = self.memory_size, self.read.out_features
         write, read, out = (Affine(layer.weight, layer.bias) for layer in (self.write, self.read, self.out))
         (rates,) = arrays(self.out.weight.new_tensor([self.write_scale, self.beta_bias]))
-        squashed = count if self.read_tanh is True else count - size if self.read_tanh else 0
 
         def step(inputs: Tensor, reset: Tensor, state: FWMState) -> tuple[Tensor, FWMState]:
             hidden, after = controller(inputs, reset, state.controller)
             h, memory, result = hidden.numpy(), hidden.new_empty(state.memory.shape), hidden.new_empty(batch_size, size)
             before, new = arrays(state.memory.flatten(2), memory.flatten(2))
-            write_and_read(before, reset.numpy(), write(h), rates, read(h), squashed, new, result.numpy())
+            write_and_read(before, reset.numpy(), write(h), rates, read(h), count, new, result.numpy())
             output = torch.from_numpy(out(result.numpy()))
-            return hidden + output if self.residual else output, FWMState(after, memory)
+            return hidden + output, FWMState(after, memory)
 
         return step
 
-    def unroll_pieces(
-        self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, FWMState, None]:
+    def unroll_pieces(self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None) -> Unrolled:
         """Run `unroll` in blocks of steps. The blocks are the same for every batch and may contain resets."""
         hidden, controller, _ = self.controller.unroll(inputs, reset, state.controller, bptt_length)
         memory, reads = state.memory, list[Tensor]()
@@ -128,7 +111,7 @@ class FWM(Core):
                 block = Block(memory, self.compute_write(steps), fresh)
                 reads.append(block.read(self.compute_read(steps)).transpose(0, 1))
                 memory = block.end()
-        return self._output(hidden, torch.cat(reads)), FWMState(controller, memory), None
+        return hidden + self.out(torch.cat(reads)), FWMState(controller, memory), None
 
     def compute_write(self, hidden: Tensor) -> Write:
         """Return a step's write from the controller's output h [..., hidden_size]."""
@@ -138,12 +121,5 @@ class FWM(Core):
 
     def compute_read(self, hidden: Tensor) -> Read:
         """Return a step's read from the controller's output h [..., hidden_size]."""
-        query, hops = self.read(hidden).split([self.memory_size, self.num_reads * self.memory_size], dim=-1)
-        if self.read_tanh:
-            hops = hops.tanh()
-        if self.read_tanh is True:
-            query = query.tanh()
+        query, hops = self.read(hidden).tanh().split([self.memory_size, self.num_reads * self.memory_size], dim=-1)
         return Read(query, hops.unflatten(-1, (self.num_reads, self.memory_size)))
-
-    def _output(self, hidden: Tensor, read: Tensor) -> Tensor:
-        return hidden + self.out(read) if self.residual else self.out(read)

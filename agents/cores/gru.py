@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .. import bf16
 from ..kernels import linear
-from .core import Axis, Core, under_torch_func, unroll_step_by_step
+from .core import Axis, Projected, Unrolled, under_torch_func
 from .fast.gated import unroll as fast
 from .fast.routes import stands_for
 from .parts.gates import remember
@@ -20,7 +20,7 @@ class GRUState(NamedTuple):
     h: Tensor
 
 
-class GRU(Core):
+class GRU(Projected):
     """GRU: one layer of gated recurrent units.
 
     x_r, x_z, x_n = W_x x + b_x,   h_r, h_z, h_n = W_h h + b_h      three blocks of hidden_size rows, in this order
@@ -31,6 +31,8 @@ class GRU(Core):
     A `memory_span` above 0 spreads the initial memory spans of the units up to that many steps (b_z = `gate_biases`).
     """
 
+    parts_of_state = (Axis("unit", "h", 1),)
+
     def __init__(self, input_size: int, hidden_size: int = 256, memory_span: int = 0) -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, hidden_size
@@ -40,39 +42,30 @@ class GRU(Core):
     def initial_state(self, batch_size: int) -> GRUState:
         return GRUState(self.cell.weight_hh.new_zeros(batch_size, self.output_size))
 
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        return {"unit": [Axis("h", 1, self.output_size)]}
-
     def forward(self, inputs: Tensor, state: GRUState) -> tuple[Tensor, GRUState]:
         if under_torch_func() or bf16.active():  # GRUCell supports neither vmap nor rounded factors
-            return self._step(linear(inputs, self.cell.weight_ih, self.cell.bias_ih), state)
+            return super().forward(inputs, state)
         h = self.cell(inputs, state.h)
         return h, GRUState(h)
 
-    def _step(self, x: Tensor, before: GRUState) -> tuple[Tensor, GRUState]:
+    def _project(self, inputs: Tensor) -> Tensor:
+        return linear(inputs, self.cell.weight_ih, self.cell.bias_ih)
+
+    def _step(self, x: Tensor, state: GRUState) -> tuple[Tensor, GRUState]:
         """Apply the equations to W_x x + b_x [B, 3 hidden_size]."""
         size = self.output_size
-        from_h = linear(before.h, self.cell.weight_hh, self.cell.bias_hh)
+        from_h = linear(state.h, self.cell.weight_hh, self.cell.bias_hh)
         r, z = torch.sigmoid(x[:, : 2 * size] + from_h[:, : 2 * size]).chunk(2, 1)
         n = torch.tanh(x[:, 2 * size :] + r * from_h[:, 2 * size :])
-        h = torch.lerp(n, before.h, z)
+        h = torch.lerp(n, state.h, z)
         return h, GRUState(h)
 
     def compiles(self, inputs: Tensor) -> bool:
-        return self.kind is GRU and stands_for(self, inputs)
+        return type(self) is GRU and stands_for(self, inputs)
 
-    def unroll_compiled(
-        self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None = None
-    ) -> tuple[Tensor, GRUState, None]:
+    def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None) -> Unrolled:
         cell = self.cell
         from_h, inner = cell.bias_hh.split([2 * self.output_size, self.output_size])
         gates = linear(inputs, cell.weight_ih, cell.bias_ih + F.pad(from_h, (0, self.output_size)))
         outputs, h = fast.run_gru(gates, cell.weight_hh, inner, state.h, reset, bptt_length)
         return outputs, GRUState(h), None
-
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: GRUState, bptt_length: int | None = None
-    ) -> tuple[Tensor, GRUState, Tensor | None]:
-        """`unroll` for other devices: one matrix multiplication for the inputs of all steps, then step by step."""
-        from_inputs = linear(inputs, self.cell.weight_ih, self.cell.bias_ih)
-        return unroll_step_by_step(self, from_inputs, reset, state, bptt_length, self._step)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .core import Axis, Core, map_state, readable, unroll_step_by_step
+from .core import Axis, Core, Unrolled, map_state, readable, unroll_step_by_step
 
 PIECE = 64  # Largest number of steps per pass: its attention matrix is PIECE x (memory_length + PIECE)
 
@@ -29,7 +29,7 @@ class GTrXL(Core):
         y_t   = gate_1(e^{l-1}_t, relu(W_o [sum_s softmax_s(a_ts) W_v E_s]))                (equation 9)
         e^l_t = gate_2(y_t, relu(W_2 relu(W_1 LayerNorm(y_t) + b_1) + b_2))                 (equation 10)
 
-    with the gate of section 3.2 (GRU type), which is initially close to the identity on x for b_g = 2:
+    with the gate of section 3.2 (GRU type), which is initially close to the identity on x, since b_g starts at 2:
 
         r = sigmoid(W_r y + U_r x),  z = sigmoid(W_z y + U_z x - b_g),  h = tanh(W_g y + U_g (r * x))
         gate(x, y) = (1 - z) * x + z * h
@@ -38,15 +38,14 @@ class GTrXL(Core):
     values of the past are recomputed with the current weights at every step, as in Transformer-XL.
 
     Choices that the paper leaves open, or that differ from it: gradients pass through the window within an unroll and
-    are cut where every core's are, while the released agents stop them where a training segment begins; every layer
-    has its own u and v, which start at zero; W_q, W_k, W_v, W_r, W_o have no biases, but W_e has; MLPs are `mlp_size`
-    wide.
+    are cut where every core's are; every layer has its own u and v, which start at zero; W_e has a bias, but W_q, W_k,
+    W_v, W_r and W_o have none.
     """
 
     supervised_lr = 3e-4
 
     loops_over_time = False
-    constant_start = "its state is a window of past inputs, which is empty when an episode begins"
+    parts_of_state = (Axis("layer", "past", 1), Axis("place", "past", 2))  # the last place is the newest step
 
     def __init__(
         self,
@@ -57,14 +56,11 @@ class GTrXL(Core):
         head_size: int = 32,
         mlp_size: int = 256,
         memory_length: int = 64,
-        gate_bias: float = 2.0,
     ) -> None:
         super().__init__()
         self.input_size, self.output_size, self.memory_length = input_size, hidden_size, memory_length
         self.encoder = nn.Linear(input_size, hidden_size)
-        self.layers = nn.ModuleList(
-            Layer(hidden_size, num_heads, head_size, mlp_size, gate_bias) for _ in range(num_layers)
-        )
+        self.layers = nn.ModuleList(Layer(hidden_size, num_heads, head_size, mlp_size) for _ in range(num_layers))
         # phi(k) = [sin(k w_i) ; cos(k w_i)], w_i = 10000^(-2 i / H), for k = 0 .. M
         self.set_constants()
 
@@ -94,18 +90,12 @@ class GTrXL(Core):
             weights_by_layer.append(weights.squeeze(2))
         return weights_by_layer
 
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        """A place is a step of the window; the last place is the newest step."""
-        return {"layer": [Axis("past", 1, len(self.layers))], "place": [Axis("past", 2, self.memory_length)]}
-
     def forward(self, inputs: Tensor, state: GTrXLState) -> tuple[Tensor, GTrXLState]:
         no_reset = torch.zeros(1, inputs.shape[0], dtype=torch.bool, device=inputs.device)
         outputs, state = self._attend(inputs.unsqueeze(0), no_reset, state)
         return outputs[0], state
 
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: GTrXLState, bptt_length: int | None = None
-    ) -> tuple[Tensor, GTrXLState, Tensor | None]:
+    def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: GTrXLState, bptt_length: int | None) -> Unrolled:
         first, outputs = state, list[Tensor]()
         size = min(PIECE, bptt_length or PIECE)
         starts = [t for t in range(len(inputs)) if t % (bptt_length or len(inputs)) % size == 0]
@@ -144,7 +134,7 @@ class GTrXL(Core):
 class Layer(nn.Module):
     """Attention and a position-wise network, each behind a gate; the equations are those of `GTrXL`."""
 
-    def __init__(self, hidden_size: int, num_heads: int, head_size: int, mlp_size: int, gate_bias: float) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, head_size: int, mlp_size: int) -> None:
         super().__init__()
         self.num_heads, self.scale, width = num_heads, 1 / math.sqrt(head_size), num_heads * head_size
         self.norm_1, self.norm_2 = nn.LayerNorm(hidden_size), nn.LayerNorm(hidden_size)
@@ -155,7 +145,7 @@ class Layer(nn.Module):
         self.v = nn.Parameter(torch.zeros(num_heads, head_size))
         self.out = nn.Linear(width, hidden_size, bias=False)
         self.mlp = nn.Sequential(nn.Linear(hidden_size, mlp_size), nn.ReLU(), nn.Linear(mlp_size, hidden_size))
-        self.gate_1, self.gate_2 = Gate(hidden_size, gate_bias), Gate(hidden_size, gate_bias)
+        self.gate_1, self.gate_2 = Gate(hidden_size), Gate(hidden_size)
 
     def forward(self, x: Tensor, keys: Tensor, visible: Tensor, lag: Tensor, sinusoids: Tensor) -> Tensor:
         """x [B, T, H], keys [B, K, H], visible bool [B, T, K], lag int64 [T, K], sinusoids [M + 1, H] -> [B, T, H]."""
@@ -183,12 +173,12 @@ class Layer(nn.Module):
 class Gate(nn.Module):
     """gate(x, y) of `GTrXL`; rows of the two matrices: r, z, g."""
 
-    def __init__(self, size: int, bias: float) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
         self.from_y = nn.Linear(size, 3 * size, bias=False)
         self.from_x = nn.Linear(size, 2 * size, bias=False)
         self.from_gated_x = nn.Linear(size, size, bias=False)
-        self.bias = nn.Parameter(torch.full((size,), bias))
+        self.bias = nn.Parameter(torch.full((size,), 2.0))  # b_g
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """x, y [..., H] -> [..., H]."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import linear
-from .core import Axis, Core, Step, unroll_step_by_step
+from .core import Axis, Projected, Step, Unrolled
 from .fast.acting import Affine
 from .fast.gated import unroll as fast
 from .fast.routes import stands_for
@@ -23,16 +23,13 @@ class LSTMState(NamedTuple):
 class Cell(nn.LSTMCell):
     """torch's LSTM cell with explicit equations, since torch's operation has no rule for `torch.func.vmap`."""
 
-    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> LSTMState:
-        """x [B, input_size] and (h, c), zeros if None -> the next (h, c), each [B, hidden_size]."""
-        if hx is None:
-            zeros = input.new_zeros(input.shape[0], self.hidden_size)
-            hx = (zeros, zeros)
+    def forward(self, input: Tensor, hx: LSTMState) -> LSTMState:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """x [B, input_size] and (h, c) -> the next (h, c), each [B, hidden_size]."""
         gates = linear(input, self.weight_ih, self.bias_ih) + linear(hx[0], self.weight_hh, self.bias_hh)
         return lstm_step(gates, hx[1])
 
 
-class LSTM(Core):
+class LSTM(Projected):
     """LSTM: one layer of long short-term memory.
 
     i, f, g, o = W_x x + b_x + W_h h + b_h        four blocks of hidden_size rows, in this order
@@ -42,6 +39,8 @@ class LSTM(Core):
     Parameters, their order and their initialization are those of `torch.nn.LSTMCell`. The initial state is zero.
     A `memory_span` above 0 spreads the initial memory spans of the cells up to that many steps (b_f = `gate_biases`).
     """
+
+    parts_of_state = (Axis("unit", "h", 1), Axis("unit", "c", 1))
 
     def __init__(self, input_size: int, hidden_size: int = 256, memory_span: int = 0) -> None:
         super().__init__()
@@ -53,15 +52,12 @@ class LSTM(Core):
         zeros = self.cell.weight_hh.new_zeros(batch_size, self.output_size)
         return LSTMState(zeros, zeros.clone())
 
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        return {"unit": [Axis(leaf, 1, self.output_size) for leaf in ("h", "c")]}
-
     def forward(self, inputs: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         state = self.cell(inputs, state)
         return state.h, state
 
     def compiles(self, inputs: Tensor) -> bool:
-        return self.kind is LSTM and stands_for(self, inputs)
+        return type(self) is LSTM and stands_for(self, inputs)
 
     def fast_step(self, batch_size: int) -> Step | None:
         cell = self.cell
@@ -75,26 +71,17 @@ class LSTM(Core):
 
         return step
 
-    def unroll_compiled(
-        self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, LSTMState, None]:
-        cell = self.cell
-        gates = linear(inputs, cell.weight_ih, cell.bias_ih + cell.bias_hh)
-        outputs, *last = fast.run_lstm(gates, cell.weight_hh, *state, reset, bptt_length)
+    def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None) -> Unrolled:
+        outputs, *last = fast.run_lstm(self._project(inputs), self.cell.weight_hh, *state, reset, bptt_length)
         return outputs, LSTMState(*last), None
 
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, LSTMState, Tensor | None]:
-        """`unroll` for other devices: one matrix multiplication for the inputs of all steps, then step by step."""
-        cell = self.cell
-        from_inputs = linear(inputs, cell.weight_ih, cell.bias_ih + cell.bias_hh)
+    def _project(self, inputs: Tensor) -> Tensor:
+        """Multiply the inputs of all steps at once, on other devices than a CPU."""
+        return linear(inputs, self.cell.weight_ih, self.cell.bias_ih + self.cell.bias_hh)
 
-        def step(gates: Tensor, before: LSTMState) -> tuple[Tensor, LSTMState]:
-            after = lstm_step(torch.addmm(gates, before.h, cell.weight_hh.t()), before.c)
-            return after.h, after
-
-        return unroll_step_by_step(self, from_inputs, reset, state, bptt_length, step)
+    def _step(self, x: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+        after = lstm_step(torch.addmm(x, state.h, self.cell.weight_hh.t()), state.c)
+        return after.h, after
 
 
 def lstm_step(gates: Tensor, c: Tensor) -> LSTMState:

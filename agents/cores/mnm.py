@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Linear, linear
-from .core import Core, Step, unroll_step_by_step
+from .core import Core, Step, Unrolled, unroll_step_by_step
 from .fast.acting import Affine
 from .fast.elementwise import EPS
 from .fast.mnm import unroll as fast
@@ -31,19 +31,6 @@ class MNMState(NamedTuple):
     meta_error: Tensor
 
 
-class MomentumState(NamedTuple):
-    """State of MNM-g with momentum: MNMState and the last change of the memory network."""
-
-    controller: LSTMState
-    read: Tensor
-    memory: MemoryWeights
-    meta_error: Tensor
-    momentum: MemoryWeights
-
-
-AnyState = MNMState | MomentumState
-
-
 class MNM(Core):
     """An LSTM with a three-layer network as its memory, rewritten at every step; d = memory_size, H = num_heads.
 
@@ -62,8 +49,7 @@ class MNM(Core):
     The paper and the released code (of which only ports survive) disagree; the choices here are:
     - Squared errors are means over d in the code and in App. C, sums in equations 2 and 5; the update has the factor
       s = 2 / (H d) for both kinds of write in the code, none in equation 4. Here, s = 2 / (H d), and errors are
-      means: with keys from tanh, sums make a step with beta near 1 overshoot by a factor of d. `paper_scale=True` takes
-      the equations literally (s = 2 / H for MNMg, 1 for MNMp, sums over d in the meta error).
+      means: with keys from tanh, sums make a step with beta near 1 overshoot by a factor of d.
     - The output layer of f has no tanh, as in the code; section 3.2 specifies tanh for hidden layers.
     - One rate for all layers, as in the code; equation 4 allows one per layer.
     - `layer_norm=True`: layer normalization over all (3 H + 1) d values in place of equation 1's tanh, an option of
@@ -75,7 +61,6 @@ class MNM(Core):
     `memory_span` is an option of the LSTM.
     """
 
-    constant_leaves = ("meta_error",)
     local = False  # Whether updates are learned and local, as in MNMp
 
     def __init__(
@@ -84,13 +69,14 @@ class MNM(Core):
         hidden_size: int = 200,
         memory_size: int = 100,
         num_heads: int = 3,
-        paper_scale: bool = False,
         memory_span: int = 0,
         layer_norm: bool = False,
     ) -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, hidden_size
-        self.memory_size, self.num_heads, self.paper_scale = memory_size, num_heads, paper_scale
+        self.memory_size, self.num_heads = memory_size, num_heads
+        factor = 1 / (num_heads * memory_size)
+        self.scales = (2 * factor, factor)  # s, and the meta error's factor: a mean over heads and d
         self.controller = LSTM(input_size + memory_size, hidden_size, memory_span)
         self.interaction = Linear(hidden_size, (3 * num_heads + 1) * memory_size)
         self.norm = nn.LayerNorm((3 * num_heads + 1) * memory_size) if layer_norm else None
@@ -101,7 +87,7 @@ class MNM(Core):
         self.register_buffer("initial_memory", torch.empty(3, memory_size, memory_size).uniform_(-bound, bound))
         self.targets = Linear(memory_size, 3 * memory_size) if self.local else None
 
-    def initial_state(self, batch_size: int) -> AnyState:
+    def initial_state(self, batch_size: int) -> MNMState:
         zeros = self.initial_memory.new_zeros(batch_size, self.memory_size)
         layers = (layer.repeat(batch_size, 1, 1) for layer in self.initial_memory)
         return MNMState(self.controller.initial_state(batch_size), zeros, MemoryWeights(*layers), zeros[:, 0].clone())
@@ -109,31 +95,25 @@ class MNM(Core):
     def auxiliary_loss(self, state: MNMState) -> Tensor:
         return state.meta_error
 
-    def forward(self, inputs: Tensor, state: AnyState) -> tuple[Tensor, AnyState]:
+    def forward(self, inputs: Tensor, state: MNMState) -> tuple[Tensor, MNMState]:
         joined, state = self._step(inputs, state)
         return self.out(joined), state
 
     def compiles(self, inputs: Tensor) -> bool:
-        """Whether compiled functions are equivalent to this core's parts. With the paper's literal scale, a memory may
-        grow without bound; undoing its writes would then lose precision."""
-        norm = self.norm
-        usual = norm is None or (norm.eps == EPS and set(dict(norm.named_parameters())) == {"weight", "bias"})
-        usual = usual and type(self) in (MNMp, MNMg) and not self.paper_scale
-        usual = usual and not isinstance(getattr(self, "carry", None), nn.Module)
-        return usual and stands_for(self, inputs)
+        usual = self.norm is None or self.norm.eps == EPS
+        return usual and type(self) in (MNMp, MNMg) and stands_for(self, inputs)
 
-    def unroll_compiled(
-        self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, MNMState, Tensor | None]:
+    def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None) -> Unrolled:
         cell = self.controller.cell
         gates = linear(inputs, cell.weight_ih[:, : self.input_size], cell.bias_ih + cell.bias_hh)
-        tensors = self._tensors(gates, state)
-        run = fast.run(tensors, reset, self.initial_memory, self.scales(), self.num_heads, bptt_length)
+        run = fast.run(
+            self._tensors(gates, state), reset, self.initial_memory, self.scales, self.num_heads, bptt_length
+        )
         h, read = run.joined[-1].split([self.output_size, self.memory_size], 1)
         state = MNMState(LSTMState(h, run.c), read, MemoryWeights(*run.memory.unbind(1)), run.errors[-1])
         return self.out(run.joined), state, run.errors
 
-    def _tensors(self, gates: Tensor, state: AnyState) -> fast.Leaves:
+    def _tensors(self, gates: Tensor, state: MNMState) -> fast.Leaves:
         """Collect the inputs of the compiled route; `gates` is the inputs' contribution to the controller's gates."""
         cell, none, targets = self.controller.cell, gates.new_empty(0), self.targets
         return fast.Leaves(
@@ -159,13 +139,10 @@ class MNM(Core):
             return None
         state = self.initial_state(batch_size)
         tensors = self._tensors(cell.weight_hh.new_empty(1, batch_size, 4 * self.output_size), state)
-        run = fast.prepare(tensors, self.initial_memory, self.scales(), self.num_heads)
-        gates, out = (
-            Affine(cell.weight_ih[:, :size], cell.bias_ih + cell.bias_hh),
-            Affine(self.out.weight, self.out.bias),
-        )
-        memory = tensors.memory
-        last = state.memory  # views of `memory`
+        run = fast.prepare(tensors, self.initial_memory, self.scales, self.num_heads)
+        gates = Affine(cell.weight_ih[:, :size], cell.bias_ih + cell.bias_hh)
+        out = Affine(self.out.weight, self.out.bias)
+        memory, last = tensors.memory, state.memory  # the latter are views of the former
 
         def step(inputs: Tensor, reset: Tensor, state: MNMState) -> tuple[Tensor, MNMState]:
             nonlocal last
@@ -179,32 +156,24 @@ class MNM(Core):
 
         return step
 
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, MNMState, Tensor | None]:
+    def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None) -> Unrolled:
         """Run `unroll` step by step, except for the output layer."""
         joined, state, errors = unroll_step_by_step(self, inputs, reset, state, bptt_length, self._step)
         return self.out(joined), state, errors
 
-    def _step(self, inputs: Tensor, state: AnyState) -> tuple[Tensor, AnyState]:
+    def _step(self, inputs: Tensor, state: MNMState) -> tuple[Tensor, MNMState]:
         """inputs [B, input_size] -> [h ; v^r] [B, hidden_size + d], next state."""
         _, controller = self.controller(torch.cat([inputs, state.read], 1), state.controller)
         rate, write_key, value, read_key = self.heads(controller.h)
-        written = self._write(state.memory, rate, write_key, value)
-        memory, momentum = self._carry_over(controller.h, state, written)
+        # M^l <- M^l - beta s sum_heads D^l (z^{l-1})^T
+        layers, step = recall(state.memory, write_key), (rate * self.scales[0]).unsqueeze(2)
+        updates = zip(state.memory, self._updates(state.memory, layers, value), layers, strict=False)
+        memory = MemoryWeights(*(torch.baddbmm(m, (step * d).mT, z, alpha=-1) for m, d, z in updates))
         # One pass through the new memory computes the read and the meta error.
         recalled, values = recall(memory, torch.cat([write_key, read_key], 1))[-1].chunk(2, 1)
-        error = (recalled - value).square().sum((1, 2)) * self.scales()[1]
+        error = (recalled - value).square().sum((1, 2)) * self.scales[1]
         read = values.mean(1)
-        after = MNMState(controller, read, memory, error)
-        return torch.cat([controller.h, read], 1), after if momentum is None else MomentumState(*after, momentum)
-
-    def _carry_over(
-        self, hidden: Tensor, state: AnyState, written: MemoryWeights
-    ) -> tuple[MemoryWeights, MemoryWeights | None]:
-        """Return memory and momentum after a step; `written` is the memory after the write alone, `hidden` is h_t."""
-        del hidden, state
-        return written, None
+        return torch.cat([controller.h, read], 1), MNMState(controller, read, memory, error)
 
     def heads(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """h [B, hidden_size] -> beta [B, 1], and k^w, v^w, k^r [B, H, d]  (equation 1)."""
@@ -214,18 +183,6 @@ class MNM(Core):
         heads = heads.unflatten(1, (self.num_heads, 3, self.memory_size))
         write_key, value, read_key = heads.unbind(2)
         return torch.sigmoid(self.rate(rate)), write_key, value, read_key
-
-    def _write(self, memory: MemoryWeights, rate: Tensor, key: Tensor, value: Tensor) -> MemoryWeights:
-        """M^l - rate s sum_heads D^l (z^{l-1})^T: rate [B, 1], key and value [B, H, d]."""
-        layers = recall(memory, key)
-        step = (rate * self.scales()[0]).unsqueeze(2)
-        updates = zip(memory, self._updates(memory, layers, value), layers, strict=False)
-        return MemoryWeights(*(torch.baddbmm(m, (step * d).mT, z, alpha=-1) for m, d, z in updates))
-
-    def scales(self) -> tuple[float, float]:
-        """Return s and the meta error's factor: 1 / (H d) for means over d, 1 / H for sums."""
-        factor = 1 / (self.num_heads * (1 if self.paper_scale else self.memory_size))
-        return 2 * factor, factor
 
     def _updates(self, memory: MemoryWeights, layers: list[Tensor], value: Tensor) -> list[Tensor]:
         """D^1 .. D^3 [B, H, d] from z^0 .. z^3 and v^w [B, H, d]."""
@@ -242,11 +199,6 @@ class MNMp(MNM):
 
     local = True
 
-    def scales(self) -> tuple[float, float]:
-        """As in `MNM`, but with `paper_scale` s is 1."""
-        step, error = super().scales()
-        return (1.0 if self.paper_scale else step), error
-
     def _updates(self, memory: MemoryWeights, layers: list[Tensor], value: Tensor) -> list[Tensor]:
         assert self.targets is not None
         targets = self.targets(value).chunk(3, dim=2)
@@ -260,57 +212,7 @@ class MNMg(MNM):
     v^w fixed. It is explicit, so acting needs no autograd, and learning differentiates it like any other operation.
 
         D^3 = z^3 - v^w,   D^{l-1} = (1 - (z^{l-1})^2) * (M^l)^T D^l
-
-    `momentum` and `decay` are those of Behrouz, Zhong and Mirrokni 2025, "Titans: Learning to Memorize at Test Time",
-    section 3.1, where the gradient step above, W_t, has momentum and the memory decays:
-
-        S^l_t = eta S^l_{t-1} + W^l_t,   M^l_t = (1 - alpha) M^l_{t-1} + S^l_t
-        [eta ; alpha] = sigmoid(W_c h_t + b_c), for the options in use; otherwise eta = 0, alpha = 0
-
-    In the paper both depend on the input, but their layer is not specified; here they depend on the controller's h_t.
-    alpha's bias starts at -4 (alpha = .018), since the initial matrices decay, too. S_0 = 0. The compiled route
-    supports neither option.
     """
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int = 200,
-        memory_size: int = 100,
-        num_heads: int = 3,
-        paper_scale: bool = False,
-        memory_span: int = 0,
-        layer_norm: bool = False,
-        momentum: bool = False,
-        decay: bool = False,
-    ) -> None:
-        super().__init__(input_size, hidden_size, memory_size, num_heads, paper_scale, memory_span, layer_norm)
-        self.momentum, self.decay = momentum, decay
-        self.carry = nn.Linear(hidden_size, momentum + decay) if momentum or decay else None
-        if self.carry is not None and decay:
-            with torch.no_grad():
-                self.carry.bias[-1] = -4.0
-
-    def initial_state(self, batch_size: int) -> AnyState:
-        state = super().initial_state(batch_size)
-        zeros = MemoryWeights(*map(torch.zeros_like, state.memory))
-        return MomentumState(*state[:4], zeros) if self.momentum else state
-
-    unroll_at_once = MNM.unroll_at_once  # otherwise excluded, since this class overrides `initial_state`
-
-    def _carry_over(
-        self, hidden: Tensor, state: AnyState, written: MemoryWeights
-    ) -> tuple[MemoryWeights, MemoryWeights | None]:
-        if self.carry is None:
-            return written, None
-        gates = torch.sigmoid(self.carry(hidden)).unsqueeze(2).unbind(1)  # [B, 1] each
-        change = [new - old for new, old in zip(written, state.memory, strict=True)]
-        if isinstance(state, MomentumState):
-            eta = gates[0].unsqueeze(2)
-            change = [torch.addcmul(step, eta, past) for step, past in zip(change, state.momentum, strict=True)]
-        retained = 1 - gates[-1].unsqueeze(2) if self.decay else 1.0
-        memory = MemoryWeights(*(retained * old + step for old, step in zip(state.memory, change, strict=True)))
-        return memory, MemoryWeights(*change) if self.momentum else None
 
     def _updates(self, memory: MemoryWeights, layers: list[Tensor], value: Tensor) -> list[Tensor]:
         _, z1, z2, z3 = layers

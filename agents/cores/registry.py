@@ -4,6 +4,7 @@ Third parties add cores with an entry point in the group `engram.cores` or name 
 """
 
 import inspect
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...base.messages import calling, check_flag, check_keys, check_range
+from ...base.messages import calling, check_keys, check_range
 from ...base.registry import Registry
 from ..certificate.probe import ENVS, Failure, form
 from .core import Core
-from .learned_start import learn_initial_state
 
 CORES = {
     "agalite": ".linear.agalite:AGaLiTe",
@@ -23,7 +23,7 @@ CORES = {
     "conv-lstm": ".conv_lstm:ConvLSTM",
     "delta-net": ".linear.delta_net:DeltaNet",
     "elman": ".simple:Elman",
-    "feedforward": ".feedforward:Feedforward",
+    "feedforward": ".simple:Feedforward",
     "ffm": ".linear.ffm:FFM",
     "frame-stack": ".simple:FrameStack",
     "fwm": ".fwm:FWM",
@@ -46,11 +46,8 @@ CORES = {
     "slstm": ".slstm:SLSTM",
 }
 
-
 OUTSIDE = (Path(__file__).parents[1], Path(torch.__file__).parent, Path(np.__file__).parent)
 """Folders whose stack frames are not the user's code."""
-LEARNED = "learn_initial_state"  # Option of every core: the initial state is a parameter
-
 
 _REGISTRY = Registry("core", Core, CORES, __package__, OUTSIDE)
 core_names, core_class = _REGISTRY.names, _REGISTRY.find
@@ -58,37 +55,36 @@ core_names, core_class = _REGISTRY.names, _REGISTRY.find
 
 def core_parameters(name: str) -> dict[str, inspect.Parameter]:
     """Return the options of a core by name (all parameters but input_size)."""
-    options = {k: p for k, p in inspect.signature(core_class(name)).parameters.items() if k != "input_size"}
-    return {LEARNED: inspect.Parameter(LEARNED, inspect.Parameter.KEYWORD_ONLY, default=False)} | options
+    return {k: p for k, p in inspect.signature(core_class(name)).parameters.items() if k != "input_size"}
 
 
 def make_core(name: str, input_size: int, **options: Any) -> Core:
     """Create a core by name for inputs [B, input_size]. Raises ValueError for an unknown name or option."""
     allowed = core_parameters(name)
     check_keys(f"core {name!r}", "option", options, allowed)
-    for key in options if name in CORES else ():
-        default, value = allowed[key].default, options[key]
-        optional = allowed[key].annotation == int | None and value is not None
-        if optional or (isinstance(default, int) and default >= 1 and not isinstance(default, bool)):
-            if not (isinstance(value, int) and value >= 1):
-                raise ValueError(f"{key} is {value!r}; allowed: at least 1 (a whole number)")
-        elif isinstance(default, int | float) and not isinstance(default, bool):
-            check_range(key, value, None)
-    make = core_class(name)
-    learned = (
-        options.pop(LEARNED) if LEARNED in options and LEARNED not in inspect.signature(make).parameters else False
-    )
-    check_flag(LEARNED, learned)
     if name in CORES:
-        core = make(input_size, **options)
+        for key, value in options.items():
+            _check_option(key, value, allowed[key])
+        core = core_class(name)(input_size, **options)
     else:
-        arguments = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
-        label = f"cannot make core {name!r} with {arguments}: __init__"
-        core = calling(label, lambda: make(input_size, **options), OUTSIDE, (ValueError,))
+        make = partial(core_class(name), input_size, **options)
+        core = calling(f"cannot make core {name!r}: __init__", make, OUTSIDE, (ValueError,))
         check_core(core, name, input_size)
     if not hasattr(core, "input_size"):
         core.input_size = input_size
-    return learn_initial_state(core, name) if learned else core
+    return core
+
+
+def _check_option(key: str, value: Any, parameter: inspect.Parameter) -> None:
+    """Raise ValueError unless the value of a built-in core's option is a size, or else a finite number, if its default
+    is one."""
+    default = parameter.default
+    is_size = type(default) is int and default >= 1
+    if is_size or (parameter.annotation == int | None and value is not None):
+        if not (isinstance(value, int) and value >= 1):
+            raise ValueError(f"{key} is {value!r}; allowed: at least 1 (a whole number)")
+    elif type(default) in (int, float):
+        check_range(key, value, None)
 
 
 def check_core(core: Core, name: str, input_size: int) -> None:
@@ -96,21 +92,17 @@ def check_core(core: Core, name: str, input_size: int) -> None:
 
     The state of random number generators is preserved. A core on the meta device is not checked.
     """
-    for method in ("initial_state", "forward"):
-        if getattr(type(core), method) is getattr(Core, method):
-            raise ValueError(f"{name} has no {method}; every core defines one (docs/reference/cores.md)")
     size = getattr(core, "output_size", "not set")
     if not isinstance(size, int):
         raise ValueError(f"{name}.output_size is {size}; expected a whole number, the width of forward's output")
     weight = next(core.parameters(), torch.zeros(()))
     if weight.is_meta:
         return
+    inputs = torch.zeros(ENVS, input_size, dtype=weight.dtype, device=weight.device)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        state = calling(f"{name}.initial_state({ENVS})", lambda: core.initial_state(ENVS), OUTSIDE)
+        state = calling(f"{name}.initial_state({ENVS})", partial(core.initial_state, ENVS), OUTSIDE)
         expected = _form(f"{name}.initial_state({ENVS})", state)
-        inputs = torch.zeros(ENVS, input_size, dtype=weight.dtype, device=weight.device)
-        step: Any = core
-        result = calling(f"{name}.forward", lambda: step(inputs, state), OUTSIDE)
+        result: Any = calling(f"{name}.forward", partial(core, inputs, state), OUTSIDE)
     output, after = result if isinstance(result, tuple) and len(result) == 2 else (None, state)
     if not isinstance(output, Tensor) or output.shape != (ENVS, size):
         actual = f"the output {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(result).__name__}"

@@ -7,13 +7,12 @@ from torch import Tensor, nn
 
 from .. import bf16
 from ..kernels import Linear
-from .core import Axis, Core, Step, unroll_step_by_step
+from .core import Axis, Projected, Step, Unrolled
 from .fast.acting import Affine
 from .fast.elementwise import EPS
 from .fast.rmc import unroll as fast
 from .fast.rmc.arrays import Leaves
 from .fast.routes import arrays, stands_for
-from .parts.images import image_size
 
 Gate = Literal["unit", "memory"]
 
@@ -43,14 +42,10 @@ class RelationalBlock(nn.Module):
         self.attention_norm = nn.LayerNorm(width)
         self.mlp_norm = nn.LayerNorm(width)
 
-    def forward(self, slots: Tensor, places: Tensor, queries: int, mlp: nn.ModuleList) -> Tensor:
-        """slots [B, N+1, F] -> the first `queries` of them [B, queries, F], after attention over all. places [B, P, H
-        (K + V)] are keys and values of P more inputs of the attention."""
+    def forward(self, slots: Tensor, queries: int, mlp: nn.ModuleList) -> Tensor:
+        """slots [B, N+1, F] -> the first `queries` of them [B, queries, F], after attention over all."""
         projected = self.qkv_norm(self.qkv(slots)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
         q, k, v = projected.split(self.sizes, 3)  # [B, H, N+1, K], [B, H, N+1, K], [B, H, N+1, V]
-        if places.shape[1]:
-            more = places.unflatten(2, (self.num_heads, -1)).transpose(1, 2).split(self.sizes[1:], 3)
-            k, v = torch.cat([k, more[0]], 2), torch.cat([v, more[1]], 2)
         scores = q[:, :, :queries] @ k.transpose(2, 3) * self.sizes[0] ** -0.5
         attended = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
         z = y = self.attention_norm(slots[:, :queries] + attended)
@@ -59,7 +54,7 @@ class RelationalBlock(nn.Module):
         return self.mlp_norm(z + y)
 
 
-class RMC(Core):
+class RMC(Projected):
     """Relational memory core: N slots that attend to each other and the new input, gated like the cells of an LSTM.
 
     N slots, H heads, slot width F = H * head_size, key size K (default head_size), V = head_size.
@@ -79,17 +74,11 @@ class RMC(Core):
     between its layers, none after the last). Differences from the paper's text, as in the released code: gates
     read x' and tanh(M) instead of x and h, there is no output gate (equation 8), and the memory starts as the
     identity matrix (cut or padded with zeros to [N, F]), constant and not trained.
-
-    With `places`, M also attends to each of the P positions of the image [channels, height, width] with which the
-    input begins, as the position planes of the paper's BoxWorld agent (A.3) suggest:
-
-        k_p, v_p = slices of c_p W_p + b_p per head              [B, P, H (K + V)], the same in every block
-
-    c_p are the channels at position p; an agent whose torso has convolutions supplies the three sizes. Otherwise,
-    the sizes are inferred as in `ConvLSTM`.
     """
 
     supervised_lr = 3e-4
+
+    parts_of_state = (Axis("slot", "memory", 1), Axis("head", "memory", 2, "num_heads"))
 
     def __init__(
         self,
@@ -103,10 +92,6 @@ class RMC(Core):
         gate: Gate | None = "memory",
         input_bias: float = 0.0,
         forget_bias: float = 1.0,
-        places: bool = False,
-        channels: int | None = None,
-        height: int | None = None,
-        width: int | None = None,
     ) -> None:
         super().__init__()
         key_size = head_size if key_size is None else key_size
@@ -122,17 +107,6 @@ class RMC(Core):
         one = range(gate is not None)  # lists of one gate layer or none
         self.input_gates = nn.ModuleList(truncated_linear(self.width, 2 * self.gates) for _ in one)
         self.memory_gates = nn.ModuleList(truncated_linear(self.width, 2 * self.gates) for _ in one)
-        self.place_size = num_heads * (key_size + head_size)
-        self.image = (0, 0)  # Channels and positions of the attended image
-        if places:
-            channels, *sides = image_size("rmc", input_size, height, width, channels)
-            self.image = (channels, sides[0] * sides[1])
-        self.place_projection = nn.ModuleList(truncated_linear(c, self.place_size) for c in self.image[:1] if c)
-        """One layer, or none without `places`."""
-
-    @classmethod
-    def image_options(cls, channels: int, rows: int, cols: int) -> dict[str, int]:
-        return {"channels": channels, "height": rows, "width": cols}
 
     def initial_state(self, batch_size: int) -> RMCState:
         """Return the identity matrix for every environment: [batch_size, N, F]."""
@@ -140,28 +114,25 @@ class RMC(Core):
         identity = torch.eye(self.num_slots, self.width, dtype=weight.dtype, device=weight.device)
         return RMCState(identity.repeat(batch_size, 1, 1))
 
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        slots, heads = self.num_slots, self.num_heads
-        return {"slot": [Axis("memory", 1, slots)], "head": [Axis("memory", 2, heads, self.width // heads)]}
-
     def forward(self, inputs: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
-        outputs, state, _ = self.unroll_at_once(inputs.unsqueeze(0), None, state, None)
+        if not self.compiles(inputs):
+            return super().forward(inputs, state)
+        outputs, state, _ = self.unroll_compiled(inputs.unsqueeze(0), None, state, None)
         return outputs[0], state
 
     def compiles(self, inputs: Tensor) -> bool:
-        if self.kind is not RMC or len(self.blocks) != 1 or not stands_for(self, inputs):
+        if type(self) is not RMC or len(self.blocks) != 1 or not stands_for(self, inputs):
             return False
-        norms = [part for part in self.blocks[0].children() if isinstance(part, nn.LayerNorm)]
-        return len(norms) == 3 and all(norm.eps == EPS and norm.elementwise_affine for norm in norms)
+        return all(part.eps == EPS for part in self.blocks[0].children() if isinstance(part, nn.LayerNorm))
 
-    def _leaves(self, projected: Tensor, gates: Tensor, places: Tensor, memory: Tensor) -> Leaves:
-        """Collect the compiled route's inputs from x', its part of the gates, the output of `read_places`, and M."""
+    def _leaves(self, projected: Tensor, gates: Tensor, memory: Tensor) -> Leaves:
+        """Collect the compiled route's inputs from x', its part of the gates, and M."""
         block = cast(RelationalBlock, self.blocks[0])
         layers, gate = cast(list[nn.Linear], list(self.mlp)), cast(list[nn.Linear], list(self.memory_gates))
         return Leaves(
             row=projected,
             gates_input=gates,
-            places=places,
+            places=projected.new_empty(*projected.shape[:2], 0, self.num_heads * sum(block.sizes[1:])),
             memory=memory,
             qkv=block.qkv.weight,
             mlp=bf16.once(bf16.stacked, *(layer.weight for layer in layers)),
@@ -181,10 +152,9 @@ class RMC(Core):
         weight = self.input_projection.weight
         if not self.compiles(weight):
             return None
-        inputs, memory = weight.new_empty(1, batch_size, self.input_size), self.initial_state(batch_size).memory
-        projected, gates = inputs.new_empty(1, batch_size, self.width), inputs.new_empty(1, batch_size, 2 * self.gates)
-        places = self.read_places(inputs)
-        leaves = self._leaves(projected, gates, places, memory)
+        memory = self.initial_state(batch_size).memory
+        projected, gates = (memory.new_empty(1, batch_size, size) for size in (self.width, 2 * self.gates))
+        leaves = self._leaves(projected, gates, memory)
         mlp = [cast(nn.Linear, layer).weight for layer in self.mlp]
         run = fast.prepare(leaves, mlp, memory[0], self.num_heads)
         project = Affine(weight, self.input_projection.bias)
@@ -192,12 +162,11 @@ class RMC(Core):
             Affine(layer.weight, layer.bias + self._gate_bias(layer.bias))
             for layer in cast(list[nn.Linear], list(self.input_gates))
         ]
-        (no_gates, no_places) = arrays(gates, places)
+        no_gates, places = arrays(leaves.gates_input, leaves.places)
 
         def step(inputs: Tensor, reset: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
             row = project(inputs.numpy())
             gates = gate[0](row)[None] if gate else no_gates
-            places = arrays(self.read_places(inputs.unsqueeze(0)))[0] if self.image[1] else no_places
             memory = run(row[None], gates, places, state.memory, reset.numpy())
             return memory.flatten(1), RMCState(memory)
 
@@ -207,42 +176,32 @@ class RMC(Core):
         """Return the constant biases of the input and forget gates, [2 G]."""
         return torch.cat([like.new_full((self.gates,), bias) for bias in self.gate_biases])
 
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor | None, state: RMCState, bptt_length: int | None
-    ) -> tuple[Tensor, RMCState, Tensor | None]:
+    def _read(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x' [..., F] and its part of the gates [..., 2 G]."""
         projected = self.input_projection(inputs)
         gates = projected[..., :0]
         for layer in self.input_gates:
             gates = layer(projected) + self._gate_bias(projected)
-        places = self.read_places(inputs)
-        if self.compiles(inputs):
-            leaves, initial = self._leaves(projected, gates, places, state.memory), self.initial_state(1).memory[0]
-            mlp = [cast(nn.Linear, layer).weight for layer in self.mlp]
-            memory, last = fast.run(leaves, mlp, initial, self.num_heads, reset, bptt_length)
-            return memory.flatten(2), RMCState(last), None
-        read = torch.cat([projected, gates, places.flatten(2)], 2)
-        if reset is None:
-            output, state = self._step(read[0], state)
-            return output.unsqueeze(0), state, None
-        return unroll_step_by_step(self, read, reset, state, bptt_length, self._step)
+        return projected, gates
 
-    def read_places(self, inputs: Tensor) -> Tensor:
-        """Inputs [..., input_size] -> keys and values of the image's positions [..., P, H (K + V)]; P = 0: none."""
-        channels, count = self.image
-        if not count:
-            return inputs.new_empty(*inputs.shape[:-1], 0, self.place_size)
-        image = inputs[..., : channels * count].unflatten(-1, (channels, count))
-        return self.place_projection[0](image.transpose(-1, -2))
+    def unroll_compiled(
+        self, inputs: Tensor, reset: Tensor | None, state: RMCState, bptt_length: int | None
+    ) -> Unrolled:
+        leaves, initial = self._leaves(*self._read(inputs), state.memory), self.initial_state(1).memory[0]
+        mlp = [cast(nn.Linear, layer).weight for layer in self.mlp]
+        memory, last = fast.run(leaves, mlp, initial, self.num_heads, reset, bptt_length)
+        return memory.flatten(2), RMCState(last), None
 
-    def _step(self, read: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
-        """x', its part of the gates, the places [B, F + 2 G + P H (K + V)], state -> output [B, N F], next state."""
-        sizes = [self.width, 2 * self.gates, self.image[1] * self.place_size]
-        memory, (projected, gates, places) = state.memory, read.split(sizes, 1)
-        places = places.unflatten(1, (self.image[1], self.place_size))
+    def _project(self, inputs: Tensor) -> Tensor:
+        return torch.cat(self._read(inputs), -1)
+
+    def _step(self, x: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
+        """x' and its part of the gates [B, F + 2 G], state -> output [B, N F], next state."""
+        memory, (projected, gates) = state.memory, x.split([self.width, 2 * self.gates], 1)
         slots = torch.cat([memory, projected.unsqueeze(1)], 1)
         for depth, block in enumerate(self.blocks, 1):
             # Only a further block reads the updated input.
-            slots = block(slots, places, self.num_slots + (depth < len(self.blocks)), self.mlp)
+            slots = block(slots, self.num_slots + (depth < len(self.blocks)), self.mlp)
         for layer in self.memory_gates:
             i, f = torch.sigmoid(gates.unsqueeze(1) + layer(memory.tanh())).chunk(2, 2)
             slots = i * slots.tanh() + f * memory

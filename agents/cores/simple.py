@@ -1,4 +1,4 @@
-"""Small baselines from POPGym: Elman network, IndRNN, MGU, and a stack of frames."""
+"""Small baselines: Elman network, MGU, IndRNN and a stack of frames, as in POPGym, and a network without memory."""
 
 from typing import Any, NamedTuple
 
@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..kernels import linear
-from .core import Core, unroll_step_by_step
+from ..kernels import Linear, linear
+from .core import Core, Projected, Unrolled
 from .parts.bounds import bounded
 
 
@@ -17,29 +17,29 @@ class SimpleState(NamedTuple):
     h: Tensor
 
 
-class Projected(Core):
-    """Core whose `from_input` maps the inputs of all steps at once and whose `_step` computes the rest step by step."""
+class Frames(NamedTuple):
+    """past [B, num_frames - 1, input_size]: the last inputs, the newest first."""
+
+    past: Tensor
+
+
+class FeedforwardState(NamedTuple):
+    """Empty state: no leaves."""
+
+
+class Simple(Projected):
+    """Core whose `from_input` maps its inputs and whose state is a zero vector at first."""
 
     from_input: nn.Linear
 
     def initial_state(self, batch_size: int) -> Any:
         return SimpleState(self.from_input.weight.new_zeros(batch_size, self.output_size))
 
-    def forward(self, inputs: Tensor, state: Any) -> tuple[Tensor, Any]:
-        return self._step(linear(inputs, self.from_input.weight, self.from_input.bias), state)
-
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: Any, bptt_length: int | None = None
-    ) -> tuple[Tensor, Any, Tensor | None]:
-        mapped = linear(inputs, self.from_input.weight, self.from_input.bias)
-        return unroll_step_by_step(self, mapped, reset, state, bptt_length, self._step)
-
-    def _step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """The mapped input [B, ...], state -> output [B, hidden_size], next state."""
-        raise NotImplementedError
+    def _project(self, inputs: Tensor) -> Tensor:
+        return linear(inputs, self.from_input.weight, self.from_input.bias)
 
 
-class Elman(Projected):
+class Elman(Simple):
     """Elman network (1990): h_t = tanh(W x_t + b + U h_{t-1}), the output. U is initially orthogonal; h_{-1} = 0."""
 
     def __init__(self, input_size: int, hidden_size: int = 256) -> None:
@@ -53,7 +53,7 @@ class Elman(Projected):
         return h, SimpleState(h)
 
 
-class MGU(Projected):
+class MGU(Simple):
     """Minimal gated unit (Zhou et al. 2016, equations 5 to 7): one gate forgets and resets.
 
     f = sigmoid(W_f x_t + b_f + U_f h_{t-1})
@@ -81,23 +81,21 @@ class IndRNN(Core):
 
     h^l_t = relu(W^l x^l_t + b^l + w^l * h^l_{t-1})    (equation 4)
 
-    x^1 is the input, x^{l+1} = h^l, and the output is h of the last layer. |w| is at most `max_weight` (section 4.1);
-    initially, w is uniform in [0, max_weight]. Two layers with nothing between them are our choice. h_{-1} = 0.
+    x^1 is the input, x^{l+1} = h^l, and the output is h of the last layer. |w| is at most 1 (section 4.1); initially,
+    w is uniform in [0, 1]. Two layers with nothing between them are our choice. h_{-1} = 0.
     """
 
-    def __init__(self, input_size: int, hidden_size: int = 256, num_layers: int = 2, max_weight: float = 1.0) -> None:
+    def __init__(self, input_size: int, hidden_size: int = 256, num_layers: int = 2) -> None:
         super().__init__()
-        if not max_weight > 0:
-            raise ValueError(f"max_weight is {max_weight}; allowed: above 0")
-        self.input_size, self.output_size, self.max_weight = input_size, hidden_size, max_weight
+        self.input_size, self.output_size = input_size, hidden_size
         self.layers = nn.ModuleList(nn.Linear(hidden_size if n else input_size, hidden_size) for n in range(num_layers))
-        self.recurrent = nn.Parameter(torch.rand(num_layers, hidden_size) * max_weight)
+        self.recurrent = nn.Parameter(torch.rand(num_layers, hidden_size))
 
     def initial_state(self, batch_size: int) -> SimpleState:
         return SimpleState(self.recurrent.new_zeros(batch_size, *self.recurrent.shape))
 
     def forward(self, inputs: Tensor, state: SimpleState) -> tuple[Tensor, SimpleState]:
-        weights = bounded(self.recurrent, -self.max_weight, self.max_weight)
+        weights = bounded(self.recurrent, -1.0, 1.0)
         states: list[Tensor] = []
         for index, layer in enumerate(self.layers):
             inputs = F.relu(torch.addcmul(layer(inputs), weights[index], state.h[:, index]))
@@ -118,15 +116,30 @@ class FrameStack(Core):
         self.input_size, self.output_size, self.num_frames = input_size, hidden_size, num_frames
         self.layer = nn.Linear(num_frames * input_size, hidden_size)
 
-    def initial_state(self, batch_size: int) -> "Frames":
+    def initial_state(self, batch_size: int) -> Frames:
         return Frames(self.layer.weight.new_zeros(batch_size, self.num_frames - 1, self.input_size))
 
-    def forward(self, inputs: Tensor, state: "Frames") -> tuple[Tensor, "Frames"]:
+    def forward(self, inputs: Tensor, state: Frames) -> tuple[Tensor, Frames]:
         frames = torch.cat([inputs.unsqueeze(1), state.past], 1)
         return F.relu(self.layer(frames.flatten(1))), Frames(frames[:, :-1])
 
 
-class Frames(NamedTuple):
-    """past [B, num_frames - 1, input_size]: the last inputs, the newest first."""
+class Feedforward(Core):
+    """Control without memory, which must fail at every memory task: one hidden layer, y = relu(W x + b)."""
 
-    past: Tensor
+    loops_over_time = False
+
+    def __init__(self, input_size: int, hidden_size: int = 256) -> None:
+        super().__init__()
+        self.input_size, self.output_size = input_size, hidden_size
+        self.hidden = Linear(input_size, hidden_size)
+
+    def initial_state(self, batch_size: int) -> FeedforwardState:
+        return FeedforwardState()
+
+    def forward(self, inputs: Tensor, state: FeedforwardState) -> tuple[Tensor, FeedforwardState]:
+        return self.hidden(inputs).relu(), state
+
+    def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: Any, bptt_length: int | None) -> Unrolled:
+        """Compute all T steps at once: without a state, there is nothing to reset or truncate."""
+        return self.hidden(inputs).relu(), state, None

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .simple import Projected
+from .simple import Simple
 
 EMPTY = -1e4  # Initial m: the logarithm of a value that is 0 in every precision
 
@@ -20,7 +20,7 @@ class SLSTMState(NamedTuple):
     m: Tensor
 
 
-class SLSTM(Projected):
+class SLSTM(Simple):
     """sLSTM of xLSTM: one layer of LSTM units with exponential gates; units are connected only within their head.
 
         z', i', f', o' = W x_t + R h_{t-1} + b                 four blocks of rows; R block-diagonal, num_heads blocks
@@ -35,8 +35,6 @@ class SLSTM(Projected):
     projection around the cell, so that it can replace an LSTM. Initially, b_f is evenly spread from 3 to 6 within
     each head (in the released code, the spread depends on the layer's depth).
     """
-
-    constant_leaves = ("c", "n", "m")  # m represents an empty sum, so the first step discards c and n
 
     def __init__(self, input_size: int, hidden_size: int = 128, num_heads: int = 4) -> None:
         super().__init__()
@@ -55,8 +53,6 @@ class SLSTM(Projected):
         """Return zeros and a stabilizer that represents an empty sum."""
         c, n, h, m = self.recurrent.new_zeros(4, batch_size, self.output_size)
         return SLSTMState(c.clone(), n.clone(), h.clone(), m + EMPTY)
-
-    unroll_at_once = Projected.unroll_at_once  # otherwise excluded, since this class overrides `initial_state`
 
     def _step(self, x: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMState]:
         """Apply the equations to x = W x_t + b [B, 4 hidden_size]."""

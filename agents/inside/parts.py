@@ -24,12 +24,16 @@ def mask(core: Core, name: str = "", which: str = "") -> CoreState:
         groups = {leaf.rpartition(".")[0] for leaf in leaves} - {""}
         refuse(which not in (*leaves, *groups), f"leaf is {which!r}; {advice(which, [*leaves, *sorted(groups)])}")
         return _mark(form, {leaf: None for leaf in leaves if leaf == which or leaf.startswith(f"{which}.")})
-    axes = core.parts_of_state()
-    refuse(name not in axes, f"this core has no part {name!r}; available: {nearest(name, [*axes, 'leaf'])}")
-    indices = _parse(name, which, axes[name][0].parts)
-    cuts = {
-        axis.leaf: (axis.dim, [n * axis.width + k for n in indices for k in range(axis.width)]) for axis in axes[name]
-    }
+    names = dict.fromkeys(axis.part for axis in core.parts_of_state)
+    refuse(name not in names, f"this core has no part {name!r}; available: {nearest(name, [*names, 'leaf'])}")
+    cuts: dict[str, tuple[int, list[int]]] = {}
+    for axis in core.parts_of_state:
+        if axis.part == name:
+            size = getattr(form, axis.leaf).shape[axis.dim]
+            count = getattr(core, axis.counted_by) if axis.counted_by else size
+            width = size // count
+            indices = [n * width + k for n in _parse(name, which, count) for k in range(width)]
+            cuts[axis.leaf] = (axis.dim, indices)
     return _mark(form, cuts)
 
 

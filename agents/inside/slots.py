@@ -17,7 +17,7 @@ from .trace import Trace
 def _(core: RMC, trace: Trace) -> list[Panel]:
     before, after = trace.before.memory, trace.after.memory
     projected = core.input_projection(trace.inputs)
-    weights = attention(core, before, projected, core.read_places(trace.inputs))
+    weights = attention(core, before, projected)
     slots, heads = numbered("slot", core.num_slots), numbered("head", core.num_heads)
     to_input = values(weights[..., core.num_slots :].sum(-1))
     panels = [
@@ -57,21 +57,21 @@ def _(core: RMC, trace: Trace) -> list[Panel]:
     panels.append(
         Panel(
             "attention at this step",
-            "Rows: attending slots. Columns: attended slots, the input and its places.",
+            "Rows: attending slots. Columns: attended slots and the input.",
             "matrix",
             values(weights),
             (),
             "share",
-            tables=(heads, slots, (*slots, "input", *numbered("place", core.image[1]))),
+            tables=(heads, slots, (*slots, "input")),
         )
     )
     return panels
 
 
-def attention(core: RMC, memory: Tensor, projected: Tensor, places: Tensor) -> Tensor:
-    """Compute the slots' attention weights in the first block, [T, H, N, N + 1 + P].
+def attention(core: RMC, memory: Tensor, projected: Tensor) -> Tensor:
+    """Compute the slots' attention weights in the first block, [T, H, N, N + 1].
 
-    memory [T, N, F], x' [T, F] and keys and values of the image's positions [T, P, H (K + V)] give
+    memory [T, N, F] and x' [T, F] give
     softmax(q k^T / sqrt(K)), with q, k of LayerNorm(Z W_qkv + b_qkv)    (Santoro et al. 2018, equation 2)
     """
     block = cast(RelationalBlock, core.blocks[0])
@@ -79,7 +79,6 @@ def attention(core: RMC, memory: Tensor, projected: Tensor, places: Tensor) -> T
     rows = torch.cat([memory, projected.unsqueeze(1)], 1)
     qkv = block.qkv_norm(block.qkv(rows)).unflatten(2, (block.num_heads, -1))
     q, k = qkv[..., :key_size], qkv[..., key_size : 2 * key_size]
-    k = torch.cat([k, places.unflatten(2, (block.num_heads, -1))[..., :key_size]], 1)
     scores = torch.einsum("tnhk,tmhk->thnm", q[:, : core.num_slots], k)
     return (scores * key_size**-0.5).softmax(-1)
 

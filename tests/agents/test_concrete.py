@@ -96,7 +96,10 @@ def test_gradient_passes_through_the_first_pool_only(name, way):
     inputs, reset = random_inputs(SIZE, steps=40, density=0.05)
     state = random_state(core)
     results = []
-    for outputs in (getattr(core, way)(inputs, reset, state)[0], blocked_loop(name, core, inputs, reset, state.pools)):
+    for outputs in (
+        getattr(core, way)(inputs, reset, state, None)[0],
+        blocked_loop(name, core, inputs, reset, state.pools),
+    ):
         gradients = torch.autograd.grad(outputs.square().sum(), [inputs, state.pools, *core.parameters()])
         results.append([outputs, *gradients])
     for ours, slow in zip(*results, strict=True):
@@ -155,7 +158,7 @@ def test_nothing_from_before_a_reset_stays_not_even_nan(name, way):
     broken = inputs.detach().clone()
     broken[:20] = math.nan
     state = core.initial_state(len(reset[0]))
-    found = [getattr(core, way)(x, reset, state) for x in (inputs.detach(), broken)]
+    found = [getattr(core, way)(x, reset, state, None) for x in (inputs.detach(), broken)]
     assert found[1][0][:20].isnan().any()
     torch.testing.assert_close(found[1][0][20:], found[0][0][20:])
     torch.testing.assert_close(found[1][1].pools, found[0][1].pools)

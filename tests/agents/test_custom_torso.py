@@ -84,7 +84,7 @@ class Module(nn.Linear):
         ("Wide", {}, r"forward returned a tensor \[3, 12\]; expected a tensor \[3, 6\]: batch, output_size"),
         ("Pair", {}, "forward returned tuple; expected a tensor"),
         ("Whole", {}, "forward returned torch.int64; expected floating-point"),
-        ("Dropping", {}, "different values for the same observations; expected a deterministic"),
+        ("Dropping", {}, "expected a deterministic function of each observation alone"),
         ("Batch", {}, "for an observation outside its batch"),
         ("Raising", {}, "forward raised KeyError: 'board'"),
         ("Module", {}, "is not a subclass of engram.agents.custom.torso.Torso"),

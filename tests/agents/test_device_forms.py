@@ -45,7 +45,9 @@ def test_nothing_from_before_a_reset_stays_not_even_nan(name, form, options):
     broken = inputs.detach().clone()
     broken[:20] = math.nan
     state = core.initial_state(len(reset[0]))
-    (wanted, last, *_), (found, after, *_) = (getattr(core, form)(x, reset, state) for x in (inputs.detach(), broken))
+    (wanted, last, *_), (found, after, *_) = (
+        getattr(core, form)(x, reset, state, None) for x in (inputs.detach(), broken)
+    )
     assert found[:20].isnan().all()
     assert torch.equal(found[20:], wanted[20:])
     for a, b in zip(torch.utils._pytree.tree_leaves(after), torch.utils._pytree.tree_leaves(last), strict=True):
@@ -59,6 +61,6 @@ def test_a_state_that_is_no_number_is_gone_after_a_reset(name, form, options):
     reset[:], reset[4] = False, True
     state = core.initial_state(len(reset[0]))
     spoilt = torch.utils._pytree.tree_map(lambda leaf: torch.full_like(leaf, math.nan), state)
-    wanted, found = (getattr(core, form)(inputs.detach(), reset, each)[0] for each in (state, spoilt))
+    wanted, found = (getattr(core, form)(inputs.detach(), reset, each, None)[0] for each in (state, spoilt))
     assert found[:4].isnan().any()
     torch.testing.assert_close(found[4:], wanted[4:])

@@ -77,7 +77,7 @@ def test_traces_never_grow_by_themselves():
     core = randomize(FFM(SIZE, HIDDEN, MEMORY, CONTEXT))
     with torch.no_grad():
         core.alpha[0] = -0.5
-    assert bool((core._gamma().abs() < 1).all())
+    assert bool((core.gamma().abs() < 1).all())
 
 
 def test_number_of_parameters():

@@ -12,10 +12,8 @@ SIZE, HIDDEN, D, READS = 5, 4, 3, 2
 
 VARIANTS = [
     {},
-    {"write_scale": 1 / 16, "beta_bias": 1.0, "read_tanh": False},
-    {"write_scale": 1 / 32, "beta_bias": 1.0, "read_tanh": "keys", "residual": False},
+    {"write_scale": 1 / 16, "beta_bias": 1.0},
 ]
-"""The paper, the released RL program, the released catbAbI program."""
 
 
 def small(scale=0.4, **options):
@@ -44,7 +42,7 @@ def retrieve(memory, first, second):
     return [sum(first[i] * second[j] * memory[i][j][k] for i in range(D) for j in range(D)) for k in range(D)]
 
 
-def slow_step(core, hidden, memory, write_scale=1.0, beta_bias=0.0, read_tanh=True, residual=True):
+def slow_step(core, hidden, memory, write_scale=1.0, beta_bias=0.0):
     """Equations 1 to 8 for one row: hidden [HIDDEN], memory [D][D][D] -> output, memory."""
     *written, beta = affine(core.write, hidden)
     k1, k2, v = ([math.tanh(x) for x in written[n * D : (n + 1) * D]] for n in range(3))
@@ -57,11 +55,10 @@ def slow_step(core, hidden, memory, write_scale=1.0, beta_bias=0.0, read_tanh=Tr
     norm = math.sqrt(sum(x * x for matrix in memory for row in matrix for x in row))
     memory = [[[x / max(1.0, norm) for x in row] for row in matrix] for matrix in memory]
     n, *hops = (affine(core.read, hidden)[i * D : (i + 1) * D] for i in range(1 + READS))
-    if read_tanh is True:
-        n = [math.tanh(x) for x in n]
+    n = [math.tanh(x) for x in n]
     for e in hops:
-        n = layer_norm(retrieve(memory, n, [math.tanh(x) for x in e] if read_tanh else e))
-    output = [h * residual + o for h, o in zip(hidden, affine(core.out, n), strict=True)]
+        n = layer_norm(retrieve(memory, n, [math.tanh(x) for x in e]))
+    output = [h + o for h, o in zip(hidden, affine(core.out, n), strict=True)]
     return output, memory
 
 
@@ -151,9 +148,3 @@ def test_ten_thousand_steps_stay_finite():
             outputs, state = unroll(core, 5 * torch.randn(1000, 2, SIZE), torch.zeros(1000, 2, dtype=torch.bool), state)
             assert outputs.isfinite().all()
     assert state.memory.flatten(1).norm(dim=1).max() <= 1 + 1e-5
-
-
-@pytest.mark.parametrize(("option", "value"), [("num_reads", 0), ("read_tanh", "sometimes")])
-def test_impossible_options_are_named(option, value):
-    with pytest.raises(ValueError, match=f"{option} is {value!r}; allowed"):
-        make_core("fwm", SIZE, **{option: value})

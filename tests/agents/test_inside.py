@@ -40,7 +40,6 @@ CORES: dict[str, dict[str, Any]] = {
     "ffm": {"hidden_size": 8, "memory_size": 4, "context_size": 2, "max_period": 16},
     "feedforward": {"hidden_size": 8},
 }
-PLACES = {"places": True, "channels": 2, "height": 2, "width": 1}
 
 
 def traced(name: str, index: int = 1, **options: Any) -> tuple[Core, Trace]:
@@ -53,9 +52,9 @@ def traced(name: str, index: int = 1, **options: Any) -> tuple[Core, Trace]:
     return core, over_time(calls, index)
 
 
-@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in CORES), ("rmc", PLACES)])
-def test_panels_have_a_finite_number_for_every_label_and_step(name: str, options: dict[str, Any]) -> None:
-    for panel in panels(*traced(name, **options)):
+@pytest.mark.parametrize("name", CORES)
+def test_panels_have_a_finite_number_for_every_label_and_step(name: str) -> None:
+    for panel in panels(*traced(name)):
         rows = math.prod(map(len, panel.tables)) if panel.kind == "matrix" else len(panel.labels)
         assert panel.values.shape == (rows, T), panel.title
         assert panel.values.dtype == np.float32
@@ -93,7 +92,7 @@ def test_a_state_of_ones_own_is_shown_as_it_describes_itself() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("options", [{}, PLACES, {"gate": "unit"}])
+@pytest.mark.parametrize("options", [{}, {"gate": "unit"}])
 def test_attention_and_gates_rebuild_the_step_of_the_rmc(options: dict[str, Any]) -> None:
     core, trace = traced("rmc", **options)
     assert isinstance(core, RMC)
@@ -103,9 +102,7 @@ def test_attention_and_gates_rebuild_the_step_of_the_rmc(options: dict[str, Any]
         projected = core.input_projection(trace.inputs)
         rows = torch.cat([memory, projected.unsqueeze(1)], 1)
         v = block.qkv_norm(block.qkv(rows)).unflatten(2, (heads, -1))[..., 2 * key :]
-        places = core.read_places(trace.inputs)
-        v = torch.cat([v, places.unflatten(2, (heads, -1))[..., key:]], 1)
-        attended = torch.einsum("thnm,tmhv->tnhv", attention(core, memory, projected, places), v).flatten(2)
+        attended = torch.einsum("thnm,tmhv->tnhv", attention(core, memory, projected), v).flatten(2)
         z = block.attention_norm(memory + attended)
         y = core.mlp[1](F.relu(core.mlp[0](z)))
         candidate = block.mlp_norm(z + y)

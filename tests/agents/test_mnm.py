@@ -19,7 +19,6 @@ from unrolls import (
 
 SIZE, HIDDEN, D, HEADS = 5, 4, 3, 2
 BOTH = pytest.mark.parametrize("name", ["mnm-p", "mnm-g"])
-SCALES = pytest.mark.parametrize("paper_scale", [False, True])
 NORMS = pytest.mark.parametrize("layer_norm", [False, True])
 
 
@@ -36,9 +35,9 @@ def route(request, monkeypatch):
     return request.param
 
 
-def small(name, paper_scale=False, layer_norm=False):
+def small(name, layer_norm=False):
     sizes = {"hidden_size": HIDDEN, "memory_size": D, "num_heads": HEADS}
-    return randomize(make_core(name, SIZE, **sizes, paper_scale=paper_scale, layer_norm=layer_norm))
+    return randomize(make_core(name, SIZE, **sizes, layer_norm=layer_norm))
 
 
 def affine(layer, x):
@@ -93,7 +92,7 @@ def local_write(core, memory, rate, keys, values):
     return new
 
 
-def slow_step(name, core, hidden, memory, paper_scale):
+def slow_step(name, core, hidden, memory):
     """Everything behind the LSTM for one row -> output, read, memory, meta error."""
     vectors = affine(core.interaction, hidden)
     if core.norm is None:
@@ -107,22 +106,19 @@ def slow_step(name, core, hidden, memory, paper_scale):
     beta = 1 / (1 + math.exp(-affine(core.rate, vectors[0])[0]))
     write_keys, values, read_keys = (vectors[1 + part :: 3] for part in range(3))
     if name == "mnm-p":
-        # The released program's factor 2 / (H d), unless the paper is taken to the letter.
-        rate = beta if paper_scale else beta * 2 / (HEADS * D)
-        memory = local_write(core, memory, rate, write_keys, values)
+        memory = local_write(core, memory, beta * 2 / (HEADS * D), write_keys, values)  # the released factor
     else:
-        memory = gradient_write(memory, beta if paper_scale else beta / D, write_keys, values)
+        memory = gradient_write(memory, beta / D, write_keys, values)
     found = [recall(memory, key)[-1] for key in read_keys]
     read = [sum(row[i] for row in found) / HEADS for i in range(D)]
-    error = squared_error(memory, write_keys, values) / (1 if paper_scale else D)
+    error = squared_error(memory, write_keys, values) / D
     return affine(core.out, [*hidden, *read]), read, memory, error
 
 
 @BOTH
-@SCALES
 @NORMS
-def test_steps_are_the_equations(name, paper_scale, layer_norm):
-    core = small(name, paper_scale, layer_norm)
+def test_steps_are_the_equations(name, layer_norm):
+    core = small(name, layer_norm)
     inputs, _ = random_inputs(SIZE, steps=3)
     state = random_state(core)
     memories = [[m.tolist() for m in row] for row in zip(*state.memory, strict=True)]
@@ -130,78 +126,18 @@ def test_steps_are_the_equations(name, paper_scale, layer_norm):
         hidden, _ = core.controller(torch.cat([x, state.read], 1), state.controller)
         output, state = core(x, state)
         rows = zip(hidden.tolist(), memories, strict=True)
-        slow = [slow_step(name, core, h, m, paper_scale) for h, m in rows]
+        slow = [slow_step(name, core, h, m) for h, m in rows]
         outputs, reads, memories, errors = map(list, zip(*slow, strict=True))
         memory = torch.stack(list(state.memory), 1)
         for ours, wanted in ((output, outputs), (state.read, reads), (memory, memories), (state.meta_error, errors)):
             torch.testing.assert_close(ours, torch.tensor(wanted, dtype=torch.float64), atol=1e-9, rtol=1e-9)
 
 
-CARRIED = pytest.mark.parametrize("carried", [{"momentum": True}, {"decay": True}, {"momentum": True, "decay": True}])
-
-
-def carrying(carried):
-    sizes = {"hidden_size": HIDDEN, "memory_size": D, "num_heads": HEADS}
-    return randomize(make_core("mnm-g", SIZE, **sizes, **carried))
-
-
-@CARRIED
-def test_momentum_and_decay_are_those_of_titans(carried):
-    """S_t = eta S_{t-1} + W_t, M_t = (1 - alpha) M_{t-1} + S_t, element by element."""
-    core = carrying(carried)
-    inputs, _ = random_inputs(SIZE, steps=3)
-    state = random_state(core)
-    for x in inputs:
-        hidden, _ = core.controller(torch.cat([x, state.read], 1), state.controller)
-        _, after = core(x, state)
-        for b, h in enumerate(hidden.tolist()):
-            memory = [m[b].tolist() for m in state.memory]
-            past = [m[b].tolist() for m in state.momentum] if core.momentum else None
-            _, _, written, _ = slow_step("mnm-g", core, h, memory, False)
-            gates = [1 / (1 + math.exp(-each)) for each in affine(core.carry, h)]
-            eta, alpha = gates[0] if core.momentum else 0.0, gates[-1] if core.decay else 0.0
-            for place in range(3):
-                for i in range(D):
-                    for j in range(D):
-                        old = memory[place][i][j]
-                        step = written[place][i][j] - old + (eta * past[place][i][j] if past else 0.0)
-                        assert after.memory[place][b, i, j].item() == pytest.approx((1 - alpha) * old + step, abs=1e-9)
-                        if past:
-                            assert after.momentum[place][b, i, j].item() == pytest.approx(step, abs=1e-9)
-            kept = [m[b].tolist() for m in after.memory]
-            vectors = [math.tanh(v) for v in affine(core.interaction, h)]
-            keys = [vectors[n * D : (n + 1) * D] for n in range(3, 3 * HEADS + 1, 3)]
-            read = [sum(recall(kept, key)[-1][i] for key in keys) / HEADS for i in range(D)]
-            assert after.read[b].tolist() == pytest.approx(read, abs=1e-9)
-        state = after
-
-
-@pytest.mark.integration
-@CARRIED
-def test_gradients_pass_through_momentum_and_decay(carried):
-    check_gradients(carrying(carried), SIZE)
-    compare_with_loop(carrying(carried), SIZE, 3, tolerance=1e-9)
-
-
-def test_a_step_without_momentum_and_decay_is_mnm_g_itself():
-    core = carrying({"momentum": True, "decay": True})
-    plain = small("mnm-g")
-    plain.load_state_dict({k: v for k, v in core.state_dict().items() if not k.startswith("carry")})
-    with torch.no_grad():
-        core.carry.weight.zero_()
-        core.carry.bias.fill_(-1e3)
-    inputs, reset = random_inputs(SIZE)
-    ours, _, _ = core.unroll(inputs, reset, core.initial_state(inputs.shape[1]))
-    theirs, _, _ = plain.unroll(inputs, reset, plain.initial_state(inputs.shape[1]))
-    torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-9)
-
-
 @BOTH
-@pytest.mark.parametrize("paper_scale", [False, pytest.param(True, marks=pytest.mark.integration)])
 @NORMS
-def test_gradients_are_those_of_finite_differences(name, paper_scale, layer_norm):
+def test_gradients_are_those_of_finite_differences(name, layer_norm):
     """Through the writes, MNM-g's gradient step included, and of the meta error."""
-    check_gradients(small(name, paper_scale, layer_norm), SIZE)
+    check_gradients(small(name, layer_norm), SIZE)
 
 
 def test_write_of_mnm_g_is_autograds_partial_derivative():

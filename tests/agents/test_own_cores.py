@@ -91,7 +91,7 @@ class RaisesWhenMade(Right):
     ("core", "said"),
     [
         (NoSize, r"NoSize.output_size is not set; expected a whole number"),
-        (NoForward, r"NoForward has no forward; every core defines one"),
+        (NoForward, r"NoForward.forward raised NotImplementedError: every core defines forward"),
         (
             ListState,
             r"ListState.initial_state\(4\) returned a wrong state: a state is a NamedTuple of tensors, not list",
@@ -102,7 +102,7 @@ class RaisesWhenMade(Right):
         (OtherState, r"OtherState.forward returned the state State\(h \[2\]\); initial_state has State\(h \[4\]\)"),
         (
             RaisesWhenMade,
-            r"cannot make core 'mine:RaisesWhenMade' with no options: __init__ raised RuntimeError: no w",
+            r"cannot make core 'mine:RaisesWhenMade': __init__ raised RuntimeError: no w",
         ),
     ],
 )

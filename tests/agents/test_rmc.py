@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores import make_core, unroll
 from engram.agents.cores.fast import elementwise, routes
 from engram.agents.cores.fast.rmc import kernels
 from engram.agents.cores.rmc import RMC, RMCState
-from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.base import compiled
 from engram.base.sources import sources
 from unrolls import (
@@ -36,8 +34,6 @@ VARIANTS = [
     {**SMALL, "gate": None, "num_blocks": 2},
     {**SMALL, "gate": "unit", "num_blocks": 3, "mlp_layers": 3, "key_size": 4},
     {**SMALL, "num_slots": 1, "mlp_layers": 1, "input_bias": -0.5, "forget_bias": 2.0},
-    {**SMALL, "places": True, "channels": 1, "height": 1, "width": 2, "key_size": 4},
-    {**SMALL, "places": True, "channels": 1, "height": 3, "width": 1, "gate": "unit", "num_blocks": 2},
 ]
 
 Rows = list[list[float]]
@@ -70,8 +66,8 @@ def sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 
 
-def slow_attention(rows: Rows, places: Rows, p: dict, block: str, heads: int, key_size: int, head_size: int) -> Rows:
-    """A for every row: the equations of one block up to the sum with Z; places hold k_p and v_p of every head."""
+def slow_attention(rows: Rows, p: dict, block: str, heads: int, key_size: int, head_size: int) -> Rows:
+    """A for every row: the equations of one block up to the sum with Z."""
     size = 2 * key_size + head_size
     qkv = [
         layer_norm(
@@ -84,13 +80,11 @@ def slow_attention(rows: Rows, places: Rows, p: dict, block: str, heads: int, ke
     attended: Rows = [[] for _ in rows]
     for head in range(heads):
         parts = [row[head * size : (head + 1) * size] for row in qkv]
-        more = [row[head * (size - key_size) : (head + 1) * (size - key_size)] for row in places]
-        looked_at = parts + [[math.nan] * key_size + row for row in more]
         for n, mine in enumerate(parts):
-            scores = [sum(mine[i] * other[key_size + i] for i in range(key_size)) for other in looked_at]
+            scores = [sum(mine[i] * other[key_size + i] for i in range(key_size)) for other in parts]
             exponentials = [math.exp(score / math.sqrt(key_size)) for score in scores]
             for d in range(head_size):
-                values = (e * other[2 * key_size + d] for e, other in zip(exponentials, looked_at, strict=True))
+                values = (e * other[2 * key_size + d] for e, other in zip(exponentials, parts, strict=True))
                 attended[n].append(sum(values) / sum(exponentials))
     return attended
 
@@ -102,14 +96,8 @@ def slow_step(core: RMC, p: dict, x: list[float], memory: Rows, options: dict) -
     gate = options.get("gate", "memory")
     projected = affine(x, p["input_projection.weight"], p["input_projection.bias"])
     rows = [*memory, projected]
-    places: Rows = []
-    if options.get("places"):
-        count = options["height"] * options["width"]
-        image = [x[c * count : (c + 1) * count] for c in range(options["channels"])]
-        weight, bias = p["place_projection.0.weight"], p["place_projection.0.bias"]
-        places = [affine([plane[n] for plane in image], weight, bias) for n in range(count)]
     for b in range(options.get("num_blocks", 1)):
-        attended = slow_attention(rows, places, p, f"blocks.{b}", heads, key_size, head_size)
+        attended = slow_attention(rows, p, f"blocks.{b}", heads, key_size, head_size)
         for n, row in enumerate(rows):
             z = [u + v for u, v in zip(row, attended[n], strict=True)]
             z = layer_norm(z, p[f"blocks.{b}.attention_norm.weight"], p[f"blocks.{b}.attention_norm.bias"])
@@ -186,7 +174,7 @@ def test_at_full_size_in_float32_step_and_unroll_agree():
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("options", [{"gate": "unit"}, {"gate": "memory"}, VARIANTS[6] | {"key_size": 9}])
+@pytest.mark.parametrize("options", [{"gate": "unit"}, {"gate": "memory"}, {"key_size": 9}])
 def test_both_routes_compute_the_same(options, monkeypatch):
     core = randomize(RMC(SIZE, **options | {"num_slots": 3, "num_heads": 2, "head_size": 7})).float()
     inputs, reset = random_inputs(SIZE)
@@ -266,25 +254,6 @@ def test_open_forget_and_shut_input_keep_the_memory(gate):
     assert torch.equal(gradient, torch.ones_like(gradient))
 
 
-def test_an_agent_gives_the_image_of_its_torso():
-    config = AgentConfig(core="rmc", core_args={"places": True}, previous_action=True)
-    for rows, cols in ((5, 5), (15, 19)):
-        agent = Agent(ArraySpec((rows, cols, 6), 1 / 255), ChoiceSpec((5,)), config)
-        assert isinstance(agent.core, RMC)
-        assert agent.core.image == (26, rows * cols)
-
-
-def test_an_image_moved_by_a_place_is_seen_as_before():
-    """Places are a set: where a thing stands is in its channels (the position planes) or nowhere."""
-    core = randomize(RMC(8, **SMALL, places=True, channels=2, height=2, width=2))
-    with torch.no_grad():
-        core.input_projection.weight.zero_()
-    x = torch.randn(3, 2, 4, dtype=torch.float64)
-    outputs = [core(image.flatten(1), core.initial_state(3))[0] for image in (x, x.roll(1, 2), x.flip(1))]
-    torch.testing.assert_close(outputs[0], outputs[1])
-    assert not torch.allclose(outputs[0], outputs[2])
-
-
 def test_blocks_have_their_own_attention_and_one_mlp():
     names = {name for name, _ in RMC(SIZE, **SMALL, num_blocks=2).named_parameters()}
     for block in ("blocks.0", "blocks.1"):
@@ -353,7 +322,6 @@ def test_state_stays_float32_under_autocast():
         ({"num_slots": 0}, "num_slots is 0; allowed: at least 1"),
         ({"mlp_layers": 0}, "mlp_layers is 0; allowed: at least 1"),
         ({"key_size": -1}, "key_size is -1; allowed: at least 1"),
-        ({"places": True, "height": 2}, "core 'rmc' needs height and width together; got height=2, width=None"),
     ],
 )
 def test_bad_options_are_named(options, message):

@@ -14,7 +14,7 @@ SIZE, HIDDEN, UNITS, STEPS = 3, 4, 5, 12
 
 def small():
     torch.manual_seed(0)
-    return RTU(SIZE, HIDDEN, UNITS, min_radius=0.5, max_radius=0.95).double()
+    return RTU(SIZE, HIDDEN, UNITS).double()
 
 
 def test_steps_are_the_equations():

@@ -254,9 +254,3 @@ def test_a_nan_in_a_bias_of_the_mlp_is_not_hidden_by_a_relu(layer):
     with torch.no_grad():
         core.mlp[layer].bias[3] = torch.nan
     assert core.unroll(*call(core))[0].isnan().any()
-
-
-@pytest.mark.parametrize("value", [1, 0, "key", None, 1.0])
-def test_read_tanh_is_true_false_or_keys(value):
-    with pytest.raises(ValueError, match=r"read_tanh is .*; allowed: true, false, 'keys'"):
-        small_core("fwm", read_tanh=value)

@@ -255,16 +255,6 @@ class FastStepWithoutReset(Toy):
         return lambda inputs, reset, state: self(inputs, state)
 
 
-class HalfPrecision(Toy):
-    """Lets autocast into its state."""
-
-    full_precision = False
-
-    def forward(self, inputs, state):
-        h = torch.tanh(self.layer(torch.cat([inputs, state.h], 1)))
-        return h, ToyState(h)
-
-
 class Explodes(Toy):
     """Adds up without bound."""
 
@@ -283,11 +273,3 @@ class Forgets(Toy):
 class Raises(Toy):
     def unroll(self, inputs, reset, state, bptt_length=None):
         raise IndexError("there is no slot 7")
-
-
-class ParameterWithGaps(Toy):
-    """A parameter is a slice of a larger tensor: no gradient can have its memory layout."""
-
-    def __init__(self, input_size, hidden_size=12):
-        super().__init__(input_size, hidden_size)
-        self.layer.weight = nn.Parameter(self.layer.weight.detach().repeat_interleave(2, 1)[:, ::2])

@@ -1,17 +1,17 @@
 """AGaLiTe (Pramanik et al. 2024, "Approximate gated linear transformers for online reinforcement learning")."""
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core import Core, Route
+from ..core import Route
 from ..fast.hadamard import remember
 from ..fast.routes import stands_for
 from ..gtrxl import Gate
+from ..parts.stack import AtOnce
 from .shm import steps_since_reset
 
 Traces: TypeAlias = tuple[Tensor, Tensor, Tensor]  # V, K and s of one layer
@@ -27,7 +27,7 @@ class AGaLiTeState(NamedTuple):
     step: Tensor
 
 
-class AGaLiTe(Core):
+class AGaLiTe(AtOnce):
     """AGaLiTe: layers of gated linear attention, whose state matrix is approximated by r pairs of oscillating traces.
 
         x^0 = relu(W_e input + b_e),  u = LayerNorm(x^{l-1})
@@ -45,13 +45,8 @@ class AGaLiTe(Core):
     The paper's frequencies are multiples of one frequency; the released code (github.com/subho406/agalite) spreads w
     evenly from -pi to pi. This core does the same, and shares the code's 1e-5, orthogonal initial weights of gain
     sqrt(2), zero biases, and clock t that starts at 2. Traces of w and -w are equal, so the state contains one of each
-    pair. The code's clock continues through resets; here it restarts with every episode, so that an episode's outputs
-    do not depend on earlier episodes. One layer by default.
+    pair. The code's clock continues through resets; here it restarts with every episode.
     """
-
-    loops_over_time = False
-
-    constant_leaves = ("keys", "norm")  # sums over the same past; learned starts could make their ratio unbounded
 
     def __init__(
         self,
@@ -63,14 +58,12 @@ class AGaLiTe(Core):
         mlp_size: int = 128,
         eta: int = 4,
         r: int = 4,
-        gate_bias: float = 2.0,
     ) -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, hidden_size
         self.encoder = _orthogonal(nn.Linear(input_size, hidden_size))
-        self.layers = nn.ModuleList(
-            Layer(hidden_size, num_heads, head_size, mlp_size, eta, r, gate_bias) for _ in range(num_layers)
-        )
+        sizes = (hidden_size, num_heads, head_size, mlp_size, eta, r)
+        self.layers = nn.ModuleList(Layer(*sizes) for _ in range(num_layers))
 
     def initial_state(self, batch_size: int) -> AGaLiTeState:
         layer = self.layers[0]
@@ -83,38 +76,27 @@ class AGaLiTe(Core):
             new(*shape, traces, heads, size), new(*shape, traces, heads, features), new(*shape, heads, features), step
         )
 
-    def forward(self, inputs: Tensor, state: AGaLiTeState) -> tuple[Tensor, AGaLiTeState]:
-        return self._over_layers(inputs, state, state.step, lambda layer, *rest: layer(*rest))
-
     def fast_route(self, inputs: Tensor) -> Route | None:
         return self.unroll_at_once if stands_for(self, inputs) else None
 
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: AGaLiTeState, bptt_length: int | None = None
-    ) -> tuple[Tensor, AGaLiTeState, Tensor | None]:
-        step = steps_since_reset(reset, state.step)
-        run = lambda layer, *rest: layer.unroll(*rest, reset, bptt_length)  # noqa: E731
-        outputs, after = self._over_layers(inputs, state, step, run)
-        return outputs, after._replace(step=step[-1] + 1), None
-
-    def _over_layers(
-        self, inputs: Tensor, state: AGaLiTeState, step: Tensor, run: Callable[..., tuple[Tensor, Traces]]
+    def _run(
+        self, inputs: Tensor, state: AGaLiTeState, reset: Tensor | None = None, bptt_length: int | None = None
     ) -> tuple[Tensor, AGaLiTeState]:
-        """Apply run(layer, x, step, traces), which returns the next layer's x and the next traces, to every layer."""
+        step = state.step if reset is None else steps_since_reset(reset, state.step)
         x, traces = F.relu(self.encoder(inputs)), list[Traces]()
         for index, layer in enumerate(self.layers):
-            x, after = run(layer, x, step, (state.values[:, index], state.keys[:, index], state.norm[:, index]))
+            assert isinstance(layer, Layer)
+            before = state.values[:, index], state.keys[:, index], state.norm[:, index]
+            x, after = layer(x, step, before) if reset is None else layer.unroll(x, step, before, reset, bptt_length)
             traces.append(after)
         values, keys, norm = (torch.stack(leaves, 1) for leaves in zip(*traces, strict=True))
-        return x, AGaLiTeState(values, keys, norm, step + 1)
+        return x, AGaLiTeState(values, keys, norm, (step if reset is None else step[-1]) + 1)
 
 
 class Layer(nn.Module):
     """One layer of `AGaLiTe`, whose docstring has the equations."""
 
-    def __init__(
-        self, hidden_size: int, num_heads: int, head_size: int, mlp_size: int, eta: int, r: int, gate_bias: float
-    ) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, head_size: int, mlp_size: int, eta: int, r: int) -> None:
         super().__init__()
         self.num_heads, self.head_size, self.eta, self.r = num_heads, head_size, eta, r
         self.traces = r - r // 2  # One per pair of w and -w
@@ -125,7 +107,7 @@ class Layer(nn.Module):
         self.mlp = nn.Sequential(
             _orthogonal(nn.Linear(hidden_size, mlp_size)), nn.ReLU(), _orthogonal(nn.Linear(mlp_size, hidden_size))
         )
-        self.gate_1, self.gate_2 = Gate(hidden_size, gate_bias), Gate(hidden_size, gate_bias)
+        self.gate_1, self.gate_2 = Gate(hidden_size), Gate(hidden_size)
 
     def forward(self, x: Tensor, step: Tensor, traces: Traces) -> tuple[Tensor, Traces]:
         """One step: x [B, hidden_size], step [B], V, K and s -> the next layer's x, the next V, K and s."""
@@ -161,13 +143,7 @@ class Layer(nn.Module):
         weight, total = weight[..., :-1], weight[..., -1]
         write = (beta * value, wave.unsqueeze(2).expand_as(weight))
         attended, values = remember(
-            "complement",
-            (beta, None),
-            write,
-            self._counts(x) * weight,
-            reset,
-            values.transpose(1, 2),
-            bptt_length,
+            "complement", (beta, None), write, self._counts(x) * weight, reset, values.transpose(1, 2), bptt_length
         )
         return self._output(x, attended.squeeze(3), total), (values.transpose(1, 2), after[:, :-1], after[:, -1])
 

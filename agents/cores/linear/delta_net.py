@@ -1,4 +1,4 @@
-"""DeltaNet and its gated, reflecting and multi-step forms: fast weights written by the delta rule."""
+"""DeltaNet and Gated DeltaNet: fast weights written by the delta rule."""
 
 from typing import Any, NamedTuple
 
@@ -17,21 +17,19 @@ class DeltaNetState(NamedTuple):
 
 
 class DeltaNet(Stack):
-    """DeltaNet: residual layers of fast weights written by a delta rule, optionally gated or with several writes.
+    """DeltaNet: residual layers of fast weights written by a delta rule, optionally gated.
 
-    One matrix S per head; d = head_size, n = num_writes; the layers are those of `parts/stack.py`.
+    One matrix S per head; d = head_size; the layers are those of `parts/stack.py`.
 
-        q = unit(silu(W_q u)),  k_i = unit(silu(W_k^i u)),  v_i = silu(W_v^i u),  beta_i = sigmoid(w_b^i u), i = 1 .. n
+        q = unit(silu(W_q u)),  k = unit(silu(W_k u)),  v = silu(W_v u),  beta = sigmoid(w_b u)
         S <- alpha S                                                         alpha = 1 without `gated`
-        S <- S + beta_i k_i (v_i - S^T k_i)^T, for i = 1 .. n
+        S <- S + beta k (v - S^T k)^T
         added = W_o [RMSNorm(S^T q) * silu(W_g u)]                           heads concatenated
 
         alpha = exp(-exp(a) softplus(w_a u + b_a))                           with `gated`
 
-    unit(x) = x / |x|. With one write, this is DeltaNet (Yang et al. 2024, "Parallelizing linear transformers with the
-    delta rule over sequence length", sections 2.2 and 3); with `gated`, Gated DeltaNet (Yang et al. 2025, equation 10);
-    with `num_writes` above 1, DeltaProduct (Siems et al. 2025, section 3). `negative` doubles beta, so that the
-    eigenvalue of I - beta k k^T along k lies in (-1, 1) instead of (0, 1) (Grazzi et al. 2025, section 4).
+    unit(x) = x / |x|. This is DeltaNet (Yang et al. 2024, "Parallelizing linear transformers with the delta rule over
+    sequence length", sections 2.2 and 3); with `gated`, Gated DeltaNet (Yang et al. 2025, equation 10).
 
     Choices left open by the papers: no short convolution before q, k and v (additional state, meant for text); no
     feed-forward layers; one layer; initially exp(a) uniform in 1..16 and softplus(b_a) log-uniform in 0.001..0.1, as in
@@ -46,26 +44,21 @@ class DeltaNet(Stack):
         num_layers: int = 1,
         num_heads: int = 4,
         head_size: int = 32,
-        num_writes: int = 1,
         gated: bool = False,
-        negative: bool = False,
     ) -> None:
-        sizes = (hidden_size, num_heads, head_size, num_writes, gated, negative)
+        sizes = (hidden_size, num_heads, head_size, gated)
         super().__init__(input_size, hidden_size, [DeltaMixer(*sizes) for _ in range(num_layers)])
 
 
 class DeltaMixer(Mixer):
     """One layer of `DeltaNet`, whose docstring has the equations."""
 
-    def __init__(
-        self, hidden_size: int, num_heads: int, head_size: int, num_writes: int, gated: bool, negative: bool
-    ) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, head_size: int, gated: bool) -> None:
         super().__init__()
-        self.num_heads, self.head_size, self.num_writes, self.negative = num_heads, head_size, num_writes, negative
+        self.num_heads, self.head_size = num_heads, head_size
         width = num_heads * head_size
-        # Rows: q, gate, then k and v of every write.
-        self.maps = nn.Linear(hidden_size, (2 + 2 * num_writes) * width, bias=False)
-        self.rate = nn.Linear(hidden_size, num_writes * num_heads, bias=False)
+        self.maps = nn.Linear(hidden_size, 4 * width, bias=False)  # rows: q, gate, k, v
+        self.rate = nn.Linear(hidden_size, num_heads, bias=False)
         self.decay = Decay(hidden_size, num_heads) if gated else None
         self.scale = nn.Parameter(torch.ones(head_size))
         self.out = nn.Linear(width, hidden_size, bias=False)
@@ -74,36 +67,22 @@ class DeltaMixer(Mixer):
         shape = (batch_size, self.num_heads, self.head_size, self.head_size)
         return DeltaNetState(self.scale.new_zeros(shape))
 
-    def forward(self, u: Tensor, state: DeltaNetState) -> tuple[Tensor, DeltaNetState]:
-        query, gate, keys, values, rates, log_decay = self._map(u)
-        weights = state.fast_weights * log_decay.exp()[..., None, None]
-        for i in range(self.num_writes):
-            key, value, rate = keys[..., i, :], values[..., i, :], rates[..., i, None]
-            old = torch.einsum("bhkv,bhk->bhv", weights, key)
-            weights = weights + key.unsqueeze(3) * (rate * (value - old)).unsqueeze(2)
-        read = torch.einsum("bhkv,bhk->bhv", weights, query)
-        return self._output(read, gate), DeltaNetState(weights)
-
-    def unroll(
-        self, u: Tensor, reset: Tensor, state: DeltaNetState, bptt_length: int | None
+    def forward(
+        self, u: Tensor, state: DeltaNetState, reset: Tensor | None = None, bptt_length: int | None = None
     ) -> tuple[Tensor, DeltaNetState]:
-        query, gate, *written = self._map(u)
-
-        read, last = unroll_chunks(_delta_chunk, (query, *written), reset, state, self.initial_state, bptt_length)
-        return self._output(read, gate), DeltaNetState(*last)
-
-    def _map(self, u: Tensor) -> tuple[Tensor, ...]:
-        """q, gate [..., H, d]; keys, values [..., H, n, d]; beta [..., H, n]; log alpha [..., H]."""
-        maps = self.maps(u).unflatten(-1, (2 + 2 * self.num_writes, self.num_heads, self.head_size)).transpose(-3, -2)
-        query, gate, keys, values = maps.split([1, 1, self.num_writes, self.num_writes], -2)
-        rates = torch.sigmoid(self.rate(u)).unflatten(-1, (self.num_writes, self.num_heads)).transpose(-2, -1)
-        rates = 2 * rates if self.negative else rates
-        log_decay = self.decay(u) if self.decay is not None else torch.zeros_like(rates[..., 0])
-        return _unit(query.squeeze(-2)), F.silu(gate.squeeze(-2)), _unit(keys), F.silu(values), rates, log_decay
-
-    def _output(self, read: Tensor, gate: Tensor) -> Tensor:
-        """Reads S^T q and their gates, both [..., H, d] -> [..., hidden_size]."""
-        return self.out((F.rms_norm(read, read.shape[-1:], self.scale, 1e-5) * gate).flatten(-2))
+        query, gate, key, value = self.maps(u).unflatten(-1, (4, self.num_heads, self.head_size)).unbind(-3)
+        query, key, value = _unit(query), _unit(key), F.silu(value)  # [..., H, d]
+        rate = torch.sigmoid(self.rate(u))
+        log_decay = self.decay(u) if self.decay is not None else torch.zeros_like(rate)
+        if reset is None:
+            weights = state.fast_weights * log_decay.exp()[..., None, None]
+            old = torch.einsum("bhkv,bhk->bhv", weights, key)
+            weights = weights + key.unsqueeze(3) * (rate.unsqueeze(2) * (value - old)).unsqueeze(2)
+            read = torch.einsum("bhkv,bhk->bhv", weights, query)
+        else:
+            steps = (query, key, value, rate, log_decay)
+            read, (weights,) = unroll_chunks(_delta_chunk, steps, reset, state, self.initial_state, bptt_length)
+        return self.out((rms_norm(read, self.scale) * F.silu(gate)).flatten(-2)), DeltaNetState(weights)
 
 
 class Decay(nn.Module):
@@ -127,30 +106,22 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def _delta_chunk(steps: tuple[Tensor, ...], used: Tensor, start: Any) -> tuple[Tensor, tuple[Tensor]]:
-    """Compute a chunk of L steps (`chunks.Chunk`): the reads [N, L, H, d] and the final fast weights. The n writes of a
-    step follow each other like steps, with the decay before the first. With G_m the sum of log alpha up to write m and
-    Gamma_mj = exp(G_m - G_j), S before write m is exp(G_m) S_0 + sum_{j < m} Gamma_mj k_j u_j^T, u_m = beta_m (v_m -
-    S^T k_m)."""
-    query, keys, values, rates, log_decay = steps
+    """Compute a chunk of L steps (`chunks.Chunk`): the reads [N, L, H, d] and the final fast weights. With G_t the sum
+    of log alpha up to step t and Gamma_tj = exp(G_t - G_j), S before the write of step t is
+    exp(G_t) S_0 + sum_{j < t} Gamma_tj k_j u_j^T, u_t = beta_t (v_t - S^T k_t)."""
+    query, key, value = (heads_first(x) for x in steps[:3])  # [N, H, L, d]
+    rate, log_decay = (heads_first(torch.where(used[..., None], x, 0.0)) for x in steps[3:])
+    rate = rate.unsqueeze(3)
     (weights,) = start
-    writes = keys.shape[3]
-    rates = torch.where(used[..., None, None], rates, 0.0)
-    log_decay = torch.where(used[..., None], log_decay, 0.0)
-    # [N, H, M, ...], M = L n
-    key, value = (x.transpose(1, 2).flatten(2, 3) for x in (keys, values))
-    rate = rates.transpose(1, 2).flatten(2, 3).unsqueeze(3)
-    total = log_decay.transpose(1, 2).cumsum(2)  # [N, H, L]
-    decay = total.repeat_interleave(writes, 2) if writes > 1 else total
-    causal = torch.ones(decay.shape[-1], decay.shape[-1], dtype=torch.bool, device=decay.device).tril()
-    between = torch.where(causal, decay.unsqueeze(-1) - decay.unsqueeze(-2), -torch.inf).exp()
+    total = log_decay.cumsum(2)  # [N, H, L]
+    between = decays(total)
     system = (rate * between * (key @ key.mT)).tril(-1)
-    targets = rate * (value - decay.exp().unsqueeze(3) * (key @ weights))
+    targets = rate * (value - total.exp().unsqueeze(3) * (key @ weights))
     solvable = torch.promote_types(system.dtype, torch.float32)  # torch cannot solve systems in half precision
     written = torch.linalg.solve_triangular(system.to(solvable), targets.to(solvable), upper=False, unitriangular=True)
     written = written.to(system.dtype)
-    queries = query.transpose(1, 2)
-    weight = between[:, :, writes - 1 :: writes] * (queries @ key.mT)
-    read = total.exp().unsqueeze(3) * (queries @ weights) + weight @ written
+    weight = between * (query @ key.mT)
+    read = total.exp().unsqueeze(3) * (query @ weights) + weight @ written
     left = between[:, :, -1].unsqueeze(3) * key
     after = total[:, :, -1, None, None].exp() * weights + left.mT @ written
     return read.transpose(1, 2), (after,)

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...sequence.scan import scan
-from ..core import Axis, Core
+from ..core import Axis
+from ..parts.stack import AtOnce, recur
 
 FASTEST = 0.67
 """Largest initial decay rate, per step: as in the released code, which must keep exp(rate * 1024) finite."""
@@ -21,7 +21,7 @@ class FFMState(NamedTuple):
     traces: Tensor
 
 
-class FFM(Core):
+class FFM(AtOnce):
     """Fast and forgetful memory: sums of gated inputs that decay and rotate at individual rates.
 
     m = memory_size, c = context_size:
@@ -35,12 +35,11 @@ class FFM(Core):
     Initially, alpha is evenly spread from FASTEST down to the rate at which FORGOTTEN remains after max_period steps,
     and the periods 2 pi / omega are evenly spread from 1 to max_period. All traces start at zero.
 
-    Choices as in the released code (github.com/proroklab/ffm): the four maps of the input are one matrix in the order
-    above; the parts of S are mixed in the order (m, c, real or imaginary). The released code clamps alpha to what its
-    scan, which divides by powers of gamma, can represent; here, |alpha| is free, and a sequence may have any length.
+    As in the released code (github.com/proroklab/ffm), the four maps of the input are one matrix in the order above,
+    and the parts of S are mixed in the order (m, c, real or imaginary). Unlike there, |alpha| is free.
     """
 
-    loops_over_time = False
+    parts_of_state = (Axis("trace", "traces", 1),)
 
     def __init__(
         self,
@@ -51,12 +50,8 @@ class FFM(Core):
         max_period: int = 1024,
     ) -> None:
         super().__init__()
-        self.input_size, self.output_size, self.memory_size, self.context_size = (
-            input_size,
-            hidden_size,
-            memory_size,
-            context_size,
-        )
+        self.input_size, self.output_size = input_size, hidden_size
+        self.memory_size, self.context_size = memory_size, context_size
         slowest = min(-math.log(FORGOTTEN) / max_period, FASTEST)
         self.alpha = nn.Parameter(torch.linspace(FASTEST, slowest, memory_size))
         self.omega = nn.Parameter(2 * math.pi / torch.linspace(1, max_period, context_size))
@@ -66,40 +61,22 @@ class FFM(Core):
     def initial_state(self, batch_size: int) -> FFMState:
         return FFMState(self.mix.weight.new_zeros(batch_size, self.memory_size, self.context_size, 2))
 
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        return {"trace": [Axis("traces", 1, self.memory_size)]}
+    def _run(
+        self, inputs: Tensor, state: FFMState, reset: Tensor | None = None, bptt_length: int | None = None
+    ) -> tuple[Tensor, FFMState]:
+        m, size = self.memory_size, self.output_size
+        v, passed, gate_in, gate_out = self.maps(inputs).split([m, size, m, size], -1)
+        added = (v * torch.sigmoid(gate_in)).unsqueeze(-1).expand(*v.shape, self.context_size)
+        added = torch.complex(added, torch.zeros_like(added))
+        traces, last = recur(self.gamma(), added, state.traces, reset, bptt_length)
+        z = self.mix(torch.view_as_real(traces).flatten(-3))
+        return torch.lerp(passed, F.layer_norm(z, z.shape[-1:]), torch.sigmoid(gate_out)), FFMState(last)
 
-    def forward(self, inputs: Tensor, state: FFMState) -> tuple[Tensor, FFMState]:
-        added, passed, gate = self._maps(inputs)
-        traces = self._gamma() * torch.view_as_complex(state.traces.contiguous()) + added
-        return self._read(traces, passed, gate), FFMState(torch.view_as_real(traces))
-
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: FFMState, bptt_length: int | None = None
-    ) -> tuple[Tensor, FFMState, None]:
-        added, passed, gate = self._maps(inputs)
-        gamma = self._gamma().expand(1, 1, -1, -1)
-        start = torch.view_as_complex(state.traces.contiguous())
-        traces = scan(gamma, added, reset, start, bptt_length)
-        return self._read(traces, passed, gate), FFMState(torch.view_as_real(traces[-1])), None
-
-    def half_lives(self) -> Tensor:
-        """Return the steps after which half of an addition to a trace has decayed, [m]: log 2 / |alpha|."""
-        return math.log(2) / self.alpha.abs()
-
-    def _gamma(self) -> Tensor:
+    def gamma(self) -> Tensor:
         """Return gamma, complex [m, c]."""
         size = (self.memory_size, self.context_size)
         return torch.polar((-self.alpha.abs()).exp().unsqueeze(1).expand(size), self.omega.expand(size))
 
-    def _maps(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[..., D] -> addition to S, complex [..., m, c]; y and sigmoid(o), both [..., H]."""
-        m, size = self.memory_size, self.output_size
-        v, passed, gate_in, gate_out = self.maps(inputs).split([m, size, m, size], -1)
-        added = (v * torch.sigmoid(gate_in)).unsqueeze(-1).expand(*v.shape, self.context_size)
-        return torch.complex(added, torch.zeros_like(added)), passed, torch.sigmoid(gate_out)
-
-    def _read(self, traces: Tensor, passed: Tensor, gate: Tensor) -> Tensor:
-        """S complex [..., m, c] -> output [..., H]."""
-        z = self.mix(torch.view_as_real(traces).flatten(-3))
-        return torch.lerp(passed, F.layer_norm(z, z.shape[-1:]), gate)
+    def half_lives(self) -> Tensor:
+        """Return the steps after which half of an addition to a trace has decayed, [m]: log 2 / |alpha|."""
+        return math.log(2) / self.alpha.abs()

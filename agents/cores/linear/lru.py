@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...sequence.scan import scan
-from ..core import Axis, Core
+from ..core import Axis
+from ..parts.stack import AtOnce, recur
 
 
 class LRUState(NamedTuple):
@@ -17,7 +17,7 @@ class LRUState(NamedTuple):
     h: Tensor
 
 
-class LRU(Core):
+class LRU(AtOnce):
     """Linear recurrent unit: blocks of a linear recurrence with a complex diagonal, each followed by a gated layer.
 
         x^0_t = W_e x_t + b_e                                        encoder, H = hidden_size, N = state_size
@@ -32,12 +32,10 @@ class LRU(Core):
     max_radius, and the phase is uniform up to max_phase; exp(gamma) = sqrt(1 - |lambda|^2) keeps the state as large as
     its input (equation 7). Real and imaginary parts are normal with variance 1 / (2 H) in B and 1 / N in C.
 
-    Choices left open by the paper: the norm is a LayerNorm before the recurrence, the nonlinearity is a GELU, and the
-    gated layer has two matrices with biases (Zucchet's reimplementation, github.com/NicolasZucchet/minimal-LRU). One
-    block by default; the paper stacks six for its long sequences.
+    Norm, nonlinearity and gated layer are those of Zucchet's reimplementation (github.com/NicolasZucchet/minimal-LRU).
     """
 
-    loops_over_time = False
+    parts_of_state = (Axis("block", "h", 1), Axis("unit", "h", 2))
 
     def __init__(
         self,
@@ -54,12 +52,8 @@ class LRU(Core):
             raise ValueError(f"min_radius is {min_radius}, max_radius {max_radius}; allowed: 0 <= min < max < 1")
         if not 0 < max_phase <= 2 * math.pi:
             raise ValueError(f"max_phase is {max_phase}; allowed: above 0, at most 2 pi")
-        self.input_size, self.output_size, self.state_size, self.num_blocks = (
-            input_size,
-            hidden_size,
-            state_size,
-            num_blocks,
-        )
+        self.input_size, self.output_size = input_size, hidden_size
+        self.state_size, self.num_blocks = state_size, num_blocks
         self.encoder = nn.Linear(input_size, hidden_size)
         rings = (min_radius, max_radius, max_phase)
         self.blocks = nn.ModuleList(Block(hidden_size, state_size, *rings) for _ in range(num_blocks))
@@ -67,31 +61,15 @@ class LRU(Core):
     def initial_state(self, batch_size: int) -> LRUState:
         return LRUState(self.encoder.weight.new_zeros(batch_size, self.num_blocks, self.state_size, 2))
 
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        return {"block": [Axis("h", 1, self.num_blocks)], "unit": [Axis("h", 2, self.state_size)]}
-
-    def forward(self, inputs: Tensor, state: LRUState) -> tuple[Tensor, LRUState]:
+    def _run(
+        self, inputs: Tensor, state: LRUState, reset: Tensor | None = None, bptt_length: int | None = None
+    ) -> tuple[Tensor, LRUState]:
         x, states = self.encoder(inputs), list[Tensor]()
         for index, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
-            u, driven = block.drive(x)
-            h = block.eigenvalues() * torch.view_as_complex(state.h[:, index].contiguous()) + driven
-            x = x + block.read(h, u)
-            states.append(torch.view_as_real(h))
+            added, last = block(x, state.h[:, index], reset, bptt_length)
+            x = x + added
+            states.append(last)
         return x, LRUState(torch.stack(states, 1))
-
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: LRUState, bptt_length: int | None = None
-    ) -> tuple[Tensor, LRUState, None]:
-        x, states = self.encoder(inputs), list[Tensor]()
-        for index, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
-            u, driven = block.drive(x)
-            decay = block.eigenvalues().expand(1, 1, -1)
-            h = scan(decay, driven, reset, torch.view_as_complex(state.h[:, index].contiguous()), bptt_length)
-            x = x + block.read(h, u)
-            states.append(torch.view_as_real(h[-1]))
-        return x, LRUState(torch.stack(states, 1)), None
 
 
 class Block(nn.Module):
@@ -119,15 +97,13 @@ class Block(nn.Module):
         """Return the steps after which half of an addition to the state has decayed, [N]: log 2 / -log |lambda|."""
         return math.log(2) / self.nu.exp()
 
-    def drive(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x [..., H] -> u [..., H] and exp(gamma) * (B u), complex [..., N]."""
+    def forward(self, x: Tensor, start: Tensor, reset: Tensor | None, bptt_length: int | None) -> tuple[Tensor, Tensor]:
+        """x [..., H], h_{t-1} [B, N, 2] -> addition to x [..., H], the last h. Re(C h) = Re C Re h - Im C Im h."""
         u = self.norm(x)
         real, imaginary = F.linear(u, self.B).chunk(2, -1)
         scale = self.gamma.exp()
-        return u, torch.complex(scale * real, scale * imaginary)
-
-    def read(self, h: Tensor, u: Tensor) -> Tensor:
-        """h complex [..., N], u [..., H] -> addition to x [..., H]. Re(C h) = Re C Re h - Im C Im h."""
+        driven = torch.complex(scale * real, scale * imaginary)
+        h, last = recur(self.eigenvalues(), driven, start, reset, bptt_length)
         y = F.linear(torch.cat([h.real, -h.imag], -1), self.C) + self.D * u
         g = F.gelu(y)
-        return self.value(g) * torch.sigmoid(self.gate(g))
+        return self.value(g) * torch.sigmoid(self.gate(g)), last

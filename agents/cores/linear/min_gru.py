@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...sequence.scan import scan
-from ..core import Axis, Core
+from ..core import Axis
 from ..parts.gates import gate_biases
+from ..parts.stack import AtOnce, recur
 
 
 class MinGRUState(NamedTuple):
@@ -16,31 +16,24 @@ class MinGRUState(NamedTuple):
     h: Tensor
 
 
-class MinGRU(Core):
+class MinGRU(AtOnce):
     """minGRU: layers of gated units whose gates depend on the input only.
 
         z_t = sigmoid(W_z x_t + b_z)                 how much is new                       (section 3.1.2)
-        n_t = W_h x_t + b_h                          or g(W_h x_t + b_h) with `positive`   (section 3.1.2, appendix B)
+        n_t = W_h x_t + b_h                                                                (section 3.1.2)
         h_t = (1 - z_t) * h_{t-1} + z_t * n_t        the layer's output; h_{-1} = 0
 
-        g(v) = v + 1/2 where v >= 0, else sigmoid(v)
-
-    A gate depends only on its layer's input, so a layer's retention cannot depend on its own content, but that of a
-    second layer can depend on the first layer's. The output is h of the last layer.
-
-    Choices left open by the paper: two layers with nothing between them (its models have norms and further layers
-    there, which differ between tasks); both maps have biases; g is off, since a scan without logarithms does not need
-    positive values. A `memory_span` above 0 spreads the units' initial memory spans up to this many steps
-    (`gate_biases`).
+    The output is h of the last layer. A layer's retention cannot depend on its own content, but that of a second layer
+    can depend on the first layer's. Choices left open by the paper: two layers with nothing between them; both maps
+    have biases; n is linear, since a scan without logarithms does not need the positive values of appendix B. A
+    `memory_span` above 0 spreads the units' initial memory spans up to this many steps (`gate_biases`).
     """
 
-    loops_over_time = False
+    parts_of_state = (Axis("layer", "h", 1), Axis("unit", "h", 2))
 
-    def __init__(
-        self, input_size: int, hidden_size: int = 256, num_layers: int = 2, positive: bool = False, memory_span: int = 0
-    ) -> None:
+    def __init__(self, input_size: int, hidden_size: int = 256, num_layers: int = 2, memory_span: int = 0) -> None:
         super().__init__()
-        self.input_size, self.output_size, self.positive = input_size, hidden_size, positive
+        self.input_size, self.output_size = input_size, hidden_size
         # Rows: z, then n.
         self.layers = nn.ModuleList(
             nn.Linear(hidden_size if index else input_size, 2 * hidden_size) for index in range(num_layers)
@@ -56,30 +49,16 @@ class MinGRU(Core):
         assert isinstance(weight, Tensor)
         return MinGRUState(weight.new_zeros(batch_size, len(self.layers), self.output_size))
 
-    def parts_of_state(self) -> dict[str, list[Axis]]:
-        return {"layer": [Axis("h", 1, len(self.layers))], "unit": [Axis("h", 2, self.output_size)]}
-
-    def forward(self, inputs: Tensor, state: MinGRUState) -> tuple[Tensor, MinGRUState]:
+    def _run(
+        self, inputs: Tensor, state: MinGRUState, reset: Tensor | None = None, bptt_length: int | None = None
+    ) -> tuple[Tensor, MinGRUState]:
         states: list[Tensor] = []
         for index, layer in enumerate(self.layers):
-            decay, added = self.gates(layer(inputs))
-            inputs = decay * state.h[:, index] + added
-            states.append(inputs)
+            inputs, last = recur(*self.gates(layer(inputs)), state.h[:, index], reset, bptt_length)
+            states.append(last)
         return inputs, MinGRUState(torch.stack(states, 1))
-
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: MinGRUState, bptt_length: int | None = None
-    ) -> tuple[Tensor, MinGRUState, None]:
-        states: list[Tensor] = []
-        for index, layer in enumerate(self.layers):
-            decay, added = self.gates(layer(inputs))
-            inputs = scan(decay, added, reset, state.h[:, index], bptt_length)
-            states.append(inputs[-1])
-        return inputs, MinGRUState(torch.stack(states, 1)), None
 
     def gates(self, mapped: Tensor) -> tuple[Tensor, Tensor]:
         """[..., 2 H] -> 1 - z and z * n, both [..., H]; 1 - sigmoid(v) = sigmoid(-v)."""
         v, n = mapped.chunk(2, -1)
-        if self.positive:
-            n = torch.where(n >= 0, n + 0.5, torch.sigmoid(n))
         return torch.sigmoid(-v), torch.sigmoid(v) * n

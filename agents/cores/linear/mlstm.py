@@ -64,29 +64,23 @@ class MLSTMMixer(Mixer):
         c = self.scale.new_zeros(batch_size, self.num_heads, self.head_size, self.head_size + 1)
         return MLSTMState(c, self.scale.new_zeros(batch_size, self.num_heads))
 
-    def forward(self, u: Tensor, state: MLSTMState) -> tuple[Tensor, MLSTMState]:
-        gate, query, key, value, log_input, log_forget = self._map(u)
-        m = torch.maximum(log_forget + state.m, log_input)
-        decay, new = (log_forget + state.m - m).exp(), (log_input - m).exp()
-        c = decay[..., None, None] * state.c + new[..., None, None] * (key.unsqueeze(3) * value.unsqueeze(2))
-        read = torch.einsum("bhkv,bhk->bhv", c, query)
-        return self._output(_normalize(read, m), gate), MLSTMState(c, m)
-
-    def unroll(self, u: Tensor, reset: Tensor, state: MLSTMState, bptt_length: int | None) -> tuple[Tensor, MLSTMState]:
-        gate, *steps = self._map(u)
-
-        h, last = unroll_chunks(_chunk, steps, reset, state, self.initial_state, bptt_length)
-        return self._output(h, gate), MLSTMState(*last)
-
-    def _map(self, u: Tensor) -> tuple[Tensor, ...]:
-        """Return o, q, k [..., H, d], v with an appended 1 [..., H, d + 1], i' and log f [..., H]."""
+    def forward(
+        self, u: Tensor, state: MLSTMState, reset: Tensor | None = None, bptt_length: int | None = None
+    ) -> tuple[Tensor, MLSTMState]:
         query, key, value, gate = self.maps(u).unflatten(-1, (4, self.num_heads, self.head_size)).unbind(-3)
         log_input, forget = self.gates(u).chunk(2, -1)
-        key = key / math.sqrt(self.head_size)
-        return torch.sigmoid(gate), query, key, F.pad(value, (0, 1), value=1.0), log_input, F.logsigmoid(forget)
-
-    def _output(self, h: Tensor, gate: Tensor) -> Tensor:
-        return self.out((gate * F.layer_norm(h, h.shape[-1:]) * self.scale).flatten(-2))
+        key, log_forget = key / math.sqrt(self.head_size), F.logsigmoid(forget)
+        value = F.pad(value, (0, 1), value=1.0)  # [..., H, d + 1]: reads n, too
+        if reset is None:
+            m = torch.maximum(log_forget + state.m, log_input)
+            decay, new = (log_forget + state.m - m).exp(), (log_input - m).exp()
+            c = decay[..., None, None] * state.c + new[..., None, None] * (key.unsqueeze(3) * value.unsqueeze(2))
+            h = _normalize(torch.einsum("bhkv,bhk->bhv", c, query), m)
+        else:
+            steps = (query, key, value, log_input, log_forget)
+            h, (c, m) = unroll_chunks(_chunk, steps, reset, state, self.initial_state, bptt_length)
+        h = torch.sigmoid(gate) * F.layer_norm(h, h.shape[-1:]) * self.scale
+        return self.out(h.flatten(-2)), MLSTMState(c, m)
 
 
 def _normalize(read: Tensor, m: Tensor) -> Tensor:

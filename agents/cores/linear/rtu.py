@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...sequence.scan import scan
-from ..core import Core
+from ..core import Core, Unrolled
 
 
 class RTUState(NamedTuple):
@@ -32,36 +32,21 @@ class RTU(Core):
     would be cut - at the beginning of an unroll and at multiples of bptt_length - h is replaced by
     h + sum_p dh/dp (p - stopped(p)): the same value, whose gradient with respect to the parameters is that of the
     entire past. The gradient of the recurrence therefore does not depend on bptt_length, not even if it is 1. Gradients
-    of the inputs are cut as in every core: layers before the recurrence and a learned initial h receive no gradient
-    across a cut.
+    of the inputs are cut as in every core: layers before the recurrence receive no gradient across a cut.
 
     The derivatives are those at the weights with which an actor acted, as in the paper (appendix on stale gradients).
-    Choices left open by the paper: one layer; a map after the units; initially, r^2 is uniform between the
-    squares of min_radius and max_radius, phi is uniform up to max_phase, and W is normal with variance 1 / (2 D).
+    Choices left open by the paper: one layer; a map after the units; initially, r^2 is uniform up to .999^2,
+    phi is uniform up to 2 pi, and W is normal with variance 1 / (2 D).
     """
 
     loops_over_time = False
 
-    constant_leaves = ("by_rate", "by_phase", "by_input")
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int = 128,
-        num_units: int = 64,
-        min_radius: float = 0.0,
-        max_radius: float = 0.999,
-        max_phase: float = 2 * math.pi,
-    ) -> None:
+    def __init__(self, input_size: int, hidden_size: int = 128, num_units: int = 64) -> None:
         super().__init__()
-        if not 0 <= min_radius < max_radius < 1:
-            raise ValueError(f"min_radius is {min_radius}, max_radius {max_radius}; allowed: 0 <= min < max < 1")
-        if not 0 < max_phase <= 2 * math.pi:
-            raise ValueError(f"max_phase is {max_phase}; allowed: above 0, at most 2 pi")
         self.input_size, self.output_size, self.num_units = input_size, hidden_size, num_units
-        squared = (1 - torch.rand(num_units)) * (max_radius**2 - min_radius**2) + min_radius**2
+        squared = (1 - torch.rand(num_units)) * 0.999**2
         self.rho = nn.Parameter((-0.5 * squared.log()).log())
-        self.tau = nn.Parameter(((1 - torch.rand(num_units)) * max_phase).log())
+        self.tau = nn.Parameter(((1 - torch.rand(num_units)) * 2 * math.pi).log())
         # Rows: real parts, then imaginary parts.
         self.W = nn.Parameter(torch.randn(2 * num_units, input_size) / math.sqrt(2 * input_size))
         self.out = nn.Linear(2 * num_units, hidden_size)
@@ -70,10 +55,6 @@ class RTU(Core):
         new = self.rho.new_zeros
         shape = (batch_size, self.num_units)
         return RTUState(new(*shape, 2), new(*shape, 2), new(*shape, 2), new(*shape, self.input_size, 2))
-
-    def half_lives(self) -> Tensor:
-        """Return the steps after which half of an addition to the state has decayed, [n]: log 2 / -log r."""
-        return math.log(2) / self.rho.exp()
 
     def forward(self, inputs: Tensor, state: RTUState) -> tuple[Tensor, RTUState]:
         # Only operations that ONNX supports: no scan, and no product of real and complex tensors.
@@ -94,9 +75,7 @@ class RTU(Core):
             by_input = decay * by_input + torch.complex(weighted, torch.zeros_like(weighted))
         return self._read(h), RTUState(*(torch.view_as_real(leaf) for leaf in (h, by_rate, by_phase, by_input)))
 
-    def unroll_at_once(
-        self, inputs: Tensor, reset: Tensor, state: RTUState, bptt_length: int | None = None
-    ) -> tuple[Tensor, RTUState, Tensor | None]:
+    def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: RTUState, bptt_length: int | None) -> Unrolled:
         pieces = list[Tensor]()
         size = bptt_length or len(inputs)
         for index, (part, starts) in enumerate(zip(inputs.split(size), reset.split(size), strict=True)):

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...sequence.scan import scan
-from ..parts.stack import Mixer, Stack
+from ..parts.stack import Mixer, Stack, recur
 
 
 class S5State(NamedTuple):
@@ -74,32 +73,20 @@ class S5Mixer(Mixer):
     def initial_state(self, batch_size: int) -> S5State:
         return S5State(self.log_rate.new_zeros(batch_size, len(self.log_rate), 2))
 
-    def forward(self, u: Tensor, state: S5State) -> tuple[Tensor, S5State]:
-        decay, driven = self._discretize(u)
-        h = decay * torch.view_as_complex(state.h.contiguous()) + driven
-        return self._read(h, u), S5State(torch.view_as_real(h))
-
-    def unroll(self, u: Tensor, reset: Tensor, state: S5State, bptt_length: int | None) -> tuple[Tensor, S5State]:
-        decay, driven = self._discretize(u)
-        start = torch.view_as_complex(state.h.contiguous())
-        h = scan(decay.expand(1, 1, -1), driven, reset, start, bptt_length)
-        return self._read(h, u), S5State(torch.view_as_real(h[-1]))
-
-    def _discretize(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Return Lambda' complex [N], and B' u complex [..., N]."""
+    def forward(
+        self, u: Tensor, state: S5State, reset: Tensor | None = None, bptt_length: int | None = None
+    ) -> tuple[Tensor, S5State]:
         rate, step = self.log_rate.exp(), self.log_step.exp()
         decay = torch.polar((-rate * step).exp(), self.frequency * step)
         squared = rate.square() + self.frequency.square()
         # Only operations that ONNX supports: 1 / Lambda = conj(Lambda) / |Lambda|^2.
         inverse = torch.complex(-rate / squared, -self.frequency / squared)
         real, imaginary = F.linear(u, self.B).chunk(2, -1)
-        return decay, torch.complex(decay.real - 1, decay.imag) * inverse * torch.complex(real, imaginary)
-
-    def _read(self, h: Tensor, u: Tensor) -> Tensor:
-        """h complex [..., N], u [..., hidden_size] -> addition to x."""
+        driven = torch.complex(decay.real - 1, decay.imag) * inverse * torch.complex(real, imaginary)
+        h, last = recur(decay, driven, state.h, reset, bptt_length)
         y = 2 * F.linear(torch.cat([h.real, h.imag], -1), self.C) + self.D * u
         g = F.gelu(y)
-        return g * torch.sigmoid(self.gate(g))
+        return g * torch.sigmoid(self.gate(g)), S5State(last)
 
 
 def hippo_legs(size: int) -> tuple[Tensor, Tensor]:

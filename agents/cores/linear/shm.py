@@ -29,7 +29,7 @@ class SHM(Stack):
 
     theta_t [d] is one of `num_thetas` learned rows, a random one at every step, so that products of C_t neither vanish
     nor explode (section 3.2). The released code (github.com/thaihungle/SHM) rounds uniform values from [0, 1) down, so
-    the row is always the first; `first_theta=true` reproduces this.
+    the row is always the first; `num_thetas=1` reproduces this.
 
     Our choice: the row is a pseudo-random function of the steps since the reset, so that actor and learner, and all
     runs, use the same row. As in the code, 1e-5 is added to sums, rows of theta are Xavier-uniform, and there is a
@@ -37,16 +37,10 @@ class SHM(Stack):
     """
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int = 128,
-        num_layers: int = 1,
-        memory_size: int = 32,
-        num_thetas: int = 128,
-        first_theta: bool = False,
+        self, input_size: int, hidden_size: int = 128, num_layers: int = 1, memory_size: int = 32, num_thetas: int = 128
     ) -> None:
-        sizes = (hidden_size, memory_size, 1 if first_theta else num_thetas)
-        super().__init__(input_size, hidden_size, [SHMMixer(*sizes) for _ in range(num_layers)])
+        mixers: list[Mixer] = [SHMMixer(hidden_size, memory_size, num_thetas) for _ in range(num_layers)]
+        super().__init__(input_size, hidden_size, mixers)
 
 
 class SHMMixer(Mixer):
@@ -67,26 +61,24 @@ class SHMMixer(Mixer):
         memory = self.thetas.new_zeros(batch_size, self.memory_size, self.memory_size)
         return SHMState(memory, torch.zeros(batch_size, dtype=torch.int64, device=memory.device))
 
-    def forward(self, u: Tensor, state: SHMState) -> tuple[Tensor, SHMState]:
-        theta, vector, value, key, query, shortcut = self._map(u, state.step)
-        calibration = 1 + torch.tanh(theta.unsqueeze(-1) * vector.unsqueeze(-2))
-        memory = calibration * state.memory + value.unsqueeze(-1) * key.unsqueeze(-2)
-        return self.out((memory @ query.unsqueeze(-1)).squeeze(-1) + shortcut), SHMState(memory, state.step + 1)
-
-    def unroll(self, u: Tensor, reset: Tensor, state: SHMState, bptt_length: int | None) -> tuple[Tensor, SHMState]:
-        step = steps_since_reset(reset, state.step)
-        *mapped, shortcut = self._map(u, step)
-        theta, vector, value, key, query = (steps.unsqueeze(2) for steps in mapped)
-        start = state.memory.mT.unsqueeze(1)
-        read, memory = remember("tanh", (theta, vector), (value, key), query, reset, start, bptt_length)
-        return self.out(read.flatten(2) + shortcut), SHMState(memory.squeeze(1).mT, step[-1] + 1)
-
-    def _map(self, u: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-        """Return theta, W_c u, e v, k, q and the shortcut, [..., d] each."""
+    def forward(
+        self, u: Tensor, state: SHMState, reset: Tensor | None = None, bptt_length: int | None = None
+    ) -> tuple[Tensor, SHMState]:
         key, query, value, vector, shortcut = self.maps(u).chunk(5, -1)
         key, query = (F.relu(x) / (F.relu(x).sum(-1, keepdim=True) + 1e-5) for x in (key, query))
+        value = torch.sigmoid(self.rate(u)) * value
+        step = state.step if reset is None else steps_since_reset(reset, state.step)
         theta = self.thetas[scrambled(step) % self.num_thetas]
-        return theta, vector, torch.sigmoid(self.rate(u)) * value, key, query, shortcut
+        if reset is None:
+            calibration = 1 + torch.tanh(theta.unsqueeze(-1) * vector.unsqueeze(-2))
+            memory = calibration * state.memory + value.unsqueeze(-1) * key.unsqueeze(-2)
+            read = (memory @ query.unsqueeze(-1)).squeeze(-1)
+        else:
+            theta, vector, value, key, query = (x.unsqueeze(2) for x in (theta, vector, value, key, query))
+            start, step = state.memory.mT.unsqueeze(1), step[-1]
+            read, memory = remember("tanh", (theta, vector), (value, key), query, reset, start, bptt_length)
+            read, memory = read.flatten(2), memory.squeeze(1).mT
+        return self.out(read + shortcut), SHMState(memory, step + 1)
 
 
 def steps_since_reset(reset: Tensor, start: Tensor) -> Tensor:

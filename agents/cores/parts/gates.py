@@ -14,7 +14,7 @@ SHORTEST = 3  # Smallest span for which biases exist
 
 def gate_biases(units: int, memory_span: int) -> Tensor:
     """b = log(u), u ~ U(1, memory_span - 1), float32 [units]: spans from 2 to memory_span steps. Raises ValueError for
-    spans below SHORTEST."""
+    a span below SHORTEST."""
     if memory_span < SHORTEST:
         raise ValueError(f"memory_span is {memory_span}; allowed: 0 (torch's biases) or at least {SHORTEST} steps")
     return torch.empty(units).uniform_(1, memory_span - 1).log_()

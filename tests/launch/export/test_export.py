@@ -10,8 +10,8 @@ import torch
 
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores.core import Core
-from engram.agents.cores.feedforward import FeedforwardState
 from engram.agents.cores.registry import core_names, core_parameters
+from engram.agents.cores.simple import FeedforwardState
 from engram.agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
 from engram.agents.torsos import TorsoConfig
 from engram.agents.values import EnvOutput, map_leaves

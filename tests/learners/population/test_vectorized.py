@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.agents.cores import core_names
+from engram.agents.cores.core import unroll_step_by_step
 from engram.agents.cores.registry import core_parameters
 from engram.agents.torsos import TorsoConfig
 from engram.learners.config import LearnerConfig
@@ -71,7 +73,7 @@ def test_every_core_learns_what_it_would_alone(name):
     ours, theirs, rounds = members(small(name), configs)
     if name in ("fwm", "mnm-p", "mnm-g"):  # rounding grows in their memories, so the same form on both sides
         for learner in theirs:
-            learner.agent.core.unroll = learner.agent.core.loop
+            learner.agent.core.unroll = partial(unroll_step_by_step, learner.agent.core)
     compare(ours, theirs, rounds)
 
 
