@@ -4,33 +4,39 @@ Parts are those of `Core.parts_of_state`; `leaf=controller` selects a leaf in an
 """
 
 import re
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from ...base.errors import refuse
+from ...base.errors import EngramError, refuse
 from ...base.messages import advice, nearest
-from ..cores.core import Core, CoreState, map_named, map_state, named_leaves
+from ..cores.core import Core, CoreState, map_named, named_leaves
 
 
 def mask(core: Core, name: str = "", which: str = "") -> CoreState:
     """Return bool leaves [1, ...], True in the parts `name=which`, or everywhere without a name. Raises ValueError."""
-    form = core.initial_state(1)
-    if not name:
-        return map_state(lambda leaf: torch.ones_like(leaf, dtype=torch.bool), form)
+    form, axes = core.initial_state(1), core.parts_of_state()
+    leaves = list(named_leaves(form))
+    whole = set(leaves if name == "" else ())
+    cuts: dict[str, tuple[int, list[int]]] = {}
     if name == "leaf":
-        leaves = list(named_leaves(form))
+        whole = {leaf for leaf in leaves if f"{leaf}.".startswith(f"{which}.")}
         groups = {leaf.rpartition(".")[0] for leaf in leaves} - {""}
-        refuse(which not in (*leaves, *groups), f"leaf is {which!r}; {advice(which, [*leaves, *sorted(groups)])}")
-        return _mark(form, {leaf: None for leaf in leaves if leaf == which or leaf.startswith(f"{which}.")})
-    axes = core.parts_of_state()
-    refuse(name not in axes, f"this core has no part {name!r}; available: {nearest(name, [*axes, 'leaf'])}")
-    indices = _parse(name, which, axes[name][0].parts)
-    cuts = {
-        axis.leaf: (axis.dim, [n * axis.width + k for n in indices for k in range(axis.width)]) for axis in axes[name]
-    }
-    return _mark(form, cuts)
+        refuse(not whole, f"leaf is {which!r}; {advice(which, [*leaves, *sorted(groups)])}")
+    elif name:
+        refuse(name not in axes, f"this core has no part {name!r}; available: {nearest(name, [*axes, 'leaf'])}")
+        indices = _parse(name, which, axes[name][0].parts)
+        for axis in axes[name]:
+            cuts[axis.leaf] = axis.dim, [n * axis.width + k for n in indices for k in range(axis.width)]
+
+    def mark(leaf: str, values: Tensor) -> Tensor:
+        marked = torch.full_like(values, leaf in whole, dtype=torch.bool)
+        if leaf not in cuts:
+            return marked
+        dimension, selected = cuts[leaf]
+        return marked.index_fill(dimension, torch.tensor(selected), True)
+
+    return map_named(mark, form)
 
 
 def _parse(name: str, which: str, count: int) -> list[int]:
@@ -40,21 +46,6 @@ def _parse(name: str, which: str, count: int) -> list[int]:
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= first <= last <= count:
-            raise ValueError(
-                f"{name} is {which!r}; allowed: 1..{count}, a range such as 1-{count}, or several: 1,{count}"
-            )
+            raise EngramError(f"{name} is {which!r}; allowed: 1..{count}, a range (1-{count}), or several (1,{count})")
         indices += range(first - 1, last)
     return indices
-
-
-def _mark(form: CoreState, selected: Mapping[str, tuple[int, list[int]] | None]) -> CoreState:
-    """Return a mask that is True in selected leaves; with (dimension, indices), only at these indices."""
-
-    def mark(name: str, leaf: Tensor) -> Tensor:
-        empty = torch.zeros_like(leaf, dtype=torch.bool)
-        cut = selected.get(name)
-        if cut is not None:
-            return empty.index_fill(cut[0], torch.tensor(cut[1]), True)
-        return ~empty if name in selected else empty
-
-    return map_named(mark, form)

@@ -1,4 +1,4 @@
-"""Panels of memories with attention: slots and gates of the RMC, and GTrXL's window of past inputs."""
+"""Panels of memories with addressed parts: RMC's slots, GTrXL's window, FWM's fast weights, MNM's memory network."""
 
 from itertools import combinations
 from typing import cast
@@ -7,9 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..cores.fwm import FWM
 from ..cores.gtrxl import GTrXL
+from ..cores.mnm import MNM, recall
 from ..cores.rmc import RMC, RelationalBlock
-from .panels import Panel, each, numbered, panels_of, values
+from .panels import Panel, each, heat, lines, numbered, panels_of, values
 from .trace import Trace
 
 
@@ -19,52 +21,25 @@ def _(core: RMC, trace: Trace) -> list[Panel]:
     projected = core.input_projection(trace.inputs)
     weights = attention(core, before, projected, core.read_places(trace.inputs))
     slots, heads = numbered("slot", core.num_slots), numbered("head", core.num_heads)
-    to_input = values(weights[..., core.num_slots :].sum(-1))
-    panels = [
-        Panel(
-            "attention to the input",
-            "Share of each slot's attention on the new input, by head; the rest is on the slots.",
-            "heat",
-            to_input,
-            each(heads, slots),
-            "share",
-            bands=tuple((head, k * len(slots)) for k, head in enumerate(heads)),
-        )
-    ]
+    note = "Share of each slot's attention on the new input, by head; the rest is on the slots."
+    bands = [(head, k * len(slots)) for k, head in enumerate(heads)]
+    to_input = weights[..., core.num_slots :].sum(-1)
+    panels = [heat("attention to the input", note, to_input, each(heads, slots), "share", bands)]
     if core.gates:
-        gates = openness(core, before, projected)
-        panels.append(
-            Panel(
-                "gates",
-                "Mean activation per slot: the input gate writes attended values, the forget gate keeps the slot.",
-                "heat",
-                values(torch.cat(gates, 1)),
-                each(("input gate", "forget gate"), slots),
-                "share",
-                bands=(("input gate", 0), ("forget gate", len(slots))),
-            )
-        )
-    pairs = list(combinations(range(len(slots)), 2))
-    if pairs:
+        note = "Mean activation per slot: the input gate writes attended values, the forget gate keeps the slot."
+        names = ("input gate", "forget gate")
+        gates = torch.cat(openness(core, before, projected), 1)
+        panels.append(heat("gates", note, gates, each(names, slots), "share", [(names[0], 0), (names[1], len(slots))]))
+    if pairs := list(combinations(range(len(slots)), 2)):
         unit = F.normalize(after, dim=2)
         alike = torch.stack([(unit[:, a] * unit[:, b]).sum(1) for a, b in pairs], 1)
         names = tuple(f"{slots[a]} and {b + 1}" for a, b in pairs)
-        panels.append(Panel("similarity of slots", "Cosine of each pair.", "heat", values(alike), names, "signed"))
+        panels.append(heat("similarity of slots", "Cosine of each pair.", alike, names, "signed"))
     change = (after - before).norm(dim=2) / after.norm(dim=2).clamp(min=1e-8)
-    panels.append(
-        Panel("change of slots", "Norm of the change as a share of the slot's norm.", "lines", values(change), slots)
-    )
-    panels.append(
-        Panel(
-            "attention at this step",
-            "Rows: attending slots. Columns: attended slots, the input and its places.",
-            "matrix",
-            values(weights),
-            (),
-            "share",
-            tables=(heads, slots, (*slots, "input", *numbered("place", core.image[1]))),
-        )
-    )
+    panels.append(lines("change of slots", "Norm of the change as a share of the slot's norm.", change, slots))
+    note = "Rows: attending slots. Columns: attended slots, the input and its places."
+    tables = heads, slots, (*slots, "input", *numbered("place", core.image[1]))
+    panels.append(Panel("attention at this step", note, "matrix", values(weights), (), "share", tables))
     return panels
 
 
@@ -95,26 +70,71 @@ def openness(core: RMC, memory: Tensor, projected: Tensor) -> list[Tensor]:
 def _(core: GTrXL, trace: Trace) -> list[Panel]:
     weights = torch.stack(core.attention(trace.before, trace.after), 1)  # [T, layers, heads, M + 1]
     steps, layers, heads, window = weights.shape
-    lags = torch.arange(window - 1, -1, -1)
+    ages = (weights * torch.arange(window - 1, -1, -1)).sum(-1)
     by_step = torch.zeros(steps, steps)
     for t in range(steps):
         reach = min(t, window - 1)  # the last weights are those of steps t - reach .. t
         by_step[t, t - reach : t + 1] = weights[t].mean((0, 1))[window - 1 - reach :]
-    names = each(numbered("layer", layers), numbered("head", heads))
+    age = "Mean age, in steps, of the inputs that a head attends to; 0 is the current step."
+    share = "Across: attending step. Down: attended step. Color: share of all heads' attention."
     return [
-        Panel(
-            "attention distance",
-            "Mean age, in steps, of the inputs that a head attends to; 0 is the current step.",
-            "lines",
-            values((weights * lags).sum(-1)),
-            names,
-        ),
-        Panel(
-            "attention by step",
-            "Across: attending step. Down: attended step. Color: share of all heads' attention.",
-            "heat",
-            values(by_step),
-            tuple(f"step {t}" for t in range(steps)),
-            "share",
-        ),
+        lines("attention distance", age, ages, each(numbered("layer", layers), numbered("head", heads))),
+        heat("attention by step", share, by_step, [f"step {t}" for t in range(steps)], "share"),
+    ]
+
+
+@panels_of.register
+def _(core: FWM, trace: Trace) -> list[Panel]:
+    share, added = attribution(core, trace)
+    strength = torch.stack([core.compute_write(trace.after.controller.h).rate.squeeze(1), added], 1)
+    norms = "beta times the write scale, and the norm of the memory's update."
+    reads = "Across: reading step. Down: writing step. Color: share of the last hop's read."
+    writes = [f"written at step {t}" for t in range(len(share))]
+    return [
+        lines("strength of the write", norms, strength, ("strength", "added")),
+        heat("reads by the step of their write", reads, share, writes, "share"),
+    ]
+
+
+def attribution(core: FWM, trace: Trace) -> tuple[Tensor, Tensor]:
+    """Attribute each step's last read to writes: shares [T, T] and sizes of writes [T]. Since F_t = sum_j
+    w_tj k1_j (x) k2_j (x) u_j, with u_j = rate_j (v_j - F_{j-1} (k1_j (x) k2_j)) and w_tj the product of all rescalings
+    from j to t, write j contributes w_tj (k1_j . n) (k2_j . e) u_j to a read of n (x) e. Its share is the norm of
+    this contribution over the sum of norms. The episode must begin with an empty memory."""
+    hidden = trace.after.controller.h
+    new, queries = core.compute_write(hidden), core.compute_read(hidden)
+    before, after = trace.before.memory, trace.after.memory
+
+    def look_up(memory: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        return torch.einsum("tabv,ta,tb->tv", memory, first, second)
+
+    added = new.rate * (new.value - look_up(before, new.key1, new.key2))
+    grown = before + torch.einsum("ta,tb,tv->tabv", new.key1, new.key2, added)
+    logs = -grown.flatten(1).norm(dim=1).clamp(min=1).log().cumsum(0)
+    # log w_tj = log s_j + .. + log s_t
+    earlier = torch.cat([torch.zeros_like(logs[:1]), logs[:-1]])
+    weight = (logs.unsqueeze(1) - earlier).tril().exp().tril()
+    result = queries.query
+    for hop in queries.hops.unbind(1)[:-1]:
+        result = F.layer_norm(look_up(after, result, hop), result.shape[-1:])
+    last = queries.hops[:, -1]
+    part = (weight * (result @ new.key1.t()) * (last @ new.key2.t())).abs() * added.norm(dim=1)
+    return part / part.sum(1, keepdim=True).clamp(min=1e-12), added.norm(dim=1)
+
+
+@panels_of.register
+def _(core: MNM, trace: Trace) -> list[Panel]:
+    layers = list(zip(trace.before.memory, trace.after.memory, strict=True))
+    change = torch.stack([(new - old).flatten(1).norm(dim=1) / old.flatten(1).norm(dim=1) for old, new in layers], 1)
+    rate, key, value, _ = core.heads(trace.after.controller.h)
+    recalled = (recall(state.memory, key)[-1] for state in (trace.before, trace.after))
+    errors = torch.stack([(x - value).square().mean((1, 2)) for x in recalled], 1)
+    distance = "Mean squared distance of f(write key) from the value to be written, before and after the write."
+    written = "Norm of the write, as a fraction of the layer's norm before it."
+    read, names = "The values that were read from the memory.", numbered("value", core.memory_size)
+    return [
+        lines("change of the written weights", written, change, numbered("layer", len(layers))),
+        lines("reconstruction error of the write", distance, errors, ("before", "after")),
+        lines("rate of the write", "beta, from 0 to 1.", rate, ("rate",), "share"),
+        heat("what is read", read, trace.after.read, names, "signed"),
     ]

@@ -14,8 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ...agents.cores.core import state_leaves
-from ...agents.inside import Panel, panels
-from ...agents.inside.statistics import statistics
+from ...agents.inside import Panel, panels, statistics
 from ..config.run_config import RunConfig
 from ..metrics import events
 from ..metrics.member import Member
