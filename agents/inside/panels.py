@@ -71,7 +71,7 @@ def panels_of(core: Core, trace: Trace) -> list[Panel]:
 def most_active(title: str, what: str, label: str, series: Values) -> Panel:
     """Show those of the series [R, T] that vary most as rows of colors."""
     rows = liveliest(series, MOST_ROWS)
-    note = f"{len(rows)} of {len(series)} {what}: those that change most."
+    note = f"The {len(rows)} of {len(series)} {what} that change most."
     return Panel(title, note, "heat", series[rows], tuple(f"{label} {i}" for i in rows), "signed")
 
 

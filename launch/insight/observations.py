@@ -1,4 +1,4 @@
-"""Policy, value, reward and observations of an episode, as panels, images and scalars."""
+"""Policy, value, reward and observations of an episode, as panels and images."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...agents.inside import Panel
-from ...agents.inside.panels import MOST_ROWS, liveliest
+from ...agents.inside.panels import most_active
 from ...agents.specs import channels_first, image_size
 from .recording import SINGLE, Pixels, Recording
 
@@ -22,41 +22,18 @@ def seen_panels(recording: Recording, options: Sequence[str]) -> list[Panel]:
     policy = recording.probabilities.T.copy()
     gaussian = recording.actions.dtype.kind == "f"
     note = "Means and logarithms of standard deviations." if gaussian else "Probability of every action."
+    scores = np.stack([recording.values, recording.rewards])
+    explanation = "The predicted value, and the reward received with the observation."
     panels = [
         Panel("policy", note, "heat", policy, tuple(options), "signed" if gaussian else "share"),
-        Panel(
-            "value and reward",
-            "The predicted value, and the reward received with the observation.",
-            "lines",
-            np.stack([recording.values, recording.rewards]),
-            ("value", "reward"),
-        ),
+        Panel("value and reward", explanation, "lines", scores, ("value", "reward")),
     ]
-    for name, array in ({} if recording.views else recording.observations).items():
+    for name, array in recording.observations.items():
         if array[0].size > 1 and not is_image(array):
-            panels.append(_heat(name, array))
+            title = name if name == SINGLE else f"{SINGLE}: {name}"
+            series = array.reshape(len(array), -1).T.astype(np.float32)
+            panels.append(most_active(title, "values of the agent's observation", "value", series))
     return panels
-
-
-def _heat(name: str, array: NDArray[Any]) -> Panel:
-    """Return a heat map of the entries of an array [T, ...] that change most."""
-    series = array.reshape(len(array), -1).T.astype(np.float32)
-    chosen = liveliest(series, MOST_ROWS)
-    labels = tuple(f"value {i}" for i in chosen)
-    title = name if name == SINGLE else f"{SINGLE}: {name}"
-    return Panel(title, "The agent's observation.", "heat", series[chosen], labels, "signed")
-
-
-def seen_images(recording: Recording) -> dict[str, list[Pixels]]:
-    """Return the observation's images by name, uint8 [height, width, 3] per step; empty if there are views."""
-    arrays = {} if recording.views else recording.observations
-    return {name: images(array) for name, array in arrays.items() if is_image(array)}
-
-
-def seen_scalars(recording: Recording) -> dict[str, NDArray[np.float32]]:
-    """Return the observation's scalars by name, float32 [T]; empty if there are views."""
-    arrays = {} if recording.views else recording.observations
-    return {name: array.reshape(-1).astype(np.float32) for name, array in arrays.items() if array[0].size == 1}
 
 
 def is_image(array: NDArray[Any]) -> bool:
@@ -80,21 +57,17 @@ def images(array: NDArray[Any]) -> list[Pixels]:
         values = np.concatenate(list(np.moveaxis(values, 1, 0)), axis=2)
     if values.shape[-1] != COLOR:
         values = np.concatenate(list(np.moveaxis(values, -1, 0)), axis=2)[..., None].repeat(COLOR, axis=-1)
+    if values.dtype != np.uint8 or values.max(initial=0) < DIMMEST:
+        values = np.nan_to_num(values.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+        low, high = min(0.0, float(values.min())), float(values.max())
+        values = ((values - low) * (255 / max(high - low, 1e-9))).round().astype(np.uint8)
     times = -(-SHORTEST_SIDE // min(values.shape[1:3]))
-    return [frame.repeat(times, axis=0).repeat(times, axis=1) for frame in _bytes(values)]
+    return [frame.repeat(times, axis=0).repeat(times, axis=1) for frame in values]
 
 
 def _first(shape: tuple[int, ...]) -> bool:
     """Whether channels come before rows; if the shape is ambiguous, they come last."""
     try:
-        return channels_first((shape[-3], shape[-2], shape[-1]), "auto")
+        return channels_first(shape[-3:], "auto")
     except ValueError:
         return False
-
-
-def _bytes(values: NDArray[Any]) -> Pixels:
-    if values.dtype == np.uint8 and values.max(initial=0) >= DIMMEST:
-        return values
-    finite = np.nan_to_num(values.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
-    low, high = min(0.0, float(finite.min(initial=0))), float(finite.max(initial=0))
-    return ((finite - low) * (255 / max(high - low, 1e-9))).round().astype(np.uint8)

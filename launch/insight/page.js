@@ -1,10 +1,10 @@
-"use strict";
-const data = JSON.parse(document.getElementById("data").textContent);
+const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 const $ = (id) => document.getElementById(id);
 const LINES = ["#3b82c4", "#d9480f", "#2b9a5b", "#9b59b6", "#b8860b", "#0e9aa7", "#c2255c", "#6b7280", "#7c5cff", "#84a514"];
 const SHARE = ["#0d0b2a", "#3b1268", "#82206d", "#c83e57", "#f0703a", "#fbb61a", "#fcfda4"];
 const SIGNED = ["#1b4f9c", "#5d96cf", "#bcd6ec", "#f3f3f3", "#f6c3a8", "#d9744e", "#9c2a17"];
-let episode, step = 0, timer = 0, views = [];
+const episode = data.episode, policyBytes = bytes(episode.panels[0].values);
+let step = 0, timer = 0, views = [];
 
 function element(tag, className, text) {
   const made = document.createElement(tag);
@@ -13,7 +13,7 @@ function element(tag, className, text) {
   return made;
 }
 
-const number = (x) => (x === null ? "not finite" : x === 0 ? "0" : Math.abs(x) >= 0.001 && Math.abs(x) < 1e5 ? String(+x.toPrecision(3)) : x.toExponential(1));
+const number = (x) => (!Number.isFinite(x) ? String(x) : x === 0 ? "0" : Math.abs(x) >= 0.001 && Math.abs(x) < 1e5 ? String(+x.toPrecision(3)) : x.toExponential(1));
 
 /* 256 colors between the given ones, as [r, g, b] */
 function ramp(stops) {
@@ -24,8 +24,6 @@ function ramp(stops) {
   });
 }
 const RAMPS = { share: ramp(SHARE), positive: ramp(SHARE), signed: ramp(SIGNED) };
-
-const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
 /* where step t lies on the axis, 0..1: a step is a column of its own */
 const place = (t) => (t + 0.5) / episode.steps;
@@ -41,10 +39,8 @@ function addStage(panel, plot, height) {
   plot.append(stage);
   const at = (event) => Math.max(0, Math.min(episode.steps - 1,
     Math.floor((event.clientX - stage.getBoundingClientRect().left) / stage.clientWidth * episode.steps)));
-  let held = false;
-  stage.addEventListener("pointerdown", (event) => { held = true; stage.setPointerCapture(event.pointerId); show(at(event)); });
-  stage.addEventListener("pointermove", (event) => { if (held) show(at(event)); });
-  stage.addEventListener("pointerup", () => { held = false; });
+  stage.addEventListener("pointerdown", (event) => show(at(event)));
+  stage.addEventListener("pointermove", (event) => { if (event.buttons) show(at(event)); });
   return { stage, canvas, at, move: () => { cursor.style.left = 100 * place(step) + "%"; } };
 }
 
@@ -115,7 +111,7 @@ function lines(panel, box) {
   panel.values.forEach((series, k) => {
     context.strokeStyle = LINES[k % LINES.length];
     context.beginPath();
-    series.forEach((value, t) => { if (value !== null) context.lineTo(width * place(t), y(value)); });
+    series.forEach((value, t) => { if (Number.isFinite(value)) context.lineTo(width * place(t), y(value)); });
     context.stroke();
   });
   const legend = element("p", "legend"), said = panel.labels.map((name, k) => {
@@ -156,35 +152,29 @@ function matrix(panel, box) {
 const KINDS = { heat, lines, matrix };
 
 function present() {
-  const rows = [["step", `${step} of ${episode.steps - 1}`], ["action", taken()], ["value", number(episode.values[step])],
-    ["reward", number(episode.rewards[step])],
-    ["return so far", number(episode.rewards.slice(1, step + 1).reduce((sum, x) => (sum === null || x === null ? null : sum + x), 0))]];
+  const over = step === episode.steps - 1 && episode.complete, actions = episode.actions[step];
+  const single = actions.length === 1 && Number.isInteger(actions[0]);
+  const taken = single ? data.actionNames[actions[0]] : actions.map(number).join(", ");
+  const rows = [["step", `${step} of ${episode.steps - 1}`], ["action", over ? "none, the episode is over" : taken],
+    ["value", number(episode.values[step])], ["reward", number(episode.rewards[step])],
+    ["return so far", number(episode.rewards.slice(1, step + 1).reduce((sum, x) => sum + x, 0))]];
   for (const [name, fact] of Object.entries(episode.facts)) {
-    const value = fact.values[step];
-    rows.push([name.replaceAll("_", " "), fact.names.length ? fact.names[value] : String(value)]);
+    rows.push([name.replaceAll("_", " "), fact.names.length ? fact.names[fact.values[step]] : String(fact.values[step])]);
   }
   for (const [name, series] of Object.entries(episode.scalars)) rows.push([name, number(series[step])]);
   $("now").replaceChildren(...rows.map(([name, value]) => {
-    const row = element("tr");
-    const cell = element("td", "", value);
+    const row = element("tr"), cell = element("td", "", value);
     cell.id = "now-" + name.replaceAll(" ", "-");
     row.append(element("td", "", name), cell);
     return row;
   }));
 }
 
-const nameOf = (option) => (Number.isInteger(option) && episode.actions[step].length === 1 ? data.actionNames[option] : number(option));
-
-function taken() {
-  return step === episode.steps - 1 && "length" in episode.fields ? "none, the episode is over" : episode.actions[step].map(nameOf).join(", ");
-}
-
 function policy() {
-  const panel = episode.panels[0];
+  const panel = episode.panels[0], chosen = episode.actions[step].length === 1 ? episode.actions[step][0] : -1;
   if (panel.scale !== "share") return;
-  const chosen = episode.actions[step].length === 1 ? episode.actions[step][0] : -1;
   $("policy").replaceChildren(...panel.labels.map((name, k) => {
-    const share = panel.bytes[k * episode.steps + step] / 255;
+    const share = policyBytes[k * episode.steps + step] / 255;
     const bar = element("div", "bar" + (k === chosen ? " taken" : "")), hull = element("div"), fill = element("i");
     fill.style.width = 100 * share + "%";
     hull.append(fill);
@@ -193,21 +183,13 @@ function policy() {
   }));
 }
 
-/* an image as soon as it can be drawn */
-function decoded(index) {
-  if (index < 0) return null;
-  episode.decoded ??= [];
-  return episode.decoded[index] ??= (() => {
-    const image = new Image();
-    image.src = episode.images[index];
-    return image.decode().then(() => image);
-  })();
-}
-
+/* the image of this step, as soon as it is decoded, unless a later step is already shown */
+const decoded = [];
 async function paint(canvas, index) {
-  const turn = canvas.turn = (canvas.turn ?? 0) + 1, of = episode, at = step;
-  const image = await decoded(index);
-  if (turn < (canvas.painted ?? 0) || of !== episode) return;
+  const turn = canvas.turn = (canvas.turn ?? 0) + 1, at = step;
+  const image = decoded[index] ??= Object.assign(new Image(), { src: episode.images[index] });
+  await image.decode();
+  if (turn < (canvas.painted ?? 0)) return;
   canvas.painted = turn;
   canvas.width = image.naturalWidth;
   canvas.height = image.naturalHeight;
@@ -218,12 +200,7 @@ async function paint(canvas, index) {
 function show(t) {
   step = Math.max(0, Math.min(episode.steps - 1, t));
   $("step").value = step;
-  for (const name of ["board", "view"]) {
-    const images = episode[name + "s"];
-    $(name).hidden = !images.length;
-    if (images.length) paint($(name).firstElementChild, images[step]);
-  }
-  Object.values(episode.seen).forEach((images, k) => paint($("seen").children[k].firstElementChild, images[step]));
+  for (const [canvas, images] of canvases) paint(canvas, images[step]);
   present();
   policy();
   views.forEach((update) => update());
@@ -236,61 +213,41 @@ function play(on) {
   $("play").textContent = on ? "Pause" : "Play";
   if (!on) return;
   if (step === episode.steps - 1) show(0);
-  timer = setInterval(() => { show(step + 1); if (step === episode.steps - 1) play(false); }, 1000 / Number($("speed").value));
+  timer = setInterval(() => { show(step + 1); if (step === episode.steps - 1) play(false); }, 100);
 }
 
-function choose(k) {
-  play(false);
-  episode = data.episodes[k];
-  episode.panels[0].bytes ??= bytes(episode.panels[0].values);
-  $("step").max = episode.steps - 1;
-  $("ticks").replaceChildren(...episode.marks.map((mark) => {
-    const tick = element("i");
-    tick.style.left = 100 * place(mark.step) + "%";
-    return tick;
-  }));
-  $("marks").replaceChildren(...episode.marks.map((mark) => {
-    const chip = element("button", "", `${mark.step}: ${mark.text}`);
-    chip.addEventListener("click", () => show(mark.step));
-    return chip;
-  }));
-  $("seen").replaceChildren(...Object.keys(episode.seen).map((name) => {
-    const figure = element("figure"), canvas = element("canvas");
-    canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", name);
-    figure.append(canvas, element("figcaption", "", name));
-    return figure;
-  }));
-  $("panels").replaceChildren();
-  views = episode.panels.map((panel) => {
-    const box = element("div", "panel");
-    box.append(element("h2", "", panel.title), element("p", "note", panel.note));
-    $("panels").append(box);
-    return KINDS[panel.kind](panel, box);
-  });
-  show(0);
-}
-
+const shown = [["board", "the whole board", episode.boards],
+  ...Object.entries(episode.seen).map(([name, images]) => ["seen", name, images]), ["view", "the agent's view", episode.views]];
+const canvases = shown.filter(([, , images]) => images.length).map(([kind, name, images]) => {
+  const figure = element("figure", kind), canvas = element("canvas");
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", name);
+  figure.append(canvas, element("figcaption", "", name));
+  $("images").append(figure);
+  return [canvas, images];
+});
+$("title").textContent = data.title;
+$("about").textContent = data.about;
+$("step").max = episode.steps - 1;
+$("marks").append(...episode.marks.map((mark) => {
+  const chip = element("button", "", `${mark.step}: ${mark.text}`);
+  chip.addEventListener("click", () => show(mark.step));
+  return chip;
+}));
+views = episode.panels.map((panel) => {
+  const box = element("div", "panel");
+  box.append(element("h2", "", panel.title), element("p", "note", panel.note));
+  $("panels").append(box);
+  return KINDS[panel.kind](panel, box);
+});
 document.addEventListener("keydown", (event) => {
-  if (event.target.tagName === "SELECT" || event.ctrlKey || event.metaKey || event.altKey) return;
-  const far = event.shiftKey ? 10 : 1;
-  const next = episode.marks.find((mark) => mark.step > step);
-  const moves = { ArrowRight: () => show(step + far), ArrowLeft: () => show(step - far), Home: () => show(0),
-    End: () => show(episode.steps - 1), " ": () => play(!timer), m: () => next && show(next.step) };
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const moves = { ArrowRight: () => show(step + 1), ArrowLeft: () => show(step - 1), Home: () => show(0),
+    End: () => show(episode.steps - 1), " ": () => play(!timer) };
   if (!(event.key in moves)) return;
   event.preventDefault();
   moves[event.key]();
 });
 $("step").addEventListener("input", () => show(Number($("step").value)));
 $("play").addEventListener("click", () => { play(!timer); $("play").blur(); });
-$("speed").addEventListener("change", () => { if (timer) play(true); $("speed").blur(); });
-$("title").textContent = data.title;
-$("about").textContent = data.lines.join(" \u00b7 ");
-$("chooser").hidden = data.episodes.length < 2;
-$("episode").append(...data.episodes.map((each, k) => {
-  const option = element("option", "", `${k + 1}: ${"return" in each.fields ? `return ${number(each.fields.return)}` : "cut off"}`);
-  option.value = k;
-  return option;
-}));
-$("episode").addEventListener("change", () => { choose(Number($("episode").value)); $("episode").blur(); });
-choose(0);
+show(0);

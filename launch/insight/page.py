@@ -1,11 +1,10 @@
-"""Recordings as one self-contained HTML file, with data and images."""
+"""A recording as one self-contained HTML file, with data and images."""
 
 import base64
 import hashlib
 import html
 import io
 import json
-import math
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -14,22 +13,26 @@ import numpy as np
 from PIL import Image
 
 from ...agents.inside import Panel
-from .observations import seen_images, seen_scalars
+from .observations import images, is_image
 from .recording import Mark, Pixels, Recording
 
 HIGHEST = 0.995  # Quantile of the values at the end of the color scale, so that outliers do not make all others pale
-WIDEST = 960  # Maximum width of an image in pixels
 
 
 def episode(
     recording: Recording, memory: Sequence[Panel], marks: Sequence[Mark], fact_values: dict[str, tuple[str, ...]]
 ) -> dict[str, Any]:
-    """Return one episode in the format of the page's script."""
-    images = Images()
-    boards, views = ([images.index(image) for image in shown] for shown in (recording.boards, recording.views))
+    """Return an episode in the format of the page's script."""
+    files = Images()
+    seen, scalars = dict[str, list[int]](), dict[str, list[float]]()
+    for name, array in recording.observations.items():
+        if is_image(array):
+            seen[name] = files.indices(images(array))
+        elif array[0].size == 1:
+            scalars[name] = _rounded(array.reshape(-1))
     return {
         "steps": len(recording.values),
-        "fields": recording.fields,
+        "complete": recording.complete,
         "actions": recording.actions.tolist(),
         "values": _rounded(recording.values),
         "rewards": _rounded(recording.rewards),
@@ -38,11 +41,11 @@ def episode(
             for name, series in recording.facts.items()
         },
         "marks": [mark._asdict() for mark in marks],
-        "scalars": {name: _rounded(series) for name, series in seen_scalars(recording).items()},
-        "seen": {name: [images.index(image) for image in shown] for name, shown in seen_images(recording).items()},
-        "boards": boards,
-        "views": views,
-        "images": [f"data:image/webp;base64,{base64.b64encode(data).decode()}" for data in images.files],
+        "scalars": scalars,
+        "seen": seen,
+        "boards": files.indices(recording.boards),
+        "views": files.indices(recording.views),
+        "images": [f"data:image/webp;base64,{base64.b64encode(data).decode()}" for data in files.files],
         "panels": [packed(panel) for panel in memory],
     }
 
@@ -75,17 +78,14 @@ def finite(values: Any, low: float, high: float) -> Any:
     return np.nan_to_num(np.asarray(values, np.float64), nan=0.0, posinf=high, neginf=low)
 
 
-def written(title: str, lines: Sequence[str], action_names: Sequence[str], episodes: Sequence[dict[str, Any]]) -> str:
+def written(title: str, about: str, action_names: Sequence[str], episode: dict[str, Any]) -> str:
     """Return the page as HTML."""
     folder = resources.files(str(__package__))
-    template, style, script = (
-        folder.joinpath(name).read_text("utf-8") for name in ("page.html", "page.css", "page.js")
-    )
-    content = {"title": title, "lines": lines, "actionNames": action_names, "episodes": episodes}
-    data = json.dumps(_plain(content), separators=(",", ":"), allow_nan=False)
-    # Only "<" can end a script element or begin a comment in it.
-    parts = {"TITLE": html.escape(title), "STYLE": style, "SCRIPT": script, "DATA": data.replace("<", "\\u003c")}
-    for name, text in parts.items():
+    template, style, script = (folder.joinpath(f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js"))
+    content = {"title": title, "about": about, "actionNames": action_names, "episode": episode}
+    # The data is JavaScript, which has NaN and Infinity. Only "<" can end a script element or begin a comment in it.
+    data = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+    for name, text in {"TITLE": html.escape(title), "STYLE": style, "SCRIPT": script, "DATA": data}.items():
         template = template.replace(f"<!--{name}-->", text, 1)
     return template
 
@@ -95,35 +95,20 @@ class Images:
 
     def __init__(self) -> None:
         self.files: list[bytes] = []
-        self._indices: dict[tuple[tuple[int, ...], bytes], int] = {}
+        self._indices: dict[bytes, int] = {}
 
-    def index(self, image: Pixels) -> int:
-        """The index of an image, uint8 [height, width, 3], among the files."""
-        pixels = _shrink(image)
-        key = pixels.shape, hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
-        index = self._indices.setdefault(key, len(self.files))
-        if index == len(self.files):
-            file = io.BytesIO()
-            Image.fromarray(pixels).save(file, "WEBP", lossless=True, method=2)
-            self.files.append(file.getvalue())
-        return index
-
-
-def _shrink(image: Pixels) -> Pixels:
-    """Shrink an image to a width of at most WIDEST pixels."""
-    if image.shape[1] <= WIDEST:
-        return image
-    size = (WIDEST, round(image.shape[0] * WIDEST / image.shape[1]))
-    return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS))
-
-
-def _plain(value: Any) -> Any:
-    """Replace non-finite values in nested dicts and sequences with None: JSON has neither nan nor inf."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    def indices(self, images: Sequence[Pixels]) -> list[int]:
+        """The index of each image, uint8 [height, width, 3], among the files."""
+        indices: list[int] = []
+        for pixels in images:
+            key = hashlib.sha256(f"{pixels.shape}".encode() + pixels.tobytes()).digest()
+            if key not in self._indices:
+                self._indices[key] = len(self.files)
+                file = io.BytesIO()
+                Image.fromarray(pixels).save(file, "WEBP", lossless=True, method=2)
+                self.files.append(file.getvalue())
+            indices.append(self._indices[key])
+        return indices
 
 
 def _rounded(series: Any) -> list[float]:
