@@ -96,41 +96,35 @@ def fact_values(batch: Any, fact: str, playing: Flags) -> Ints:
 
 def reading(step: int, inputs: NDArray[np.float32], classes: Ints) -> Reading:
     """Cross-validate a linear decoder: inputs [K, D], classes [K]."""
-    right = predicted(inputs, classes) == classes
-    accuracy, low, high = rate_interval(right.astype(np.float32))
-    return Reading(
-        step, len(classes), accuracy, low, high, float(np.unique_counts(classes).counts.max() / len(classes))
-    )
+    accuracy, low, high = rate_interval((predicted(inputs, classes) == classes).astype(np.float32))
+    most_frequent = np.unique_counts(classes).counts.max()
+    return Reading(step, len(classes), accuracy, low, high, float(most_frequent / len(classes)))
 
 
 def predicted(inputs: NDArray[np.float32], classes: Ints) -> Ints:
     """Class of each of K episodes, predicted by a decoder fitted to the other folds."""
-    count = len(classes)
     values, indices = np.unique(classes, return_inverse=True)
     if len(values) == 1:
-        return classes.copy()
+        return classes
     spread = inputs.std(0)
     scaled = ((inputs - inputs.mean(0)) / np.where(spread > 1e-7, spread, np.inf)).astype(np.float64)
     gram = scaled @ scaled.T
     targets = 2.0 * np.eye(len(values))[indices] - 1
-    fold = np.random.default_rng(0).permutation(count) % FOLDS
-    predictions = np.empty(count, np.int64)
+
+    def fitted(train: Ints, test: Ints, ridge: float) -> Ints:
+        """Index of the predicted class of each test episode."""
+        train_gram = gram[np.ix_(train, train)]
+        penalty = max(ridge * float(np.trace(train_gram)) / len(train), 1e-9)
+        mean = targets[train].mean(0)
+        weights = np.linalg.solve(train_gram + penalty * np.eye(len(train)), targets[train] - mean)
+        return (gram[np.ix_(test, train)] @ weights + mean).argmax(1)
+
+    fold = np.random.default_rng(0).permutation(len(classes)) % FOLDS
+    predictions = np.empty(len(classes), np.int64)
     for k in range(FOLDS):
         train, test = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
         inner = fold[train] == (k + 1) % FOLDS
-        scores = [_accuracy(gram, targets, indices, train[~inner], train[inner], ridge) for ridge in RIDGES]
-        best = RIDGES[int(np.argmax(scores))]
-        predictions[test] = values[_scores(gram, targets, train, test, best).argmax(1)]
+        fit, check = train[~inner], train[inner]
+        right = [(fitted(fit, check, ridge) == indices[check]).mean() for ridge in RIDGES]
+        predictions[test] = values[fitted(train, test, RIDGES[int(np.argmax(right))])]
     return predictions
-
-
-def _accuracy(gram: Matrix, targets: Matrix, indices: Ints, train: Ints, test: Ints, ridge: float) -> float:
-    return float((_scores(gram, targets, train, test, ridge).argmax(1) == indices[test]).mean())
-
-
-def _scores(gram: Matrix, targets: Matrix, train: Ints, test: Ints, ridge: float) -> Matrix:
-    train_gram = gram[np.ix_(train, train)]
-    penalty = max(ridge * float(np.trace(train_gram)) / len(train), 1e-9)
-    mean = targets[train].mean(0)
-    weights = np.linalg.solve(train_gram + penalty * np.eye(len(train)), targets[train] - mean)
-    return gram[np.ix_(test, train)] @ weights + mean

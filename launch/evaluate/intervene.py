@@ -26,10 +26,16 @@ from ...agents.agent import AgentState
 from ...agents.cores.core import Core, CoreState, map_state
 from ...agents.inside.parts import mask
 from ...base.errors import refuse
-from ...base.messages import nearest
+from ...base.messages import check_name
 from .episodes import Episodes
 
-KINDS = {"wipe": (), "swap": (), "freeze": ("END",), "noise": ("SIGMA",)}
+FORMS = {
+    "wipe": ("wipe@STEP", ""),
+    "swap": ("swap@STEP", ""),
+    "freeze": ("freeze@STEP:END with an END of at least STEP", r":(?P<end>\d+)"),
+    "noise": ("noise@STEP:SIGMA with a SIGMA of at least 0", r":(?P<sigma>\d*\.?\d+(e-?\d+)?)"),
+}
+"""The form of each kind, and a pattern for its parameter."""
 Flags = NDArray[np.bool_]
 
 
@@ -50,22 +56,14 @@ class Intervention(NamedTuple):
 
 def parsed(text: str) -> Intervention:
     """Parse an intervention. Raises ValueError."""
-    kind, at, rest = text.partition("@")
-    if kind not in KINDS:
-        raise ValueError(f"intervene is {text!r}; did you mean: {nearest(kind, KINDS)} at a step, such as wipe@120?")
-    fields = rest.split(":") if at else []
-    part = fields.pop() if fields and "=" in fields[-1] else ""
-    form = f"{kind}@" + ":".join(("STEP", *KINDS[kind])) + "[:PART=WHICH]"
-    refuse(len(fields) != 1 + len(KINDS[kind]) or not fields[0].isdigit(), f"intervene is {text!r}; expected {form}")
-    step, more = int(fields[0]), fields[1] if len(fields) > 1 else ""
-    if kind == "freeze" and not (more.isdigit() and int(more) >= step):
-        raise ValueError(f"intervene is {text!r}; expected {form} with an END of at least {step}")
-    if kind == "noise" and not re.fullmatch(r"\d*\.?\d+(e-?\d+)?", more):
-        raise ValueError(f"intervene is {text!r}; expected {form} with a SIGMA of at least 0")
-    name, _, which = part.partition("=")
-    return Intervention(
-        kind, step, int(more) if kind == "freeze" else step, float(more) if kind == "noise" else 0.0, name, which
-    )
+    kind = text.partition("@")[0]
+    check_name("intervention", kind, FORMS)
+    form, parameter = FORMS[kind]
+    match = re.fullmatch(rf"{kind}@(?P<step>\d+){parameter}(:(?P<part>\w+)=(?P<which>.+))?", text)
+    fields = match.groupdict("") if match else {}
+    step, end = int(fields.get("step", -1)), int(fields.get("end", fields.get("step", -1)))
+    refuse(not 0 <= step <= end, f"intervene is {text!r}; expected {form}, and :PART=WHICH for a part of the state")
+    return Intervention(kind, step, end, float(fields.get("sigma", 0)), fields["part"], fields["which"])
 
 
 class Interference:
@@ -74,38 +72,37 @@ class Interference:
     def __init__(self, core: Core, change: Intervention, seed: int) -> None:
         self.core, self.change = core, change
         self.mask = mask(core, change.part, change.which)
-        self.frozen: CoreState | None = None
+        self.frozen: CoreState = ()
         self.generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, step: int, state: AgentState, playing: Flags) -> AgentState:
         """Return the state for step `step`; only environments that are `playing` swap states."""
         change = self.change
-        if change.kind == "freeze":
-            if step == change.step:
-                self.frozen = map_state(Tensor.clone, state.core)
-            if self.frozen is None or not change.step < step <= change.end:
-                return state
-            return state._replace(core=self._mix(state.core, self.frozen))
-        return state if step != change.step else state._replace(core=self._mix(state.core, self._other(state, playing)))
+        if change.kind == "freeze" and step == change.step:
+            self.frozen = map_state(Tensor.clone, state.core)
+        if not change.step + (change.kind == "freeze") <= step <= change.end:
+            return state
+        other = self._other(state.core, playing)
+        return state._replace(core=map_state(torch.where, self.mask, other, state.core))
 
-    def _other(self, state: AgentState, playing: Flags) -> CoreState:
-        if self.change.kind == "wipe":
+    def _other(self, state: CoreState, playing: Flags) -> CoreState:
+        """Return the state whose masked part replaces that of `state`."""
+        kind = self.change.kind
+        if kind == "freeze":
+            return self.frozen
+        if kind == "wipe":
             return self.core.initial_state(len(playing))
-        if self.change.kind == "swap":
+        if kind == "swap":
             donors = np.arange(len(playing))
             donors[playing] = np.roll(donors[playing], 1)
-            chosen = torch.from_numpy(donors)
-            return map_state(lambda leaf: leaf[chosen], state.core)
-        return map_state(self._add_noise, state.core)
+            return map_state(lambda leaf: leaf[torch.from_numpy(donors)], state)
+        return map_state(self._add_noise, state)
 
     def _add_noise(self, leaf: Tensor) -> Tensor:
-        if not (self.change.sigma and leaf.is_floating_point()):  # noise applies only to floating-point leaves
+        if not leaf.is_floating_point():
             return leaf
         noise = torch.empty_like(leaf).normal_(generator=self.generator)
         return leaf + self.change.sigma * leaf.std() * noise
-
-    def _mix(self, state: CoreState, other: CoreState) -> CoreState:
-        return map_state(lambda inside, new, old: torch.where(inside, new, old), self.mask, other, state)
 
 
 class Played(NamedTuple):
@@ -118,20 +115,19 @@ class Played(NamedTuple):
 Before = Callable[[int, AgentState, Flags], AgentState]
 
 
-def play_first(actor: Actor, before: Before | None = None, step: int = 0, least: int = 1) -> Played:
+def play_first(actor: Actor, before: Before | None = None, step: int = 0) -> Played:
     """Play the first episode of every environment, with the same levels and random numbers at every call.
 
     Args:
         actor: new, with an unroll length of 1.
         before: function that changes the state before a step.
         step: the step at which to record which episodes are unfinished.
-        least: minimum number of episodes in the batch that must reach `step`; with fewer, none counts as reaching it.
     """
     n = actor.batch.num_envs
     playing, reached, outcomes, t = np.ones(n, np.bool_), np.zeros(n, np.bool_), {}, 0
     while playing.any():
         if t == step:
-            reached = playing & (playing.sum() >= least)
+            reached = playing.copy()
         if before is not None:
             actor.state = before(t, actor.state, playing)
         for episode in actor.unroll().episodes.numpy():
@@ -146,19 +142,16 @@ def play_first(actor: Actor, before: Before | None = None, step: int = 0, least:
 def play_all(
     make: Callable[[int, int], Actor], episodes: int, batch: int, change: Intervention | None, seed: int
 ) -> Played:
-    """Play `episodes` first episodes, in batches of environments.
+    """Play `episodes` first episodes, in batches of environments, with an intervention or none.
 
-    Args:
-        make: returns an actor, from the number of environments and the index of the first one.
-        episodes: number of episodes.
-        batch: number of environments per batch.
-        change: the intervention; None to play without one.
-        seed: seed of the noise.
+    `make` returns an actor, from the number of environments and the index of the first one; `seed` is that of noise.
     """
     played: list[Played] = []
     for first in range(0, episodes, batch):
         with closing(make(min(batch, episodes - first), first)) as actor:
             before = None if change is None else Interference(actor.agent.core, change, seed + first)
-            least = 2 if change and change.kind == "swap" else 1  # a swap needs two environments
-            played.append(play_first(actor, before, 0 if change is None else change.step, least))
+            result = play_first(actor, before, 0 if change is None else change.step)
+            if change and change.kind == "swap" and result.reached.sum() == 1:  # no state to swap with
+                result.reached[:] = False
+            played.append(result)
     return Played(*(np.concatenate(parts) for parts in zip(*played, strict=True)))

@@ -210,7 +210,7 @@ def test_a_slot_is_the_slot_that_is_named() -> None:
     [
         ("wpe@3", "did you mean: wipe"),
         ("wipe", "expected wipe@STEP"),
-        ("freeze@9:3", "END of at least 9"),
+        ("freeze@9:3", "END of at least STEP"),
         ("noise@9", "expected noise@STEP:SIGMA"),
         ("noise@9:-1", "SIGMA of at least 0"),
     ],
