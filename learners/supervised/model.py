@@ -28,18 +28,11 @@ def to_tensors(batch: Batch, device: torch.device) -> Sequences:
 
 
 class SequenceModel(nn.Module):
-    """Classifier with K groups of classes at every step with a query.
-
-    Args:
-        task: task that defines inputs and classes.
-        core: name of a core.
-        core_args: options of the core.
-        config: the network around it.
-    """
+    """Classifier with K groups of classes at every step with a query of a task."""
 
     def __init__(self, task: Task, core: str, core_args: dict[str, Any], config: SupervisedConfig) -> None:
         super().__init__()
-        self.symbols, self.num_inputs, self.groups, self.classes = task.symbols, task.inputs, task.groups, task.classes
+        self.symbols, self.num_inputs, self.shape = task.symbols, task.inputs, (task.groups, task.classes)
         width = config.embedding_size or (0 if task.inputs <= MOST_ONE_HOT else MOST_ONE_HOT)
         self.embedding = nn.Embedding(task.inputs, width) if task.symbols and width else None
         self.core = make_core(core, width if self.embedding else task.inputs, **core_args)
@@ -53,20 +46,10 @@ class SequenceModel(nn.Module):
     def forward(
         self, inputs: Tensor, reset: Tensor, query: Tensor, state: CoreState, bptt_length: int | None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """Compute logits at the N steps with a query.
-
-        Args:
-            inputs: float32 [T, B, D] or symbols int64 [T, B].
-            reset: bool [T, B].
-            query: steps with a query, bool [T, B].
-            state: state of the core before the first step.
-            bptt_length: see `Core.unroll`.
-
-        Returns:
-            Logits [N, K, C] in the order of the steps, the core's last state, and its auxiliary loss [T, B] or None.
-        """
+        """Return logits [N, K, C] at the N steps with a query, in order, the core's last state, and its auxiliary loss
+        [T, B] or None, from float32 [T, B, D] or symbols int64 [T, B], bool [T, B] and [T, B], and the first state."""
         outputs, state, loss = self.core.unroll(self.shown(inputs), reset, state, bptt_length)
-        return self.head(outputs[query]).unflatten(-1, (self.groups, self.classes)), state, loss
+        return self.head(outputs[query]).unflatten(-1, self.shape), state, loss
 
     def shown(self, inputs: Tensor) -> Tensor:
         """Inputs of the core [T, B, D]; a blank step is all zeros."""

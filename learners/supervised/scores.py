@@ -1,7 +1,8 @@
 """Scores of a task: share of correct answers, with a confidence interval, and loss."""
 
 import math
-from typing import Any, NamedTuple
+import operator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +21,7 @@ class Score(NamedTuple):
 
     def plus(self, other: "Score") -> "Score":
         """Return the sum of two scores."""
-        sums: Any = (a + b for a, b in zip(self, other, strict=True))
-        return Score(*sums)
+        return Score(*map(operator.add, self, other))
 
     @property
     def accuracy(self) -> float:
@@ -33,15 +33,13 @@ class Score(NamedTuple):
         """Share of sequences without a mistake."""
         return self.perfect / self.sequences if self.sequences else math.nan
 
-    @property
-    def mean_nats(self) -> float:
-        """Mean -log p(correct answer)."""
-        return self.nats / self.answers if self.answers else math.nan
-
-    def interval(self) -> tuple[float, float]:
-        """Wilson's 95% interval of the accuracy. Answers within a sequence depend on each other, so the interval counts
-        only as many independent answers as there are sequences, which makes it conservative."""
-        return wilson(self.accuracy, min(self.answers, self.sequences))
+    def plain(self) -> dict[str, float]:
+        """The score for result.json, with Wilson's 95% interval of the accuracy. Answers within a sequence depend on
+        each other, so the interval counts only as many independent answers as there are sequences."""
+        low, high = wilson(self.accuracy, min(self.answers, self.sequences))
+        nats = self.nats / self.answers if self.answers else math.nan
+        shares = {"accuracy": self.accuracy, "low": low, "high": high, "perfect": self.perfect_share, "nats": nats}
+        return shares | {"asked": self.answers, "sequences": self.sequences}
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
