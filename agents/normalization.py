@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 LIMIT = 10.0  # Normalized observations are clipped to plus or minus this
-RELATIVE_FLOOR = 1e-5
-"""Smallest deviation of a feature in unknown units, relative to its mean: float32 resolves 6e-8 of a value."""
+RELATIVE_FLOOR = 1e-5  # Smallest deviation relative to the mean, in unknown units; float32 resolves 6e-8 of a value
 LEAST_UNIT = 1e-2  # Smallest deviation of returns, relative to the mean magnitude of nonzero rewards
+BATCHES = 20.0  # Number of batches over which moments of returns and magnitudes of rewards are averaged
 
 
 def alone(*parts: Any) -> Sequence[Any]:
@@ -106,13 +106,7 @@ def symlog(values: Tensor) -> Tensor:
 
 
 class Shares(nn.Module):
-    """Shares of K kinds of cells over the data of `update`, averaged as in `Moments`.
-
-    Args:
-        kinds: number of kinds K.
-        memory: largest weight of earlier data, above 0.
-        floor: smallest share; rarer kinds are scaled alike.
-    """
+    """Shares of K `kinds` of cells, averaged as in `Moments`; kinds with a share below `floor` are scaled alike."""
 
     def __init__(self, kinds: int, memory: float, floor: float) -> None:
         super().__init__()
@@ -128,8 +122,6 @@ class Shares(nn.Module):
         """Add cells of these `kinds` (long [N]) with this weight."""
         count = kinds.new_zeros(self.share.shape).index_add_(0, kinds, torch.ones_like(kinds))
         count, num_cells, weight = self.total(count, float(cells), weight)
-        if not num_cells:
-            return
         rate = weight / (self.weight.clamp(max=max(self.memory - weight, 0.0)) + weight)
         # s' = s + r (n / cells - s) with r as in `Moments`; n are integers, since float32 cannot count beyond 2^24
         new = count.to(self.share.dtype) / num_cells
@@ -142,9 +134,6 @@ class Shares(nn.Module):
         mean = (self.share * squares).view(groups, -1).sum(1, keepdim=True)
         factors = (squares.view(groups, -1) / mean.clamp(min=self.floor)).sqrt().flatten()
         return torch.where(self.weight > 0, factors, 1.0)
-
-
-_BATCHES = 20.0  # Number of batches over which moments of returns and magnitudes of rewards are averaged
 
 
 class RescaledHead(nn.Linear):
@@ -160,7 +149,7 @@ class RescaledHead(nn.Linear):
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features)
-        self.moments = Moments(out_features, memory=_BATCHES, floor=0.0)
+        self.moments = Moments(out_features, memory=BATCHES, floor=0.0)
         self.reward: Tensor
         self.register_buffer("reward", torch.zeros(out_features))
 
@@ -185,7 +174,7 @@ class RescaledHead(nn.Linear):
         counts = valid & (sizes > 0) & sizes.square().isfinite()
         size, count = self.moments.total(torch.where(counts, sizes, 0.0).sum(), counts.sum())
         size = size / count.clamp(min=1)
-        rate = torch.where(self.reward > 0, 1 / _BATCHES, 1.0)
+        rate = torch.where(self.reward > 0, 1 / BATCHES, 1.0)
         new = torch.where(count > 0, self.reward + rate * (size - self.reward), self.reward)
         factor = torch.where((self.reward == 0) & (new > 0), new, 1.0)
         self.moments.mean.mul_(factor)

@@ -26,17 +26,10 @@ CELL = 16  # Features of each cell of the map, from which one layer shared by al
 
 
 class Prediction(nn.Module):
-    """Prediction of the next observation or reward with one hidden layer.
+    """Prediction of the S values of the next observation, or of the reward, with one hidden layer of H units.
 
     For an image of more than 4,096 values, 20 x 20 averages of each channel are predicted; for other arrays of that
     size, 4,096 averages of neighbors.
-
-    Args:
-        spec: the observation, or REWARD, with S predicted values.
-        inputs: D, width of the core's output and the action together.
-        hidden: H, units of the hidden layer.
-        layout: channel axis of an image, as in `TorsoConfig.image_layout`.
-        memory: largest number of steps in the running moments.
     """
 
     def __init__(
@@ -68,13 +61,7 @@ class Prediction(nn.Module):
 
 
 class MapPrediction(nn.Module):
-    """Prediction of the classes of the cells of a map.
-
-    Args:
-        spec: the map.
-        inputs: D, width of the core's output.
-        hidden: H, units of the hidden layer.
-    """
+    """Prediction of the classes of the cells of a map, with one hidden layer of H units."""
 
     def __init__(self, spec: MapSpec, inputs: int, hidden: int) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from .scores import Score, score
 
 
 class SupervisedLearner:
-    """A network and its optimizer; `step` applies one update. With `stream`, the core's state continues across batches."""
+    """A network and its optimizer; with `stream`, the core's state continues across batches."""
 
     def __init__(self, model: SequenceModel, config: SupervisedConfig, stream: bool) -> None:
         self.model, self.config, self.stream = model, config, stream
