@@ -279,6 +279,8 @@ class Agent(nn.Module):
         none = none.expand(reset.shape[0], *none.shape)
         previous = torch.cat([state.previous_action.unsqueeze(0), action])
         previous = torch.where(reset.reshape(*reset.shape, *([1] * (previous.dim() - 2))), none, previous)
+        if not self.config.time_horizon:
+            return previous, env.reward, state.elapsed
         steps = torch.arange(len(reset), device=reset.device).unsqueeze(1)
         begun = torch.where(reset, steps, -1).cummax(0).values  # Step at which the episode began; -1: before step 0
         return previous, env.reward, torch.where(begun < 0, state.elapsed + steps, steps - begun)

@@ -62,12 +62,8 @@ class Heads:
     def __call__(self, outputs: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """outputs [B, H], valid options bool [B, A], exponential noise [B, A] -> logits [B, A], values, actions [B]."""
         batch = len(outputs)
-        logits, value, both = (
-            torch.empty_like(noise),
-            outputs.new_empty(batch),
-            outputs.new_empty(batch, len(self.bias)),
-        )
-        action = torch.empty(batch, dtype=torch.int64)
+        logits, value, action = torch.empty_like(noise), outputs.new_empty(batch), torch.empty(batch, dtype=torch.int64)
+        both = outputs.new_empty(batch, self.options + 1)
         valid = np.empty((0, 0), np.bool_) if mask is None else mask.numpy()
         x, random, *results = arrays(outputs, noise, both, logits, value, action)
         _choose(gemm(outputs.dtype), x, self.weight, self.bias, valid, random, *results)
