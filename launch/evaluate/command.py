@@ -30,9 +30,10 @@ from ..runs.trained import (
     open_run,
 )
 from .card import DIAGNOSIS, write_card
+from .decode import decoding_study
 from .episodes import Summary, summarize
 from .gif import encoded, film
-from .study import decoding_study, intervention_study
+from .intervene import intervention_study
 from .tables import effect_table, level_table, member_table, reading_table, zoo_table
 
 UNROLL_LENGTH = 20

@@ -11,6 +11,7 @@ other episodes, and lambda is chosen within the training part. Chance is the fra
 The classes of a real-valued scalar are its quartiles over the unfinished episodes at the step.
 """
 
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +22,10 @@ from ...actors.actor import Actor
 from ...agents.agent import AgentState
 from ...agents.cores.core import state_leaves
 from ...agents.inside.parts import mask
+from ...base.errors import EngramError, refuse, user_errors
+from ...base.messages import nearest
 from .episodes import rate_interval
-from .intervene import Flags, play_first
+from .intervene import Flags, Make, play_first
 
 Ints, Matrix = NDArray[np.int64], NDArray[np.float64]
 FOLDS = 5
@@ -40,6 +43,19 @@ class Reading(NamedTuple):
     low: float
     high: float
     chance: float
+
+
+def decoding_study(make: Make, text: str, *, episodes: int, every: int) -> list[Reading]:
+    """Decode a fact, or `FACT:PART=WHICH`, over time. Raises EngramError for an unknown fact or too few episodes."""
+    refuse(episodes < FEWEST, f"--decode: {episodes} episodes; needed: at least {FEWEST}")
+    with closing(make(episodes, 0)) as actor, user_errors("--decode"):
+        fact, _, part = text.partition(":")
+        names = getattr(actor.batch, "fact_values", {})
+        if fact not in names and not hasattr(actor.batch, "info_scalars"):
+            raise EngramError(f"unknown fact {fact!r}; available facts: {nearest(fact, names)}")
+        readings = decode(actor, fact, every, part)
+        refuse(not readings, "this core has no state to decode from")
+        return readings
 
 
 def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]:

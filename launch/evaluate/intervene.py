@@ -14,7 +14,7 @@ so an evaluation without an intervention runs none of this code.
 import re
 from collections.abc import Callable
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...actors.actor import Actor
+from ...actors.unroll import EPISODE_COLUMNS
 from ...agents.agent import AgentState
 from ...agents.cores.core import Core, CoreState, map_state
 from ...agents.inside.parts import mask
-from ...base.errors import refuse
+from ...base.errors import refuse, user_errors
 from ...base.messages import check_name
-from .episodes import Episodes
+from ..runs.trained import EVALUATED_TOGETHER
+from .episodes import RATES, Episodes, Estimate, mean_interval
 
 FORMS = {
     "wipe": ("wipe@STEP", ""),
@@ -37,6 +39,7 @@ FORMS = {
 }
 """The form of each kind, and a pattern for its parameter."""
 Flags = NDArray[np.bool_]
+Make = Callable[[int, int], Actor]  # Makes an actor, from the number of environments and the index of the first
 
 
 class Intervention(NamedTuple):
@@ -139,13 +142,8 @@ def play_first(actor: Actor, before: Before | None = None, step: int = 0) -> Pla
     return Played(np.stack([outcomes[index] for index in range(n)]), reached)
 
 
-def play_all(
-    make: Callable[[int, int], Actor], episodes: int, batch: int, change: Intervention | None, seed: int
-) -> Played:
-    """Play `episodes` first episodes, in batches of environments, with an intervention or none.
-
-    `make` returns an actor, from the number of environments and the index of the first one; `seed` is that of noise.
-    """
+def play_all(make: Make, episodes: int, batch: int, change: Intervention | None, seed: int) -> Played:
+    """Play `episodes` first episodes, in batches of environments, with an intervention or none; `seed` is of noise."""
     played: list[Played] = []
     for first in range(0, episodes, batch):
         with closing(make(min(batch, episodes - first), first)) as actor:
@@ -155,3 +153,60 @@ def play_all(
                 result.reached[:] = False
             played.append(result)
     return Played(*(np.concatenate(parts) for parts in zip(*played, strict=True)))
+
+
+class Difference(NamedTuple):
+    """An outcome with and without an intervention, over the same levels and random numbers."""
+
+    without: float
+    changed: float
+    difference: Estimate  # Difference per episode, with minus without; Student's t
+
+
+class Effect(NamedTuple):
+    """Effect of one intervention."""
+
+    step: int
+    reached: int  # Episodes that reached the step; the others are unchanged
+    outcomes: dict[str, Difference]  # `return`, `length` and `solved`, if the environment has them
+
+    def plain(self) -> dict[str, Any]:
+        """The effect for JSON."""
+        outcomes = {
+            name: {"without": x.without, "with": x.changed, "difference": x.difference.plain()}
+            for name, x in self.outcomes.items()
+        }
+        return {"step": self.step, "reached": self.reached} | outcomes
+
+
+def effect(without: Played, changed: Played, fields: tuple[str, ...], step: int) -> Effect:
+    """Return paired differences of the episodes' outcomes; a rate is over the episodes that report it in both."""
+    outcomes: dict[str, Difference] = {}
+    for column, name in enumerate((*EPISODE_COLUMNS, *fields)):
+        if name in ("return", "length", *RATES):
+            old, new = (played.episodes[:, column].astype(np.float64) for played in (without, changed))
+            if name in RATES:  # nan in an episode that does not report it
+                reported = ~np.isnan(old + new)
+                old, new = old[reported], new[reported]
+            if len(old):
+                outcomes[name] = Difference(float(old.mean()), float(new.mean()), mean_interval(new - old))
+    return Effect(step, int(changed.reached.sum()), outcomes)
+
+
+def intervention_study(make: Make, text: str, *, episodes: int, sweep: bool, every: int, seed: int) -> list[Effect]:
+    """Measure the effects of an intervention at its step and, with `sweep`, at every `every`-th step after it. Raises
+    EngramError for an intervention that the core does not support."""
+    with user_errors("--intervene"):
+        change = parsed(text)
+        without = play_all(make, episodes, EVALUATED_TOGETHER, None, seed)
+        with closing(make(1, 0)) as actor:
+            fields = tuple(actor.batch.episode_fields)
+
+        def at(one: Intervention) -> Effect:
+            return effect(without, play_all(make, episodes, EVALUATED_TOGETHER, one, seed), fields, one.step)
+
+        longest = int(without.episodes[:, EPISODE_COLUMNS.index("length")].max())
+        first = at(change)
+        refuse(not first.reached, f"no episode reaches step {change.step}; the longest has {longest} steps")
+        later = range(every, max(longest - change.step, 1), every) if sweep else ()
+        return [first, *(at(change.shifted(by)) for by in later)]

@@ -9,7 +9,7 @@ from ... import zoo
 from ..runs.saved import Trainee, best_member
 from .decode import Reading
 from .episodes import RATES, Estimate, Group, Summary
-from .study import Effect
+from .intervene import Effect
 
 
 def level_table(summary: Summary, title: str) -> Table:

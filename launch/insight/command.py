@@ -21,7 +21,6 @@ from ..config.command_line import make_console, parse
 from ..runs.saved import chosen_members, described
 from ..runs.trained import ActingAgent, evaluation_seed, make_actor, open_run
 from . import page
-from .observations import seen_panels
 from .recording import MOST_STEPS, Recording, marks, record
 
 MOST_LEVELS = 4096  # Number of levels that are searched for the requested facts
@@ -72,7 +71,7 @@ def as_data(actor: Actor, recording: Recording) -> dict[str, Any]:
 
 def all_panels(actor: Actor, recording: Recording) -> list[Panel]:
     """Panels of policy, value and observation, then of the recurrent state."""
-    return [*seen_panels(recording, option_names(actor)), *panels(actor.agent.core, recording.trace)]
+    return [*page.seen_panels(recording, option_names(actor)), *panels(actor.agent.core, recording.trace)]
 
 
 def option_names(actor: Actor) -> list[str]:

@@ -20,8 +20,7 @@ from ..metrics import events
 from ..metrics.member import Member
 from ..runs.trained import actor_in_training
 from .command import option_names
-from .observations import seen_panels
-from .page import finite, span
+from .page import finite, seen_panels, span
 from .recording import Mark, marks, record
 
 TAG = "memory"  # Tag of the image in TensorBoard

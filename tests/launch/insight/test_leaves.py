@@ -12,7 +12,7 @@ from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.launch.insight import page
 from engram.launch.insight.command import all_panels, as_data, option_names
-from engram.launch.insight.observations import images
+from engram.launch.insight.page import images
 from engram.launch.insight.recording import Recording, record
 
 

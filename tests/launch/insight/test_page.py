@@ -15,7 +15,7 @@ from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.agents.inside import Panel, panels
 from engram.launch.insight import page
-from engram.launch.insight.observations import seen_panels
+from engram.launch.insight.page import seen_panels
 from engram.launch.insight.recording import Recording, marks, record
 
 ENVIRONMENT = {"difficulty": 0, "half_width": 4, "limbo_time": 6, "teleport_delay": 2, "timeout_frames": 20}

@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from engram.envs.tasks.registry import make_task
-from engram.learners.supervised.config import SupervisedConfig
-from engram.learners.supervised.learner import SupervisedLearner, examine
-from engram.learners.supervised.model import SequenceModel, Sequences, to_tensors
-from engram.learners.supervised.scores import Score, score, wilson
+from engram.learners.supervised.learner import Score, SupervisedLearner, examine, score, wilson
+from engram.learners.supervised.model import SequenceModel, Sequences, SupervisedConfig, to_tensors
 
 CPU = torch.device("cpu")
 SMALL = SupervisedConfig(batch_size=4, lr=1e-2)
