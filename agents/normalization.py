@@ -1,8 +1,7 @@
-"""Running means and standard deviations of observations and returns.
+"""Running means and standard deviations of observations and returns: networks receive values of order 1.
 
-With them, a network receives values of order 1 whatever the environment's units, and one learning rate and one value
-cost suit rewards of any size. The statistics are buffers, sent with the weights and saved in every checkpoint, so
-actors and learner compute the same function. Only the learner changes them, between updates.
+The statistics are buffers, sent with the weights and saved in every checkpoint, so actors and learner compute the same
+function. Only the learner changes them, between updates.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,28 +29,20 @@ def share_sums(agent: nn.Module, total: Callable[..., Sequence[Any]]) -> None:
 
 
 class Moments(nn.Module):
-    """Mean and standard deviation of F features over the data of `update`.
+    """Mean and standard deviation of F = `size` features: a plain average until the total weight reaches `memory`, then
+    an exponential average in which new data of weight n has the share n / memory.
 
-    A plain average until the total weight reaches `memory`, then an exponential average in which new data of weight n
-    has the share n / memory.
-
-    Args:
-        size: number of features F.
-        memory: largest weight of earlier data, above 0.
-        floor: smallest deviation. None, for features in unknown units: `forward` returns 0 before the first update,
-            deviations are at least 1e-5 of the mean, and a feature that was always 0 stays 0.
+    Deviations are at least `floor`. None is for features in unknown units: `forward` returns 0 before the first update,
+    deviations are at least 1e-5 of the mean, and a feature that was always 0 stays 0.
     """
 
     def __init__(self, size: int, memory: float, floor: float | None = None) -> None:
         super().__init__()
         self.memory, self.floor = memory, floor
         self.total: Callable[..., Sequence[Any]] = alone
-        self.mean: Tensor
-        self.deviation: Tensor
-        self.weight: Tensor
-        self.register_buffer("mean", torch.zeros(size))
-        self.register_buffer("deviation", torch.ones(size))
-        self.register_buffer("weight", torch.zeros(()))
+        self.mean = nn.Buffer(torch.zeros(size))
+        self.deviation = nn.Buffer(torch.ones(size))
+        self.weight = nn.Buffer(torch.zeros(()))
 
     @torch.no_grad()
     def update(self, values: Tensor, weight: float | None, valid: Tensor | None = None) -> None:
@@ -112,10 +103,8 @@ class Shares(nn.Module):
         super().__init__()
         self.memory, self.floor = memory, floor
         self.total: Callable[..., Sequence[Any]] = alone
-        self.share: Tensor
-        self.weight: Tensor
-        self.register_buffer("share", torch.zeros(kinds))
-        self.register_buffer("weight", torch.zeros(()))
+        self.share = nn.Buffer(torch.zeros(kinds))
+        self.weight = nn.Buffer(torch.zeros(()))
 
     @torch.no_grad()
     def update(self, kinds: Tensor, cells: int, weight: float) -> None:
@@ -141,7 +130,6 @@ class RescaledHead(nn.Linear):
 
     The learner sets mean and deviation to those of the returns, and changes w and b so that V stays unchanged
     (van Hasselt et al. 2016, "Learning values across many orders of magnitude", equations 5 to 7: PopArt).
-
     The deviation is at least 1e-2 times the mean magnitude of nonzero rewards, `reward`, so that errors of almost equal
     values are not amplified. Values have no unit before the first nonzero reward: it sets the unit, and earlier
     outputs of the head are rescaled to this unit. Learning therefore does not depend on the scale of rewards.
@@ -150,8 +138,7 @@ class RescaledHead(nn.Linear):
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features)
         self.moments = Moments(out_features, memory=BATCHES, floor=0.0)
-        self.reward: Tensor
-        self.register_buffer("reward", torch.zeros(out_features))
+        self.reward = nn.Buffer(torch.zeros(out_features))
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., D] -> [..., 1]."""

@@ -95,7 +95,7 @@ class Symbols(nn.Module):
         super().__init__()
         self.channels = channels
         self.tables = nn.Parameter(torch.randn(channels * 256, size) * channels**-0.5)
-        self.register_buffer("first", torch.arange(channels) * 256, persistent=False)
+        self.first = nn.Buffer(torch.arange(channels) * 256, persistent=False)
         self.shares = Shares(channels * 256, memory=1e7, floor=0.01) if balanced else None
 
     def forward(self, cells: Tensor) -> Tensor:
@@ -110,8 +110,7 @@ class Symbols(nn.Module):
             self.shares.update(self._rows(cells).flatten(), cells[..., 0].numel(), float(len(cells)))
 
     def _rows(self, cells: Tensor) -> Tensor:
-        """Return every byte's row in `tables`."""
-        return cells.long() + self.get_buffer("first")
+        return cells.long() + self.first
 
 
 class ConvTorso(ArrayTorso):
@@ -131,21 +130,18 @@ class ConvTorso(ArrayTorso):
         channels = (features + (config.symbol_size if symbols else 0), *config.conv_channels)
         strides, kernel = config.conv_strides or (1,) * len(config.conv_channels), config.conv_kernel
         self.convs = nn.ModuleList()
-        self.paddings: list[tuple[int, int, int, int] | None] = []
-        """Padding before each convolution: columns left and right, rows above and below; None if the module pads."""
+        self.paddings: list[tuple[int, int, int, int] | None] = []  # Before each convolution, if it does not pad
         for (a, b), stride in zip(pairwise(channels), strides, strict=True):
             left, right, above, below = padding = *_same(cols, kernel, stride), *_same(rows, kernel, stride)
             equal = left == right and above == below
             self.convs.append(nn.Conv2d(a, b, kernel, stride, (above, left) if equal else 0))
             self.paddings.append(None if equal else padding)
             rows, cols = -(-rows // stride), -(-cols // stride)
-        # On the CPU even for the meta device, for which torch would import its compiler.
-        with torch.device("cpu"):
+        with torch.device("cpu"):  # even for the meta device, for which torch would import its compiler
             positions = torch.meshgrid(torch.linspace(-1, 1, rows), torch.linspace(-1, 1, cols), indexing="ij")
             planes = torch.stack(positions)
-        self.register_buffer("planes", planes if config.position_planes else planes[:0], persistent=False)
-        self.image = (channels[-1] + self.get_buffer("planes").shape[0], rows, cols)
-        """Channels, rows and columns of the output."""
+        self.planes = nn.Buffer(planes if config.position_planes else planes[:0], persistent=False)
+        self.image = (channels[-1] + len(self.planes), rows, cols)  # Channels, rows and columns of the output
         self.output_size = math.prod(self.image)
 
     def forward(self, observation: Tensor) -> Tensor:
@@ -156,8 +152,7 @@ class ConvTorso(ArrayTorso):
         x = x.permute(0, 3, 1, 2)
         for conv, padding in zip(self.convs, self.paddings, strict=True):
             x = torch.relu(conv(functional.pad(x, padding) if padding else x))
-        planes = self.get_buffer("planes")
-        return torch.cat([x, planes.expand(x.shape[0], *planes.shape)], 1).flatten(1)
+        return torch.cat([x, self.planes.expand(len(x), *self.planes.shape)], 1).flatten(1)
 
     def values(self, observation: Tensor) -> Tensor:
         """[N, *shape] -> [N, rows, cols, features], float32, scaled."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...agents.cores.core import CoreState, map_state, state_leaves
 from ...envs.tasks.task import Task
-from ..optimizers import clip_global_norm, make_optimizer, set_hyperparameters
+from ..optimizers import clip_global_norm, make_optimizer
 from .model import SequenceModel, Sequences, SupervisedConfig, to_tensors
 
 CONFIDENT = 1.959964  # 95% of a normal distribution lies within this many standard deviations of the mean
@@ -26,7 +26,7 @@ class Score(NamedTuple):
     nats: float = 0.0  # Sum of -log p(correct answer)
 
     def plus(self, other: "Score") -> "Score":
-        """Return the sum of two scores."""
+        """Add two scores."""
         return Score(*map(operator.add, self, other))
 
     @property
@@ -59,12 +59,7 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
 
 def score(logits: Tensor, targets: Tensor) -> Score:
-    """Score answers.
-
-    Args:
-        logits: [N, K, C] at the steps with a query, in their order.
-        targets: int64 [T, B, K], negative where there is no query.
-    """
+    """Score logits [N, K, C] at the steps with a query, in order; targets int64 [T, B, K] are negative elsewhere."""
     query = (targets >= 0).any(-1)
     expected, counts = targets[query], targets[query] >= 0
     right = (logits.argmax(-1) == expected) & counts
@@ -90,13 +85,11 @@ class SupervisedLearner:
         self.optimizer = make_optimizer(
             "adam", model.parameters(), lr=config.lr, eps=config.eps, decay=0.0, momentum=0.0, betas=(0.9, 0.999)
         )
-        self.updates = 0
-        self.skipped = 0  # Number of updates skipped because the loss or its gradient was not finite
+        self.updates, self.skipped = 0, 0  # Skipped: updates whose loss or gradient was not finite
         self._state: CoreState | None = None
 
     def step(self, batch: Sequences) -> dict[str, float]:
         """Run one update from a batch and return its metrics."""
-        set_hyperparameters(self.optimizer, {"lr": self.config.lr})
         total, metrics = self._loss(batch)
         self.optimizer.zero_grad(set_to_none=True)
         if total.requires_grad:
@@ -121,15 +114,13 @@ class SupervisedLearner:
         entropy = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum")
         entropy = entropy / (targets >= 0).sum().clamp(min=1)
         extra = entropy.new_zeros(()) if auxiliary is None else self.config.auxiliary_cost * auxiliary.mean()
-        metrics = {"loss/cross_entropy": entropy.item(), "loss/auxiliary": extra.item()}
-        with torch.no_grad():
-            result = score(logits, batch.targets)
+        total, result = entropy + extra, score(logits.detach(), batch.targets)
+        metrics = {"loss/cross_entropy": entropy.item(), "loss/auxiliary": extra.item(), "loss/total": total.item()}
         if result.answers:
             metrics |= {"probe/accuracy": result.accuracy, "probe/perfect": result.perfect_share}
-        return entropy + extra, metrics | {"loss/total": (entropy + extra).item()}
+        return total, metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -139,7 +130,6 @@ class SupervisedLearner:
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.updates, self.skipped = saved["updates"], saved["skipped"]

@@ -41,7 +41,7 @@ class SupervisedConfig(Settings):
 
 
 class Sequences(NamedTuple):
-    """A `Batch` as tensors."""
+    """A batch of a task as tensors."""
 
     inputs: Tensor  # float32 [T, B, D] or int64 [T, B]
     targets: Tensor  # int64 [T, B, K], negative where there is no query
@@ -72,8 +72,8 @@ class SequenceModel(nn.Module):
     def forward(
         self, inputs: Tensor, reset: Tensor, query: Tensor, state: CoreState, bptt_length: int | None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """Return logits [N, K, C] at the N steps with a query, in order, the core's last state, and its auxiliary loss
-        [T, B] or None, from float32 [T, B, D] or symbols int64 [T, B], bool [T, B] and [T, B], and the first state."""
+        """Return logits [N, K, C] of N steps with a query, the last state, and the auxiliary loss [T, B] or None.
+        Inputs are float32 [T, B, D] or symbols int64 [T, B]; `reset` and `query` are bool [T, B]."""
         outputs, state, loss = self.core.unroll(self.shown(inputs), reset, state, bptt_length)
         return self.head(outputs[query]).unflatten(-1, self.shape), state, loss
 
