@@ -149,11 +149,6 @@ class RescaledHead(nn.Linear):
         """float [1]: magnitude of values and rewards that is scaled to 1."""
         return self.moments.deviation.clone()
 
-    @property
-    def unused(self) -> bool:
-        """Whether no return has been added yet; synchronizes with the device."""
-        return self.moments.unused
-
     @torch.no_grad()
     def measure(self, rewards: Tensor, valid: Tensor) -> None:
         """Add magnitudes of rewards [N] where `valid` (bool [N]) is set, except 0 and those too large to be squared."""

@@ -19,9 +19,9 @@ from .normalization import Moments
 from .specs import ArraySpec, MapSpec, ObservationSpec, channels_first, with_channels_last
 from .values import ObservationTensor
 
-MOST_VALUES = 4096  # Size of the largest array predicted in full; larger arrays are predicted as averages over parts.
-REWARD = ArraySpec((1,))  # Spec of the reward as a prediction target
+MOST_VALUES = 4096  # Size of the largest array predicted in full; larger arrays are predicted as averages over parts
 PARTS = 20  # Rows and columns of averages of an image
+REWARD = ArraySpec((1,))  # Spec of the reward as a prediction target
 CELL = 16  # Features of each cell of the map, from which one layer shared by all cells predicts its classes
 
 
@@ -86,14 +86,13 @@ class MapPrediction(nn.Module):
 
 
 def _zeros(spec: ObservationSpec) -> ObservationTensor:
-    """Create an observation [1, 1, ...] of zeros."""
     if isinstance(spec, dict):
         return {key: _zeros(part) for key, part in spec.items()}
     return torch.zeros(1, 1, *spec.shape)
 
 
 def _targets(spec: ObservationSpec, layout: str, observation: ObservationTensor) -> Tensor:
-    """Return target values [T, B, S] of observations [T, B, ...]; parts of a dict in the order of sorted keys."""
+    """Observations [T, B, ...] -> target values [T, B, S]; parts of a dict are in the order of sorted keys."""
     if isinstance(spec, dict):
         return torch.cat([_targets(spec[key], layout, observation[key]) for key in sorted(spec)], -1)
     x = observation.float()

@@ -61,7 +61,12 @@ def panels(core: Core, trace: Trace) -> list[Panel]:
 
 @singledispatch
 def panels_of(core: Core, trace: Trace) -> list[Panel]:
-    """Return the panels of a custom core: every array that it describes."""
+    """Return the panels of a core's class; others have one for every array that they describe."""
+    return described(core, trace)
+
+
+def described(core: Core, trace: Trace) -> list[Panel]:
+    """Show every array that a core describes."""
     return [
         most_active(f"state: {name}", "values of the state", name, values(array))
         for name, array in core.describe(trace.after).items()
@@ -95,7 +100,7 @@ def size_and_change(trace: Trace) -> list[Panel]:
 
 
 def numbered(name: str, count: int) -> tuple[str, ...]:
-    """Return labels `slot 1`, `slot 2`, ..., counted from 1 as in interventions."""
+    """Labels `slot 1`, `slot 2`, ..., counted from 1 as in interventions."""
     return tuple(f"{name} {k}" for k in range(1, count + 1))
 
 

@@ -25,15 +25,8 @@ def write_card(
     facts: dict[str, Any],
     gif: bytes | None,
 ) -> str:
-    """Write a card that `open_run` can read to the folder or URL `target`; return a message. Raises EngramError.
-
-    Args:
-        target: folder or URL.
-        config: configuration of the training run; the card omits machine-specific settings.
-        weights: the agent's weights.
-        summary: results of the evaluation.
-        facts: facts about training and evaluation, such as `env_args` and the seeds.
-        gif: an animation of the first episodes; None if the environment cannot be rendered.
+    """Write a card that `open_run` can read to a folder or URL; return a message. Raises EngramError. `config` is that
+    of training, without machine-specific settings in the card; `facts` are of training and evaluation, e.g. the seeds.
     """
     settings = {name: value for name, value in to_dict(config).items() if name not in RESUMABLE}
     metadata = {"env": config.env, "core": config.agent.core}

@@ -1,7 +1,7 @@
 """`rl-eval`: evaluate a trained agent on episodes with random streams that training never used."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from ... import zoo
 from ...actors.actor import Actor
 from ...actors.episodes import play
 from ...actors.factory import ActorFactory
@@ -34,7 +33,7 @@ from .decode import decoding_study
 from .episodes import Summary, summarize
 from .gif import encoded, film
 from .intervene import intervention_study
-from .tables import effect_table, level_table, member_table, reading_table, zoo_table
+from .tables import effect_table, level_table, member_table, reading_table
 
 UNROLL_LENGTH = 20
 _HELP = """Evaluate a trained agent: mean return and solved rate with 95% confidence intervals, on levels sampled
@@ -43,7 +42,7 @@ with a different seed than in training, and on the test split if the environment
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(ActingAgent):
-    """The agent and the evaluation. RUN may also be zoo: to list the included agents."""
+    """The agent and the evaluation."""
 
     episodes: int = setting(1000, (1, 2**53))
     """Number of episodes; pomdp-graph uses the graphs of the test split unless --env-args split=train is set."""
@@ -82,9 +81,6 @@ def main(arguments: Sequence[str]) -> int:
     config = parse(EvaluationConfig, arguments, "rl-eval", _HELP)
     prepare_process(1)
     console = make_console()
-    if config.run == zoo.PREFIX:
-        console.print(zoo_table())
-        return 0
     opened = open_run(config.run, config.checkpoint)
     trained, path, trainees, best = opened
     factory = evaluation_factory(trained, config.env_args)
@@ -94,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     if config.intervene or config.decode:
         study(factory, weights, config, title, console)
         return 0
-    summaries = {index: evaluated(factory, trainees[index].weights, config, console) for index in chosen}
+    summaries = {index: evaluate(factory, trainees[index].weights, config, console) for index in chosen}
     summary, who = summaries[chosen[0]], described(trainees, chosen[0])
     title = f"{title}, {path.name}"
     if config.all:
@@ -118,23 +114,18 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def evaluated(factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, console: Console) -> Summary:
-    """Run `evaluate` with a progress bar."""
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("episodes", total=config.episodes)
-        return evaluate(factory, weights, config, lambda done: progress.update(bar, completed=done))
-
-
 def evaluate(
-    factory: ActorFactory,
-    weights: dict[str, Any],
-    config: EvaluationConfig,
-    report: Callable[[int], None] = lambda _: None,
+    factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, console: Console | None = None
 ) -> Summary:
-    """Summarize the episodes of these weights, on the same levels for all weights; `report` as in `play`."""
-    num_envs = evaluation_envs(factory, config.episodes)
-    with closing(acting(factory, weights, config, num_envs=num_envs, unroll_length=UNROLL_LENGTH)) as actor:
-        episodes = play(actor, config.episodes, report)
+    """Summarize the episodes of these weights, on the same levels for all weights; show progress on a terminal."""
+    sizes = {"num_envs": evaluation_envs(factory, config.episodes), "unroll_length": UNROLL_LENGTH}
+    hidden = console is None or not console.is_terminal
+    with (
+        closing(acting(factory, weights, config, **sizes)) as actor,
+        Progress(console=console, transient=True, disable=hidden) as progress,
+    ):
+        bar = progress.add_task("episodes", total=config.episodes)
+        episodes = play(actor, config.episodes, lambda done: progress.update(bar, completed=done))
     level_fields, fixed = (getattr(actor.batch, name, ()) for name in ("level_fields", "fixed_levels"))
     return summarize(episodes, actor.batch.episode_fields, level_fields, by_environment=bool(fixed))
 

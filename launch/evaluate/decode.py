@@ -59,14 +59,8 @@ def decoding_study(make: Make, text: str, *, episodes: int, every: int) -> list[
 
 
 def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]:
-    """Decode the fact from the state after every `every`-th step.
-
-    Args:
-        actor: new, with an unroll length of 1; all its environments are used.
-        fact: one of the environment's `fact_values`, or a key of a Gymnasium environment's `info`.
-        every: number of steps between decoders.
-        part: the part of the state to decode from, such as `slot=2`; the full state if empty. Raises ValueError.
-    """
+    """Decode the fact, a name in `fact_values` or a key of `info`, from the state after every `every`-th step, or from
+    a part of it, such as `slot=2`. The actor is new, with an unroll length of 1. Raises ValueError."""
     core, batch = actor.agent.core, actor.batch
     inside = state_leaves(mask(core, *part.split("=", 1))) if part else []
     readings: list[Reading] = []
@@ -94,11 +88,8 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
 
 
 def fact_values(batch: Any, fact: str, playing: Flags) -> Ints:
-    """Return the current value of the fact in every environment, int64 [K]; for Gymnasium, a scalar in `info`.
-
-    A real-valued scalar is replaced by its quantile bin, 0..BINS-1, over the environments that are `playing`. Raises
-    ValueError if the scalar is missing from the `info` of any of them.
-    """
+    """Return the current value of the fact in every environment, int64 [K]; for Gymnasium, a scalar in `info`, or its
+    quantile bin, 0..BINS-1, if it is real-valued. Raises ValueError if it is missing in an environment `playing`."""
     if not hasattr(batch, "info_scalars"):
         return batch.facts()[fact]
     values = batch.info_scalars(fact)

@@ -82,15 +82,9 @@ class Summary(NamedTuple):
 def summarize(
     episodes: Episodes, fields: Sequence[str], level_fields: Sequence[str], *, by_environment: bool = False
 ) -> Summary:
-    """Compute estimates from episodes.
-
-    Args:
-        episodes: result of `play`.
-        fields: names of the environment's columns.
-        level_fields: fields that describe the level; episodes are split by those with few integer values.
-        by_environment: whether each environment keeps its level. An environment's episodes are then not independent, so
-            estimates are over the means of the environments.
-    """
+    """Compute estimates from the episodes of `play`, with columns named `fields`, split by those of `level_fields` with
+    few integer values. `by_environment`: each environment keeps its level, so its episodes are not independent, and
+    estimates are over the means of the environments."""
     names = (*EPISODE_COLUMNS[1:], *fields)
     columns = dict(zip(names, episodes[:, 1:].T, strict=True))
     reported = dict(zip(names, known(episodes[:, 1:]).T, strict=True))

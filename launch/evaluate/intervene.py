@@ -6,9 +6,8 @@
     noise@STEP:SIGMA        add normal noise of SIGMA standard deviations of each leaf's values
 
 each optionally followed by `:PART=WHICH` for a part of the state, such as `wipe@120:slot=2`, `wipe@0:pool=6-8`
-or `swap@9:leaf=memory`. STEP counts the steps of an episode from 0; the state is changed before the step is taken.
-The actor is the same as in every evaluation, with one step per unroll, and its state is changed between two unrolls,
-so an evaluation without an intervention runs none of this code.
+or `swap@9:leaf=memory`. STEP counts the steps of an episode from 0; the state is changed before the step is taken,
+between two unrolls of one step each.
 """
 
 import re
@@ -51,10 +50,6 @@ class Intervention(NamedTuple):
     sigma: float
     part: str
     which: str
-
-    def shifted(self, steps: int) -> "Intervention":
-        """The same intervention at a later step."""
-        return self._replace(step=self.step + steps, end=self.end + steps)
 
 
 def parsed(text: str) -> Intervention:
@@ -119,13 +114,8 @@ Before = Callable[[int, AgentState, Flags], AgentState]
 
 
 def play_first(actor: Actor, before: Before | None = None, step: int = 0) -> Played:
-    """Play the first episode of every environment, with the same levels and random numbers at every call.
-
-    Args:
-        actor: new, with an unroll length of 1.
-        before: function that changes the state before a step.
-        step: the step at which to record which episodes are unfinished.
-    """
+    """Play the first episode of every environment of a new actor with an unroll length of 1; levels and random numbers
+    are the same at every call. `before` changes the state before each step; unfinished episodes at `step` reach it."""
     n = actor.batch.num_envs
     playing, reached, outcomes, t = np.ones(n, np.bool_), np.zeros(n, np.bool_), {}, 0
     while playing.any():
@@ -202,11 +192,12 @@ def intervention_study(make: Make, text: str, *, episodes: int, sweep: bool, eve
         with closing(make(1, 0)) as actor:
             fields = tuple(actor.batch.episode_fields)
 
-        def at(one: Intervention) -> Effect:
-            return effect(without, play_all(make, episodes, EVALUATED_TOGETHER, one, seed), fields, one.step)
+        def after(steps: int) -> Effect:
+            """Effect of the same intervention at a later step."""
+            later = change._replace(step=change.step + steps, end=change.end + steps)
+            return effect(without, play_all(make, episodes, EVALUATED_TOGETHER, later, seed), fields, later.step)
 
         longest = int(without.episodes[:, EPISODE_COLUMNS.index("length")].max())
-        first = at(change)
+        first = after(0)
         refuse(not first.reached, f"no episode reaches step {change.step}; the longest has {longest} steps")
-        later = range(every, max(longest - change.step, 1), every) if sweep else ()
-        return [first, *(at(change.shifted(by)) for by in later)]
+        return [first, *map(after, range(every, longest - change.step, every) if sweep else ())]

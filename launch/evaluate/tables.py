@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 from rich.table import Column, Table
 
-from ... import zoo
 from ..runs.saved import Trainee, best_member
 from .decode import Reading
 from .episodes import RATES, Estimate, Group, Summary
@@ -81,14 +80,3 @@ def reading_table(points: list[Reading], title: str) -> Table:
         for x in points
     ]
     return _grid(title, ("step", "episodes", "accuracy", "chance"), rows)
-
-
-def zoo_table() -> Table:
-    """Tabulate the included agents: environment, core, evaluated return with 95% interval, training steps."""
-    rows: list[tuple[str, ...]] = []
-    for name in zoo.names():
-        facts = zoo.facts(name)
-        interval = "{mean:.3g} [{low:.3g}, {high:.3g}]".format(**facts["evaluation"]["return"])
-        steps = f"{facts['provenance']['steps'] / 1e6:,.1f} M"
-        rows.append((f"zoo:{name}", zoo.environment(facts), facts["core"], interval, steps))
-    return _grid("agents included in engram", ("name", "environment", "core", "return", "steps"), rows)

@@ -19,8 +19,7 @@ from engram.agents.cores.linear.lru import LRU, Block
 from engram.agents.cores.mnm import MNM, recall
 from engram.agents.cores.rmc import RMC, RelationalBlock
 from engram.agents.inside import Trace, over_time, panels, recorded
-from engram.agents.inside.gated import time_constants
-from engram.agents.inside.slots import attention, attribution, openness
+from engram.agents.inside.by_core import attention, attribution, openness
 
 T, B, D = 12, 3, 5
 CORES: dict[str, dict[str, Any]] = {
@@ -155,23 +154,6 @@ def test_half_lives_are_those_of_the_pools(name: str) -> None:
     assert core.half_lives() == sorted(core.half_lives())
 
 
-def test_time_constants_of_known_series() -> None:
-    rng = np.random.default_rng(0)
-    steps = 20_000
-    noise = rng.normal(size=(2, steps))
-    series = np.zeros((4, steps), np.float32)
-    for row, keep in enumerate((0.5, 0.95)):  # autocorrelation keep^lag
-        for t in range(1, steps):
-            series[row, t] = keep * series[row, t - 1] + noise[row, t]
-    series[2, steps // 2 :] = 1.0
-    series[3] = 7.0
-    spans = time_constants(series)
-    assert spans[0] == pytest.approx(-1 / math.log(0.5), rel=0.1)
-    assert spans[1] == pytest.approx(-1 / math.log(0.95), rel=0.15)
-    assert spans[2] > 1000
-    assert spans[3] == steps
-
-
 def test_attention_of_a_window_rebuilds_the_step_of_gtrxl() -> None:
     core, trace = traced("gtrxl")
     assert isinstance(core, GTrXL)
@@ -251,15 +233,6 @@ def test_panels_of_the_mnm_are_what_a_write_does() -> None:
                 )
             assert rate.values[0, t] == pytest.approx(float(beta), rel=1e-5)
     np.testing.assert_array_equal(read.values, trace.after.read.t())
-
-
-def test_units_are_ordered_by_what_they_were_seen_to_remember() -> None:
-    core, trace = traced("lstm")
-    shown = panels(core, trace)[0]
-    spans = time_constants(trace.after.c.t().numpy())
-    order = np.argsort(spans, kind="stable")
-    np.testing.assert_array_equal(shown.values, trace.after.c.t().numpy()[order])
-    assert shown.labels[0] == f"unit {order[0] + 1}: {spans[order[0]]:.3g} steps"
 
 
 def test_bands_are_the_pools_from_fast_to_slow() -> None:

@@ -1,17 +1,22 @@
-"""Panels of memories with addressed parts: RMC's slots, GTrXL's window, FWM's fast weights, MNM's memory network."""
+"""Panels of the cores, by class. A half-life is the number of steps after which half of an addition has decayed."""
 
 from itertools import combinations
 from typing import cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..cores.concrete import Concrete
 from ..cores.fwm import FWM
 from ..cores.gtrxl import GTrXL
+from ..cores.linear.ffm import FFM
+from ..cores.linear.lru import LRU, Block
+from ..cores.linear.min_gru import MinGRU
 from ..cores.mnm import MNM, recall
 from ..cores.rmc import RMC, RelationalBlock
-from .panels import Panel, each, heat, lines, numbered, panels_of, values
+from .panels import MOST_ROWS, Panel, described, each, heat, lines, liveliest, numbered, panels_of, values
 from .trace import Trace
 
 
@@ -138,3 +143,62 @@ def _(core: MNM, trace: Trace) -> list[Panel]:
         lines("rate of the write", "beta, from 0 to 1.", rate, ("rate",), "share"),
         heat("what is read", read, trace.after.read, names, "signed"),
     ]
+
+
+@panels_of.register
+def _(core: MinGRU, trace: Trace) -> list[Panel]:
+    # h_t = (1 - z_t) h_{t-1} + z_t n_t
+    inputs = (trace.inputs, *trace.after.h.unbind(1)[:-1])
+    rates = [1 - core.gates(layer(x))[0].mean(1) for layer, x in zip(core.layers, inputs, strict=True)]
+    note, layers = "Mean of z: the share of a unit that a step replaces.", numbered("layer", len(core.layers))
+    return [lines("update rate", note, torch.stack(rates, 1), layers, "share"), *described(core, trace)]
+
+
+@panels_of.register
+def _(core: Concrete, trace: Trace) -> list[Panel]:
+    most = max(MOST_ROWS // core.num_pools, 1)
+    rows, labels, bands = [], [], []
+    for n, half_life in enumerate(core.half_lives()):
+        series = values(trace.after.pools[:, n])
+        selected = liveliest(series, most)
+        bands.append((f"pool {n + 1}: half-life {half_life:.3g}", len(labels)))
+        rows.append(series[selected] / max(float(np.abs(series).max()), 1e-12))
+        labels += [f"pool {n + 1}, feature {i + 1}" for i in selected]
+    note = (
+        f"Each band is a pool: its {len(rows[0])} most active features, scaled to the pool's largest value. "
+        "After the half-life (in steps), half of an input's effect on the pool has decayed."
+    )
+    sizes = trace.after.pools.norm(dim=2)
+    return [
+        Panel("pools by time scale", note, "heat", np.concatenate(rows), tuple(labels), "signed", bands=tuple(bands)),
+        lines("size of the pools", "Euclidean norm.", sizes, numbered("pool", core.num_pools)),
+    ]
+
+
+@panels_of.register
+def _(core: LRU, trace: Trace) -> list[Panel]:
+    panels: list[Panel] = []
+    for index, block in enumerate(core.blocks):
+        assert isinstance(block, Block)
+        title = "size of the states" if len(core.blocks) == 1 else f"block {index + 1}: states"
+        panels.append(by_half_life(title, "unit", trace.after.h[:, index].norm(dim=2), block.half_lives()))
+    return panels
+
+
+@panels_of.register
+def _(core: FFM, trace: Trace) -> list[Panel]:
+    sizes = trace.after.traces.flatten(2).norm(dim=2)
+    return [by_half_life("size of the traces", "trace", sizes, core.half_lives())]
+
+
+def by_half_life(title: str, name: str, sizes: Tensor, half_lives: Tensor) -> Panel:
+    """Show magnitudes [T, N] of complex states from fast to slow, each relative to its maximum."""
+    series, spans = values(sizes), half_lives.detach().double().numpy()
+    order = np.argsort(spans, kind="stable")
+    rows = order[np.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).round().astype(int)]
+    labels = tuple(f"{name} {i + 1}: half-life {spans[i]:.3g}" for i in rows)
+    shares = series[rows] / np.maximum(series[rows].max(1, keepdims=True), 1e-12)
+    note = "From fast (top) to slow: absolute value, as a share of the largest in this episode."
+    if len(rows) < len(order):
+        note += f" {len(rows)} of {len(order)}, evenly spaced."
+    return Panel(f"{title} by half-life", note, "heat", shares, labels, "share")
