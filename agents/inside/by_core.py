@@ -26,10 +26,16 @@ def _(core: RMC, trace: Trace) -> list[Panel]:
     projected = core.input_projection(trace.inputs)
     weights = attention(core, before, projected, core.read_places(trace.inputs))
     slots, heads = numbered("slot", core.num_slots), numbered("head", core.num_heads)
-    note = "Share of each slot's attention on the new input, by head; the rest is on the slots."
-    bands = [(head, k * len(slots)) for k, head in enumerate(heads)]
+    by_head = "Share of each slot's attention on the new input, by head; the rest is on the slots."
+    by_slot = "Each band is an attending slot: its attention on each slot and on the input; mean over the heads."
     to_input = weights[..., core.num_slots :].sum(-1)
-    panels = [heat("attention to the input", note, to_input, each(heads, slots), "share", bands)]
+    between = torch.cat([weights[..., : core.num_slots], to_input.unsqueeze(-1)], -1).mean(1)
+    bands = [(head, k * len(slots)) for k, head in enumerate(heads)]
+    rows = [(slot, k * (len(slots) + 1)) for k, slot in enumerate(slots)]
+    panels = [
+        heat("attention to the input", by_head, to_input, each(heads, slots), "share", bands),
+        heat("attention of the slots", by_slot, between, each(slots, (*slots, "input")), "share", rows),
+    ]
     if core.gates:
         note = "Mean activation per slot: the input gate writes attended values, the forget gate keeps the slot."
         names = ("input gate", "forget gate")
@@ -42,9 +48,6 @@ def _(core: RMC, trace: Trace) -> list[Panel]:
         panels.append(heat("similarity of slots", "Cosine of each pair.", alike, names, "signed"))
     change = (after - before).norm(dim=2) / after.norm(dim=2).clamp(min=1e-8)
     panels.append(lines("change of slots", "Norm of the change as a share of the slot's norm.", change, slots))
-    note = "Rows: attending slots. Columns: attended slots, the input and its places."
-    tables = heads, slots, (*slots, "input", *numbered("place", core.image[1]))
-    panels.append(Panel("attention at this step", note, "matrix", values(weights), (), "share", tables))
     return panels
 
 

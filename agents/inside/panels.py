@@ -27,12 +27,10 @@ class Panel(NamedTuple):
 
     title: str
     note: str  # Explanation of the panel
-    kind: Literal["heat", "lines", "matrix"]
-    """heat: a row of colors for each quantity; lines: a curve for each; matrix: small tables of the current step."""
-    values: Values  # [R, T]; for a matrix, R = groups x rows x columns in C order.
-    labels: tuple[str, ...]  # Labels of the R quantities; empty for a matrix.
+    kind: Literal["heat", "lines"]  # A row of colors for each quantity, or a curve for each
+    values: Values  # [R, T]
+    labels: tuple[str, ...]  # Labels of the R quantities
     scale: Scale = "positive"
-    tables: tuple[tuple[str, ...], ...] = ()  # Names of a matrix's groups, rows and columns
     bands: tuple[tuple[str, int], ...] = ()  # Names of a heat map's bands of rows and the first row of each
 
 

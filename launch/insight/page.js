@@ -13,7 +13,7 @@ function element(tag, className, text) {
   return made;
 }
 
-const number = (x) => (!Number.isFinite(x) ? String(x) : x === 0 ? "0" : Math.abs(x) >= 0.001 && Math.abs(x) < 1e5 ? String(+x.toPrecision(3)) : x.toExponential(1));
+const number = (x) => (x && (Math.abs(x) < 0.001 || Math.abs(x) >= 1e5) ? x.toExponential(1) : String(+x.toPrecision(3)));
 
 /* 256 colors between the given ones, as [r, g, b] */
 function ramp(stops) {
@@ -28,15 +28,24 @@ const RAMPS = { share: ramp(SHARE), positive: ramp(SHARE), signed: ramp(SIGNED) 
 /* where step t lies on the axis, 0..1: a step is a column of its own */
 const place = (t) => (t + 0.5) / episode.steps;
 
-function addStage(panel, plot, height) {
-  const stage = element("div", "stage"), canvas = element("canvas"), cursor = element("div", "cursor");
+/* an empty plot, with names beside it at heights 0..1, a line at each mark, and a cursor at the step */
+function addPlot(box, height, names) {
+  const plot = element("div", "plot"), labels = element("div", "labels"), stage = element("div", "stage");
+  const canvas = element("canvas"), cursor = element("div", "cursor");
   canvas.style.height = height + "px";
+  for (const [name, y] of names) {
+    const label = element("span", "", name);
+    label.style.top = y * height + "px";
+    label.title = name;
+    labels.append(label);
+  }
   stage.append(canvas, ...episode.marks.map((mark) => {
     const line = element("div", "event");
     line.style.left = 100 * place(mark.step) + "%";
     return line;
   }), cursor);
-  plot.append(stage);
+  plot.append(labels, stage);
+  box.append(plot);
   const at = (event) => Math.max(0, Math.min(episode.steps - 1,
     Math.floor((event.clientX - stage.getBoundingClientRect().left) / stage.clientWidth * episode.steps)));
   stage.addEventListener("pointerdown", (event) => show(at(event)));
@@ -44,31 +53,14 @@ function addStage(panel, plot, height) {
   return { stage, canvas, at, move: () => { cursor.style.left = 100 * place(step) + "%"; } };
 }
 
-function addLabels(labels, names, height) {
-  for (const [name, y] of names) {
-    const label = element("span", "", name);
-    label.style.top = y * height + "px";
-    label.title = name;
-    labels.append(label);
-  }
-}
-
 function heat(panel, box) {
   const values = bytes(panel.values), rows = panel.labels.length, T = episode.steps, colors = RAMPS[panel.scale];
   const height = Math.max(26, Math.min(rows > 40 ? 300 : rows * 17, 420));
-  const plot = element("div", "plot"), labels = element("div", "labels");
-  plot.append(labels);
-  if (panel.bands.length) {
-    addLabels(labels, panel.bands.map(([name, first], k) => {
-      const end = k + 1 < panel.bands.length ? panel.bands[k + 1][1] : rows;
-      return [name, (first + end) / 2 / rows];
-    }), height);
-  } else if (rows <= 26) {
-    addLabels(labels, panel.labels.map((name, row) => [name, (row + 0.5) / rows]), height);
-  } else {
-    addLabels(labels, [[panel.labels[0], 9 / height], [panel.labels[rows - 1], 1 - 9 / height]], height);
-  }
-  const { stage, canvas, at, move } = addStage(panel, plot, height);
+  const ends = [...panel.bands.slice(1).map(([, first]) => first), rows];
+  let names = panel.bands.map(([name, first], k) => [name, (first + ends[k]) / 2 / rows]);
+  if (!names.length) names = panel.labels.map((name, row) => [name, (row + 0.5) / rows]);
+  if (names.length > 26) names = [names[0], names.at(-1)];
+  const { stage, canvas, at, move } = addPlot(box, height, names);
   canvas.width = T;
   canvas.height = rows;
   canvas.style.imageRendering = "pixelated";
@@ -76,8 +68,8 @@ function heat(panel, box) {
   values.forEach((value, i) => image.data.set([...colors[value], 255], 4 * i));
   context.putImageData(image, 0, 0);
   for (const [, first] of panel.bands.slice(1)) {
-    const line = element("div", "event");
-    line.style.cssText = `top:${first / rows * height}px;bottom:auto;left:0;right:0;width:auto;border:0;border-top:1px solid var(--floor)`;
+    const line = element("div", "event band");
+    line.style.top = first / rows * height + "px";
     stage.append(line);
   }
   const said = element("p", "said"), scale = element("span", "scale"), words = element("span");
@@ -88,17 +80,14 @@ function heat(panel, box) {
     const value = panel.low + values[row * T + t] / 255 * (panel.high - panel.low);
     words.textContent = `\u2003${panel.labels[row]}, step ${t}: ${number(value)}`;
   });
-  box.append(plot, said);
+  box.append(said);
   return move;
 }
 
 function lines(panel, box) {
-  const height = 104, T = episode.steps, { low, high } = panel;
-  const plot = element("div", "plot"), labels = element("div", "labels");
-  addLabels(labels, [[number(high), 8 / height], [number(low), 1 - 8 / height]], height);
-  plot.append(labels);
-  const { canvas, move } = addStage(panel, plot, height);
-  const width = 1200, context = canvas.getContext("2d");
+  const height = 104, width = 1200, { low, high } = panel;
+  const { canvas, move } = addPlot(box, height, [[number(high), 8 / height], [number(low), 1 - 8 / height]]);
+  const context = canvas.getContext("2d");
   canvas.width = width;
   canvas.height = 2 * height;
   const y = (value) => 4 + (2 * height - 8) * (1 - (value - low) / (high - low));
@@ -121,35 +110,9 @@ function lines(panel, box) {
     legend.append(entry);
     return value;
   });
-  box.append(plot, legend);
+  box.append(legend);
   return () => { move(); said.forEach((value, k) => { value.textContent = number(panel.values[k][step]); }); };
 }
-
-function matrix(panel, box) {
-  const values = bytes(panel.values), [groups, rows, columns] = panel.tables, T = episode.steps, cells = [];
-  const tables = element("div", "tables");
-  for (const group of groups) {
-    const table = element("table"), head = element("tr");
-    table.append(element("caption", "", group));
-    head.append(element("th"), ...columns.map((name) => element("th", "", name)));
-    table.append(head);
-    for (const row of rows) {
-      const line = element("tr");
-      line.append(element("th", "", row), ...columns.map(() => { const cell = element("td"); cells.push(cell); return cell; }));
-      table.append(line);
-    }
-    tables.append(table);
-  }
-  box.append(tables);
-  return () => cells.forEach((cell, k) => {
-    const value = values[k * T + step];
-    cell.style.background = `rgb(${RAMPS[panel.scale][value]})`;
-    cell.style.color = value > 130 ? "#111" : "#fff";
-    cell.textContent = (panel.low + value / 255 * (panel.high - panel.low)).toFixed(2);
-  });
-}
-
-const KINDS = { heat, lines, matrix };
 
 function present() {
   const over = step === episode.steps - 1 && episode.complete, actions = episode.actions[step];
@@ -238,7 +201,7 @@ views = episode.panels.map((panel) => {
   const box = element("div", "panel");
   box.append(element("h2", "", panel.title), element("p", "note", panel.note));
   $("panels").append(box);
-  return KINDS[panel.kind](panel, box);
+  return panel.kind === "heat" ? heat(panel, box) : lines(panel, box);
 });
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;

@@ -70,12 +70,11 @@ class Watcher:
 
 
 def figure(panels: Sequence[Panel], title: str, marks: Sequence[Mark]) -> Figure:
-    """Plot panels over the steps of an episode, one below the other, without tables of a single step."""
-    shown = [panel for panel in panels if panel.kind != "matrix"]
-    heights = [0.9 if x.kind == "lines" else np.clip(0.1 * len(x.labels), 0.5, 2.0) for x in shown]
-    plot = Figure((8.6, sum(heights) + 0.35 * len(shown) + 0.6), DPI, layout="constrained")
-    axes = plot.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    for panel, axis in zip(shown, axes, strict=True):
+    """Plot panels over the steps of an episode, one below the other."""
+    heights = [0.9 if x.kind == "lines" else np.clip(0.1 * len(x.labels), 0.5, 2.0) for x in panels]
+    plot = Figure((8.6, sum(heights) + 0.35 * len(panels) + 0.6), DPI, layout="constrained")
+    axes = plot.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    for panel, axis in zip(panels, axes, strict=True):
         low, high = span(panel)
         values = finite(panel.values, low, high)
         named = len(panel.labels) <= MOST_NAMES

@@ -107,9 +107,6 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
                 "return [...document.querySelectorAll('#policy .bar span:last-child')].map(x => +x.textContent)"
             )
             np.testing.assert_allclose(shares, recording.probabilities[step], atol=0.011)
-            tables = look.run(f"return [...document.querySelectorAll('.tables td')]{NUMBERS}")
-            attention = next(panel for panel in shown if panel.kind == "matrix")
-            np.testing.assert_allclose(tables, attention.values[:, step], atol=0.011)
             for name, images in (("board", recording.boards), ("view", recording.views)):
                 np.testing.assert_array_equal(painted(look, name, step), images[step])
 
