@@ -16,7 +16,6 @@ from .bf16 import as_learned
 from .cores.core import CoreState, Step, readable, reset_state
 from .cores.parts.bounds import bounded
 from .cores.registry import core_class, make_core
-from .custom.torso import TORSOS
 from .heads import Heads, PrivilegedCritic, prepare_heads
 from .normalization import Moments, RescaledHead, symlog
 from .prediction import REWARD, MapPrediction, Prediction
@@ -179,7 +178,6 @@ class Agent(nn.Module):
         self._unrolling = self.policy.weight.device.type == "cpu"
 
     def end_unroll(self) -> None:
-        """Stop caching."""
         self._unrolling, self._prepared = False, None
 
     @as_learned
@@ -266,10 +264,7 @@ class Agent(nn.Module):
             self.prediction.observe(self._to_predict(env))
         if self.critic is not None and (privileged := _extra(env, PRIVILEGED)) is not None:
             self.critic.moments.update(privileged.flatten(0, -2), float(env.reward.numel()))
-        torso = self.config.torso
-        counts = torso.normalize_observations or torso.normalize_features or torso.balance_symbols
-        if counts or torso.torso not in TORSOS:
-            self.torso.observe(map_leaves(lambda x: x.flatten(0, 1), env.observation))  # pyright: ignore
+        self.torso.observe(map_leaves(lambda x: x.flatten(0, 1), env.observation))  # pyright: ignore
 
     def _history(
         self, env: EnvOutput, action: Tensor, state: AgentState, reset: Tensor

@@ -23,7 +23,6 @@ class ArrayTorso(nn.Module):
         return scaled(observation, self.scale).flatten(1)
 
     def normalized(self, observation: Tensor) -> Tensor:
-        """[N, *shape] -> `values`, normalized."""
         x = self.values(observation)
         return x if self.moments is None else self.moments(x)
 
@@ -95,7 +94,6 @@ class _Residual(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, channels, rows, cols], in and out."""
         return x + self.second(torch.relu(self.first(torch.relu(x))))
 
 

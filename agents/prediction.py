@@ -55,7 +55,6 @@ class Prediction(nn.Module):
         return torch.where(self.moments.weight > 0, loss, 0.0)
 
     def observe(self, following: ObservationTensor) -> None:
-        """Add targets [R, B, ...] to the running moments."""
         values = _targets(self.spec, self.layout, following).flatten(0, 1)
         self.moments.update(values, float(len(values)))
 

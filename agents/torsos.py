@@ -105,7 +105,6 @@ class Symbols(nn.Module):
         return functional.embedding(self._rows(cells), tables).sum(3)
 
     def observe(self, cells: Tensor) -> None:
-        """Add bytes [N, rows, cols, C] to the running shares."""
         if self.shares is not None:
             self.shares.update(self._rows(cells).flatten(), cells[..., 0].numel(), float(len(cells)))
 
@@ -159,7 +158,6 @@ class ConvTorso(ArrayTorso):
         return with_channels_last(scaled(observation, self.scale), self.first)
 
     def observe(self, observation: Tensor) -> None:
-        """Add observations [N, *shape] to the running moments and shares."""
         super().observe(observation)
         if self.symbols is not None:
             self.symbols.observe(with_channels_last(observation, self.first))
@@ -197,7 +195,6 @@ class DictTorso(nn.Module):
         return torch.cat([part(observation[key]) for key, part in self.parts.items()], 1)
 
     def observe(self, observation: ObservationTensor) -> None:
-        """Add a dict of [N, *shape] to the running moments of its parts."""
         for key, part in self.parts.items():
             part.observe(observation[key])  # pyright: ignore
 
@@ -219,7 +216,6 @@ class EmbeddingTorso(nn.Module):
         return torch.relu(self.linear(self.torso(observation)))
 
     def observe(self, observation: ObservationTensor) -> None:
-        """Add observations to the running moments."""
         self.torso.observe(observation)  # pyright: ignore
 
 
@@ -279,7 +275,6 @@ def _torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
 
 
 def _has_image(spec: ObservationSpec) -> bool:
-    """Whether an entry of an observation has the axes of an image."""
     if isinstance(spec, dict):
         return any(_has_image(part) for part in spec.values())
     return len(spec.shape) in IMAGE_AXES

@@ -64,7 +64,6 @@ def panels_of(core: Core, trace: Trace) -> list[Panel]:
 
 
 def described(core: Core, trace: Trace) -> list[Panel]:
-    """Show every array that a core describes."""
     return [
         most_active(f"state: {name}", "values of the state", name, values(array))
         for name, array in core.describe(trace.after).items()

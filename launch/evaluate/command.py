@@ -77,7 +77,6 @@ class EvaluationConfig(ActingAgent):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Evaluate according to the arguments; return the exit code."""
     config = parse(EvaluationConfig, arguments, "rl-eval", _HELP)
     prepare_process(1)
     console = make_console()

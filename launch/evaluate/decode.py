@@ -119,7 +119,6 @@ def predicted(inputs: NDArray[np.float32], classes: Ints) -> Ints:
     targets = 2.0 * np.eye(len(values))[indices] - 1
 
     def fitted(train: Ints, test: Ints, ridge: float) -> Ints:
-        """Index of the predicted class of each test episode."""
         train_gram = gram[np.ix_(train, train)]
         penalty = max(ridge * float(np.trace(train_gram)) / len(train), 1e-9)
         mean = targets[train].mean(0)

@@ -51,7 +51,6 @@ class Group(NamedTuple):
     """Estimates of `return`, `length` and the environment's episode fields, if any episode has them."""
 
     def plain(self) -> dict[str, Any]:
-        """The estimates for JSON, rounded."""
         rounded = {name: Estimate(*(round(x, 6) for x in y)).plain() for name, y in self.estimates.items()}
         return {"episodes": self.episodes} | rounded
 
@@ -74,7 +73,6 @@ class Summary(NamedTuple):
         return {"member": member, "all": self.all.plain(), "split": split}
 
     def __str__(self) -> str:
-        """Summary of all episodes in one line."""
         parts = [f"{name} {x.mean:.3f} [{x.low:.3f}, {x.high:.3f}]" for name, x in self.estimates.items()]
         return f"{self.all.episodes:,} episodes: {', '.join(parts)}"
 

@@ -27,7 +27,6 @@ Frames = list[tuple[Image.Image, int]]  # Images, each with its milliseconds
 
 
 def encoded(shown: Frames) -> bytes:
-    """Frames as an animated GIF."""
     frames, durations = [frame for frame, _ in shown], [duration for _, duration in shown]
     file = io.BytesIO()
     frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0)

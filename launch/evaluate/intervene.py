@@ -161,7 +161,6 @@ class Effect(NamedTuple):
     outcomes: dict[str, Difference]  # `return`, `length` and `solved`, if the environment has them
 
     def plain(self) -> dict[str, Any]:
-        """The effect for JSON."""
         outcomes = {
             name: {"without": x.without, "with": x.changed, "difference": x.difference.plain()}
             for name, x in self.outcomes.items()

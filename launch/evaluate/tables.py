@@ -61,7 +61,6 @@ def _format(name: str, estimate: Estimate | None) -> str:
 
 
 def effect_table(points: list[Effect], title: str) -> Table:
-    """A row for every step and outcome of an intervention."""
     rows: list[tuple[str, ...]] = []
     for step, reached, outcomes in points:
         for name, (without, changed, difference) in outcomes.items():
@@ -74,7 +73,6 @@ def effect_table(points: list[Effect], title: str) -> Table:
 
 
 def reading_table(points: list[Reading], title: str) -> Table:
-    """A row for every step at which a fact was decoded."""
     rows = [
         (str(x.step), f"{x.episodes:,}", f"{x.accuracy:.1%} [{100 * x.low:.1f}, {100 * x.high:.1f}]", f"{x.chance:.1%}")
         for x in points

@@ -40,7 +40,6 @@ class LookConfig(ActingAgent):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play, record and write according to the arguments; return the exit code."""
     config = parse(LookConfig, arguments, "rl-look", _HELP)
     prepare_process(1)
     console = make_console()
@@ -64,7 +63,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def as_data(actor: Actor, recording: Recording) -> dict[str, Any]:
-    """Return an episode in the format of the page."""
     values = dict(getattr(actor.batch, "fact_values", {}))
     return page.episode(recording, all_panels(actor, recording), marks(recording, values), values)
 

@@ -141,7 +141,6 @@ def finite(values: Any, low: float, high: float) -> Any:
 
 
 def written(title: str, about: str, action_names: Sequence[str], episode: dict[str, Any]) -> str:
-    """Return the page as HTML."""
     folder = resources.files(str(__package__))
     template, style, script = (folder.joinpath(f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js"))
     content = {"title": title, "about": about, "actionNames": action_names, "episode": episode}

@@ -78,7 +78,6 @@ def record(actor: Actor, *, images: bool = True, most: int = MOST_STEPS) -> Reco
 
 
 def stacked(steps: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
-    """Stack the values of all steps, by name."""
     return {name: np.stack([values[name] for values in steps]) for name in steps[0]}
 
 

@@ -27,7 +27,6 @@ rl-probe --resume RUN   resume a run; --minutes and --updates may increase"""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Probe according to the arguments; return the exit code."""
     argv = dashed(arguments)
     if argv[:1] == ["--list"]:
         list_tasks(make_console())
@@ -40,7 +39,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parsed(arguments: Sequence[str]) -> ProbeConfig:
-    """Parse the configuration; the first argument is the task."""
     if not arguments or arguments[0].startswith("-"):
         missing = not {"--help", "-h"} & set(arguments)
         refuse(missing, "the task is missing; expected: rl-probe TASK or rl-probe --list")
@@ -97,7 +95,6 @@ def probe(config: ProbeConfig, directory: RunDirectory | None) -> int:
 
 
 def list_tasks(console: Console) -> None:
-    """Print every task with its question, chance, published results and parameters."""
     columns = ("task", "source", "question", "chance", "published", "--task-args")
     table = Table(*(Column(name, overflow="fold") for name in columns), box=None, pad_edge=False)
     for name, entry in TASKS.items():

@@ -50,7 +50,6 @@ class ProbeRun:
 
     @property
     def steps(self) -> int:
-        """Number of sequence steps learned from."""
         return self.learner.updates * self.task.steps * self.task.num_sequences
 
     def restore(self, directory: RunDirectory | None) -> None:
@@ -96,7 +95,9 @@ class ProbeRun:
     def result(self, directory: RunDirectory) -> dict[str, Any]:
         """Test on new data, once; write result.json and return its content."""
         config = self.config
-        tests = [{"test": label, "chance": task.chance, **self._examine(task).plain()} for label, task in self.tests]
+        tests: list[dict[str, Any]] = [
+            {"test": label, "chance": task.chance, **self._examine(task).plain()} for label, task in self.tests
+        ]
         result = {
             "task": config.task,
             "core": config.core,

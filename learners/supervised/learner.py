@@ -26,8 +26,8 @@ class Score(NamedTuple):
     nats: float = 0.0  # Sum of -log p(correct answer)
 
     def plus(self, other: "Score") -> "Score":
-        """Add two scores."""
-        return Score(*map(operator.add, self, other))
+        sums: Any = map(operator.add, self, other)
+        return Score(*sums)
 
     @property
     def accuracy(self) -> float:
@@ -36,7 +36,6 @@ class Score(NamedTuple):
 
     @property
     def perfect_share(self) -> float:
-        """Share of sequences without a mistake."""
         return self.perfect / self.sequences if self.sequences else math.nan
 
     def plain(self) -> dict[str, float]:

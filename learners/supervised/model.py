@@ -49,7 +49,6 @@ class Sequences(NamedTuple):
 
 
 def to_tensors(batch: Batch, device: torch.device) -> Sequences:
-    """Copy a batch to a device."""
     return Sequences(*(torch.from_numpy(array).to(device) for array in batch))
 
 
