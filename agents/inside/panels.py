@@ -18,7 +18,7 @@ from ..cores.core import Core, map_state, named_leaves
 from .trace import Trace
 
 Values = NDArray[np.float32]
-Scale: TypeAlias = Literal["share", "signed", "positive"]  # 0 to 1; symmetric around 0; at least 0
+Scale: TypeAlias = Literal["share", "signed"]  # 0 to 1, or symmetric around 0; curves span their values
 MOST_ROWS = 128  # Largest number of rows of a heat map, for legibility and loading time
 
 
@@ -30,7 +30,7 @@ class Panel(NamedTuple):
     kind: Literal["heat", "lines"]  # A row of colors for each quantity, or a curve for each
     values: Values  # [R, T]
     labels: tuple[str, ...]  # Labels of the R quantities
-    scale: Scale = "positive"
+    scale: Scale = "signed"
     bands: tuple[tuple[str, int], ...] = ()  # Names of a heat map's bands of rows and the first row of each
 
 
@@ -46,7 +46,7 @@ def heat(
     return Panel(title, note, "heat", values(series), tuple(labels), scale, bands=tuple(bands))
 
 
-def lines(title: str, note: str, series: Tensor, labels: Sequence[str], scale: Scale = "positive") -> Panel:
+def lines(title: str, note: str, series: Tensor, labels: Sequence[str], scale: Scale = "signed") -> Panel:
     """Show series [T, ...] as curves."""
     return Panel(title, note, "lines", values(series), tuple(labels), scale)
 

@@ -138,10 +138,7 @@ def play_all(make: Make, episodes: int, batch: int, change: Intervention | None,
     for first in range(0, episodes, batch):
         with closing(make(min(batch, episodes - first), first)) as actor:
             before = None if change is None else Interference(actor.agent.core, change, seed + first)
-            result = play_first(actor, before, 0 if change is None else change.step)
-            if change and change.kind == "swap" and result.reached.sum() == 1:  # no state to swap with
-                result.reached[:] = False
-            played.append(result)
+            played.append(play_first(actor, before, 0 if change is None else change.step))
     return Played(*(np.concatenate(parts) for parts in zip(*played, strict=True)))
 
 

@@ -23,7 +23,7 @@ function ramp(stops) {
     return rgb[first].map((x, k) => Math.round(x + (rgb[first + 1][k] - x) * part));
   });
 }
-const RAMPS = { share: ramp(SHARE), positive: ramp(SHARE), signed: ramp(SIGNED) };
+const RAMPS = { share: ramp(SHARE), signed: ramp(SIGNED) };
 
 /* where step t lies on the axis, 0..1: a step is a column of its own */
 const place = (t) => (t + 0.5) / episode.steps;
@@ -146,24 +146,10 @@ function policy() {
   }));
 }
 
-/* the image of this step, as soon as it is decoded, unless a later step is already shown */
-const decoded = [];
-async function paint(canvas, index) {
-  const turn = canvas.turn = (canvas.turn ?? 0) + 1, at = step;
-  const image = decoded[index] ??= Object.assign(new Image(), { src: episode.images[index] });
-  await image.decode();
-  if (turn < (canvas.painted ?? 0)) return;
-  canvas.painted = turn;
-  canvas.width = image.naturalWidth;
-  canvas.height = image.naturalHeight;
-  canvas.getContext("2d").drawImage(image, 0, 0);
-  canvas.dataset.step = at;
-}
-
 function show(t) {
   step = Math.max(0, Math.min(episode.steps - 1, t));
   $("step").value = step;
-  for (const [canvas, images] of canvases) paint(canvas, images[step]);
+  for (const [image, indices] of images) image.src = episode.images[indices[step]];
   present();
   policy();
   views.forEach((update) => update());
@@ -180,14 +166,12 @@ function play(on) {
 }
 
 const shown = [["board", "the whole board", episode.boards],
-  ...Object.entries(episode.seen).map(([name, images]) => ["seen", name, images]), ["view", "the agent's view", episode.views]];
-const canvases = shown.filter(([, , images]) => images.length).map(([kind, name, images]) => {
-  const figure = element("figure", kind), canvas = element("canvas");
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", name);
-  figure.append(canvas, element("figcaption", "", name));
+  ...Object.entries(episode.seen).map(([name, indices]) => ["seen", name, indices]), ["view", "the agent's view", episode.views]];
+const images = shown.filter(([, , indices]) => indices.length).map(([kind, name, indices]) => {
+  const figure = element("figure", kind), image = Object.assign(new Image(), { alt: name, decoding: "sync" });
+  figure.append(image, element("figcaption", "", name));
   $("images").append(figure);
-  return [canvas, images];
+  return [image, indices];
 });
 $("title").textContent = data.title;
 $("about").textContent = data.about;

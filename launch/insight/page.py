@@ -132,7 +132,7 @@ def span(panel: Panel) -> tuple[float, float]:
         return low, high if high > low else low + 1.0
     sizes = np.abs(values) if len(values) else np.ones(1)
     high = float(np.quantile(sizes, HIGHEST)) or float(sizes.max()) or 1.0
-    return (-high if panel.scale == "signed" else 0.0), high
+    return -high, high
 
 
 def finite(values: Any, low: float, high: float) -> Any:

@@ -106,12 +106,6 @@ def test_every_kind_and_every_core(core: str, words: str) -> None:
         assert actor.unroll().agent.value.isfinite().all()
 
 
-def test_an_episode_with_none_to_swap_with_has_not_reached_the_swap() -> None:
-    assert play_all(fresh, N, N, parsed("swap@3"), 0).reached.all()
-    assert play_all(fresh, N + 1, N, parsed("swap@3"), 0).reached.sum() == N
-    assert play_all(fresh, N + 1, N, parsed("wipe@3"), 0).reached.sum() == N + 1
-
-
 def test_wiped_swapped_and_frozen_states_are_what_they_are_called() -> None:
     actor = fresh()
     for _ in range(4):
