@@ -101,9 +101,13 @@ def _targets(spec: ObservationSpec, layout: str, observation: ObservationTensor)
 
 def _averages(spec: ArraySpec, layout: str, x: Tensor) -> Tensor:
     """Images [T, B, ...] -> [T, B, channels, 20, 20], with fewer rows or columns if the images have fewer. Arrays of
-    other shapes -> [T, B, 4096]."""
-    if len(spec.shape) != 3:
+    other shapes, and images with an ambiguous channel axis, -> [T, B, 4096]."""
+    try:
+        first = channels_first(spec.shape, layout) if len(spec.shape) == 3 else None
+    except ValueError:
+        first = None
+    if first is None:
         return functional.adaptive_avg_pool1d(x.flatten(2), MOST_VALUES)
-    last = with_channels_last(x.flatten(0, 1), channels_first(spec.shape, layout))
+    last = with_channels_last(x.flatten(0, 1), first)
     parts = min(last.shape[1], PARTS), min(last.shape[2], PARTS)
     return functional.adaptive_avg_pool2d(last.permute(0, 3, 1, 2), parts).unflatten(0, x.shape[:2])
