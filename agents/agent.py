@@ -16,9 +16,7 @@ from .bf16 import as_learned
 from .cores.core import CoreState, Step, readable, reset_state
 from .cores.parts.bounds import bounded
 from .cores.registry import core_class, make_core
-from .critic import PrivilegedCritic
-from .custom.torso import TORSOS
-from .heads import Heads, prepare_heads
+from .heads import Heads, PrivilegedCritic, prepare_heads
 from .normalization import Moments, RescaledHead, symlog
 from .prediction import REWARD, MapPrediction, Prediction
 from .specs import (
@@ -40,7 +38,6 @@ from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 LOG_DEVIATIONS = (-5.0, 2.0)  # Bounds of a Gaussian policy's log standard deviations
 PRIVILEGED, MAP = "privileged", "map"  # Names of extras, or of observation entries that the torso does not read
 PREPARED_FROM = 4  # Shortest unroll for which preparing `step` saves more time than it takes
-MOST_STEPS = 2**63 - 1  # A count of steps is an int64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +57,7 @@ class AgentConfig(Settings):
     previous_reward_clip: float = setting(0.0, (0, None))
     """The previous reward is clipped to plus or minus this value; 0: no clipping, but normalization by its running mean
     and standard deviation, then symlog, so that the core distinguishes rewards of any size."""
-    time_horizon: int = setting(0, (0, MOST_STEPS))
+    time_horizon: int = setting(0, (0, 2**63 - 1))
     """The core also receives the elapsed steps of the episode divided by this; 0 omits them."""
     policy_scale: float = setting(1.0, (0, None))
     """Factor on the policy head's initial weights. Above 1, an untrained agent prefers some actions everywhere and
@@ -120,9 +117,8 @@ class Agent(nn.Module):
         self.config = config
         self.torso = make_torso(observation, config.torso)
         self._encoder = TorsoCache(self.torso)
-        self._unrolling = False
-        """Whether weights are constant between steps, so that features of observations are cached."""
-        self._prepared: _Prepared | None = None  # Parts of `step` prepared for the current weights
+        self._unrolling = False  # Whether weights are constant between steps: features of observations are cached
+        self._prepared: tuple[Step | None, Heads | None] | None = None  # Parts of `step` for the current weights
         extra = config.previous_action * action.num_outputs + config.previous_reward + (config.time_horizon > 0)
         self.rewards = Moments(1, memory=1e6) if config.previous_reward and not config.previous_reward_clip else None
         options = _core_options(config, getattr(self.torso, "image", None))
@@ -136,16 +132,14 @@ class Agent(nn.Module):
         width = self.core.output_size if self.critic is None else self.critic.output_size
         self.value = (RescaledHead if config.normalize_returns else nn.Linear)(width, 1)
         self.prediction = None
+        hidden, inputs = config.prediction_size, self.core.output_size + action.num_outputs
         if config.predict == "map" and seen is not None:
-            self.prediction = MapPrediction(seen, self.core.output_size, config.prediction_size)
-        elif config.prediction_size:
-            inputs = self.core.output_size + action.num_outputs
-            if config.predict == "observation":
-                self.prediction = Prediction(observation, inputs, config.prediction_size, config.torso.image_layout)
-            else:  # a shorter memory, since the frequency of rewards differs between levels of a curriculum
-                self.prediction = Prediction(REWARD, inputs, config.prediction_size, memory=1e6)
-        self.rounded = False
-        """Whether `step` and `respond` use bfloat16 factors, as the learner does, if the CPU supports them."""
+            self.prediction = MapPrediction(seen, self.core.output_size, hidden)
+        elif hidden and config.predict == "observation":
+            self.prediction = Prediction(observation, inputs, hidden, config.torso.image_layout)
+        elif hidden:  # a shorter memory, since the frequency of rewards differs between levels of a curriculum
+            self.prediction = Prediction(REWARD, inputs, hidden, memory=1e6)
+        self.rounded = False  # Whether `step` and `respond` use bfloat16 factors, as the learner does
         self.greedy = False  # Whether `step` takes the most likely action instead of sampling one
 
     @property
@@ -156,8 +150,8 @@ class Agent(nn.Module):
     @property
     def extras(self) -> tuple[str, ...]:
         """Names of environment values used in addition to the torso's inputs."""
-        names = (PRIVILEGED,) if self.critic is not None else ()
-        return (*names, MAP) if isinstance(self.prediction, MapPrediction) else names
+        used = {PRIVILEGED: self.critic is not None, MAP: isinstance(self.prediction, MapPrediction)}
+        return tuple(name for name, uses in used.items() if uses)
 
     @property
     def unobserved(self) -> bool:
@@ -180,11 +174,10 @@ class Agent(nn.Module):
         if not compiled.enabled:
             return
         self._encoder.forget()
-        self._prepared = None if steps >= PREPARED_FROM else _Prepared(None, None)
+        self._prepared = None if steps >= PREPARED_FROM else (None, None)
         self._unrolling = self.policy.weight.device.type == "cpu"
 
     def end_unroll(self) -> None:
-        """Stop caching."""
         self._unrolling, self._prepared = False, None
 
     @as_learned
@@ -204,7 +197,7 @@ class Agent(nn.Module):
         `initial` is the initial state, if already computed."""
         if self._unrolling and self._prepared is None:
             self._prepared = self._prepare(state)
-        core, heads = self._prepared if self._prepared else (None, None)
+        core, heads = self._prepared or (None, None)
         output, after = self._advance(env, state, self.features(env.observation), initial, core)
         if heads is None:
             logits, value = self._heads(output, env)
@@ -216,9 +209,9 @@ class Agent(nn.Module):
         return AgentOutput(action, logits, value), after._replace(previous_action=action)
 
     @as_learned
-    def _prepare(self, state: AgentState) -> "_Prepared":
+    def _prepare(self, state: AgentState) -> tuple[Step | None, Heads | None]:
         heads = None if self.critic else prepare_heads(self.action_spec, self.policy, self.value)
-        return _Prepared(self.core.acting(state.core, len(state.over)), heads)
+        return self.core.acting(state.core, len(state.over)), heads
 
     def respond(
         self, env: EnvOutput, state: AgentState, features: Tensor | None = None, initial: AgentState | None = None
@@ -271,10 +264,7 @@ class Agent(nn.Module):
             self.prediction.observe(self._to_predict(env))
         if self.critic is not None and (privileged := _extra(env, PRIVILEGED)) is not None:
             self.critic.moments.update(privileged.flatten(0, -2), float(env.reward.numel()))
-        torso = self.config.torso
-        counts = torso.normalize_observations or torso.normalize_features or torso.balance_symbols
-        if counts or torso.torso not in TORSOS:
-            self.torso.observe(map_leaves(lambda x: x.flatten(0, 1), env.observation))  # pyright: ignore
+        self.torso.observe(map_leaves(lambda x: x.flatten(0, 1), env.observation))  # pyright: ignore
 
     def _history(
         self, env: EnvOutput, action: Tensor, state: AgentState, reset: Tensor
@@ -284,15 +274,11 @@ class Agent(nn.Module):
         none = none.expand(reset.shape[0], *none.shape)
         previous = torch.cat([state.previous_action.unsqueeze(0), action])
         previous = torch.where(reset.reshape(*reset.shape, *([1] * (previous.dim() - 2))), none, previous)
-        elapsed = state.elapsed
-        if self.config.time_horizon:
-            counts: list[Tensor] = []
-            for starts in reset:
-                elapsed = torch.where(starts, 0, elapsed)
-                counts.append(elapsed)
-                elapsed = elapsed + 1
-            elapsed = torch.stack(counts)
-        return previous, env.reward, elapsed
+        if not self.config.time_horizon:
+            return previous, env.reward, state.elapsed
+        steps = torch.arange(len(reset), device=reset.device).unsqueeze(1)
+        begun = torch.where(reset, steps, -1).cummax(0).values  # Step at which the episode began; -1: before step 0
+        return previous, env.reward, torch.where(begun < 0, state.elapsed + steps, steps - begun)
 
     def _inputs(self, features: Tensor, previous_action: Tensor, reward: Tensor, elapsed: Tensor) -> Tensor:
         """Return the core's inputs: features [..., D] and the configured values of the previous step."""
@@ -307,7 +293,6 @@ class Agent(nn.Module):
         return torch.cat([features, *extra], -1) if extra else features
 
     def _to_predict(self, env: EnvOutput) -> ObservationTensor:
-        """Return the prediction's targets over R steps: observations [R, B, ...] or rewards [R, B, 1]."""
         return env.observation if self.config.predict == "observation" else env.reward.unsqueeze(-1)
 
     def _prediction_error(self, outputs: Tensor, action: Tensor, env: EnvOutput) -> Tensor | None:
@@ -328,11 +313,6 @@ class Agent(nn.Module):
         return masked(logits, env.action_mask), self.value(value_inputs).squeeze(-1)
 
 
-class _Prepared(NamedTuple):
-    core: Step | None
-    heads: Heads | None
-
-
 def _extra(env: EnvOutput, name: str) -> Tensor | None:
     """Return an input that only losses and critic read: an extra or an observation entry; None if neither exists."""
     if env.extras is not None and name in env.extras:
@@ -343,7 +323,5 @@ def _extra(env: EnvOutput, name: str) -> Tensor | None:
 def _core_options(config: AgentConfig, image: tuple[int, int, int] | None) -> dict[str, Any]:
     """Return `core_args`; for a core that reads images, add the size of the torso's output image if no size is set."""
     options = getattr(core_class(config.core), "image_options", None)  # another package may register a function
-    if image is None or options is None:
-        return config.core_args
-    sizes = options(*image)
+    sizes = options(*image) if image and options else {}
     return config.core_args if sizes.keys() & config.core_args else sizes | config.core_args

@@ -1,8 +1,7 @@
-"""Running means and standard deviations of observations and returns.
+"""Running means and standard deviations of observations and returns: networks receive values of order 1.
 
-With them, a network receives values of order 1 whatever the environment's units, and one learning rate and one value
-cost suit rewards of any size. The statistics are buffers, sent with the weights and saved in every checkpoint, so
-actors and learner compute the same function. Only the learner changes them, between updates.
+The statistics are buffers, sent with the weights and saved in every checkpoint, so actors and learner compute the same
+function. Only the learner changes them, between updates.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 LIMIT = 10.0  # Normalized observations are clipped to plus or minus this
-RELATIVE_FLOOR = 1e-5
-"""Smallest deviation of a feature in unknown units, relative to its mean: float32 resolves 6e-8 of a value."""
+RELATIVE_FLOOR = 1e-5  # Smallest deviation relative to the mean, in unknown units; float32 resolves 6e-8 of a value
 LEAST_UNIT = 1e-2  # Smallest deviation of returns, relative to the mean magnitude of nonzero rewards
+BATCHES = 20.0  # Number of batches over which moments of returns and magnitudes of rewards are averaged
 
 
 def alone(*parts: Any) -> Sequence[Any]:
@@ -30,28 +29,20 @@ def share_sums(agent: nn.Module, total: Callable[..., Sequence[Any]]) -> None:
 
 
 class Moments(nn.Module):
-    """Mean and standard deviation of F features over the data of `update`.
+    """Mean and standard deviation of F = `size` features: a plain average until the total weight reaches `memory`, then
+    an exponential average in which new data of weight n has the share n / memory.
 
-    A plain average until the total weight reaches `memory`, then an exponential average in which new data of weight n
-    has the share n / memory.
-
-    Args:
-        size: number of features F.
-        memory: largest weight of earlier data, above 0.
-        floor: smallest deviation. None, for features in unknown units: `forward` returns 0 before the first update,
-            deviations are at least 1e-5 of the mean, and a feature that was always 0 stays 0.
+    Deviations are at least `floor`. None is for features in unknown units: `forward` returns 0 before the first update,
+    deviations are at least 1e-5 of the mean, and a feature that was always 0 stays 0.
     """
 
     def __init__(self, size: int, memory: float, floor: float | None = None) -> None:
         super().__init__()
         self.memory, self.floor = memory, floor
         self.total: Callable[..., Sequence[Any]] = alone
-        self.mean: Tensor
-        self.deviation: Tensor
-        self.weight: Tensor
-        self.register_buffer("mean", torch.zeros(size))
-        self.register_buffer("deviation", torch.ones(size))
-        self.register_buffer("weight", torch.zeros(()))
+        self.mean = nn.Buffer(torch.zeros(size))
+        self.deviation = nn.Buffer(torch.ones(size))
+        self.weight = nn.Buffer(torch.zeros(()))
 
     @torch.no_grad()
     def update(self, values: Tensor, weight: float | None, valid: Tensor | None = None) -> None:
@@ -106,30 +97,20 @@ def symlog(values: Tensor) -> Tensor:
 
 
 class Shares(nn.Module):
-    """Shares of K kinds of cells over the data of `update`, averaged as in `Moments`.
-
-    Args:
-        kinds: number of kinds K.
-        memory: largest weight of earlier data, above 0.
-        floor: smallest share; rarer kinds are scaled alike.
-    """
+    """Shares of K `kinds` of cells, averaged as in `Moments`; kinds with a share below `floor` are scaled alike."""
 
     def __init__(self, kinds: int, memory: float, floor: float) -> None:
         super().__init__()
         self.memory, self.floor = memory, floor
         self.total: Callable[..., Sequence[Any]] = alone
-        self.share: Tensor
-        self.weight: Tensor
-        self.register_buffer("share", torch.zeros(kinds))
-        self.register_buffer("weight", torch.zeros(()))
+        self.share = nn.Buffer(torch.zeros(kinds))
+        self.weight = nn.Buffer(torch.zeros(()))
 
     @torch.no_grad()
     def update(self, kinds: Tensor, cells: int, weight: float) -> None:
         """Add cells of these `kinds` (long [N]) with this weight."""
         count = kinds.new_zeros(self.share.shape).index_add_(0, kinds, torch.ones_like(kinds))
         count, num_cells, weight = self.total(count, float(cells), weight)
-        if not num_cells:
-            return
         rate = weight / (self.weight.clamp(max=max(self.memory - weight, 0.0)) + weight)
         # s' = s + r (n / cells - s) with r as in `Moments`; n are integers, since float32 cannot count beyond 2^24
         new = count.to(self.share.dtype) / num_cells
@@ -144,15 +125,11 @@ class Shares(nn.Module):
         return torch.where(self.weight > 0, factors, 1.0)
 
 
-_BATCHES = 20.0  # Number of batches over which moments of returns and magnitudes of rewards are averaged
-
-
 class RescaledHead(nn.Linear):
     """A linear layer from D features to one value, rescaled by running statistics: V = deviation * (w x + b) + mean.
 
     The learner sets mean and deviation to those of the returns, and changes w and b so that V stays unchanged
     (van Hasselt et al. 2016, "Learning values across many orders of magnitude", equations 5 to 7: PopArt).
-
     The deviation is at least 1e-2 times the mean magnitude of nonzero rewards, `reward`, so that errors of almost equal
     values are not amplified. Values have no unit before the first nonzero reward: it sets the unit, and earlier
     outputs of the head are rescaled to this unit. Learning therefore does not depend on the scale of rewards.
@@ -160,9 +137,8 @@ class RescaledHead(nn.Linear):
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features)
-        self.moments = Moments(out_features, memory=_BATCHES, floor=0.0)
-        self.reward: Tensor
-        self.register_buffer("reward", torch.zeros(out_features))
+        self.moments = Moments(out_features, memory=BATCHES, floor=0.0)
+        self.reward = nn.Buffer(torch.zeros(out_features))
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., D] -> [..., 1]."""
@@ -173,11 +149,6 @@ class RescaledHead(nn.Linear):
         """float [1]: magnitude of values and rewards that is scaled to 1."""
         return self.moments.deviation.clone()
 
-    @property
-    def unused(self) -> bool:
-        """Whether no return has been added yet; synchronizes with the device."""
-        return self.moments.unused
-
     @torch.no_grad()
     def measure(self, rewards: Tensor, valid: Tensor) -> None:
         """Add magnitudes of rewards [N] where `valid` (bool [N]) is set, except 0 and those too large to be squared."""
@@ -185,7 +156,7 @@ class RescaledHead(nn.Linear):
         counts = valid & (sizes > 0) & sizes.square().isfinite()
         size, count = self.moments.total(torch.where(counts, sizes, 0.0).sum(), counts.sum())
         size = size / count.clamp(min=1)
-        rate = torch.where(self.reward > 0, 1 / _BATCHES, 1.0)
+        rate = torch.where(self.reward > 0, 1 / BATCHES, 1.0)
         new = torch.where(count > 0, self.reward + rate * (size - self.reward), self.reward)
         factor = torch.where((self.reward == 0) & (new > 0), new, 1.0)
         self.moments.mean.mul_(factor)

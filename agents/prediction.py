@@ -19,24 +19,17 @@ from .normalization import Moments
 from .specs import ArraySpec, MapSpec, ObservationSpec, channels_first, with_channels_last
 from .values import ObservationTensor
 
-MOST_VALUES = 4096  # Size of the largest array predicted in full; larger arrays are predicted as averages over parts.
-REWARD = ArraySpec((1,))  # Spec of the reward as a prediction target
+MOST_VALUES = 4096  # Size of the largest array predicted in full; larger arrays are predicted as averages over parts
 PARTS = 20  # Rows and columns of averages of an image
+REWARD = ArraySpec((1,))  # Spec of the reward as a prediction target
 CELL = 16  # Features of each cell of the map, from which one layer shared by all cells predicts its classes
 
 
 class Prediction(nn.Module):
-    """Prediction of the next observation or reward with one hidden layer.
+    """Prediction of the S values of the next observation, or of the reward, with one hidden layer of H units.
 
     For an image of more than 4,096 values, 20 x 20 averages of each channel are predicted; for other arrays of that
     size, 4,096 averages of neighbors.
-
-    Args:
-        spec: the observation, or REWARD, with S predicted values.
-        inputs: D, width of the core's output and the action together.
-        hidden: H, units of the hidden layer.
-        layout: channel axis of an image, as in `TorsoConfig.image_layout`.
-        memory: largest number of steps in the running moments.
     """
 
     def __init__(
@@ -62,19 +55,12 @@ class Prediction(nn.Module):
         return torch.where(self.moments.weight > 0, loss, 0.0)
 
     def observe(self, following: ObservationTensor) -> None:
-        """Add targets [R, B, ...] to the running moments."""
         values = _targets(self.spec, self.layout, following).flatten(0, 1)
         self.moments.update(values, float(len(values)))
 
 
 class MapPrediction(nn.Module):
-    """Prediction of the classes of the cells of a map.
-
-    Args:
-        spec: the map.
-        inputs: D, width of the core's output.
-        hidden: H, units of the hidden layer.
-    """
+    """Prediction of the classes of the cells of a map, with one hidden layer of H units."""
 
     def __init__(self, spec: MapSpec, inputs: int, hidden: int) -> None:
         super().__init__()
@@ -99,14 +85,13 @@ class MapPrediction(nn.Module):
 
 
 def _zeros(spec: ObservationSpec) -> ObservationTensor:
-    """Create an observation [1, 1, ...] of zeros."""
     if isinstance(spec, dict):
         return {key: _zeros(part) for key, part in spec.items()}
     return torch.zeros(1, 1, *spec.shape)
 
 
 def _targets(spec: ObservationSpec, layout: str, observation: ObservationTensor) -> Tensor:
-    """Return target values [T, B, S] of observations [T, B, ...]; parts of a dict in the order of sorted keys."""
+    """Observations [T, B, ...] -> target values [T, B, S]; parts of a dict are in the order of sorted keys."""
     if isinstance(spec, dict):
         return torch.cat([_targets(spec[key], layout, observation[key]) for key in sorted(spec)], -1)
     x = observation.float()

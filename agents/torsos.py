@@ -15,19 +15,15 @@ from torch.nn import functional
 from ..base.messages import above
 from ..base.settings import Settings, setting
 from .custom.torso import TORSOS, check_torso_name, custom_torso
-from .image_torsos import IMAGE_TORSOS
+from .image_torsos import ArrayTorso, ImageTorso
 from .kernels import Linear
 from .normalization import Moments, Shares
 from .specs import ArraySpec, ObservationSpec, channels_first, image_size, scaled, with_channels_last
 from .unique_observations import once_each
 from .values import ObservationTensor
 
-MOST_CELLS = 20
-"""An image of bytes with more rows or columns contains pixels, not symbols."""
-IMAGE_AXES = (2, 3, 4)
-"""Numbers of axes of [rows, columns], [rows, columns, channels] and [frames, rows, columns, channels]."""
-RAREST = 0.01
-"""Share of cells below which the scale of a symbol is constant."""
+MOST_CELLS = 20  # An image of bytes with more rows or columns contains pixels, not symbols
+IMAGE_AXES = (2, 3, 4)  # Axes of [rows, columns], [rows, columns, channels] and [frames, rows, columns, channels]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,54 +76,43 @@ class TorsoConfig(Settings):
         check_torso_name(self.torso)
         if self.torso in TORSOS and self.torso_args:
             raise ValueError(f"torso_args is {self.torso_args}; allowed: with a custom torso, not {self.torso!r}")
-        if any(channels < 1 for channels in self.conv_channels):
-            raise ValueError(f"conv_channels is {self.conv_channels}; allowed: values of at least 1")
-        if any(stride < 1 for stride in self.conv_strides):
-            raise ValueError(f"conv_strides is {self.conv_strides}; allowed: values of at least 1")
-        if self.conv_strides and len(self.conv_strides) != len(self.conv_channels):
-            raise ValueError(
-                f"conv_strides has {len(self.conv_strides)} values; allowed: {len(self.conv_channels)}, one for each "
-                "of conv_channels, or none"
-            )
+        for name in ("conv_channels", "conv_strides"):
+            if min(values := getattr(self, name), default=1) < 1:
+                raise ValueError(f"{name} is {values}; allowed: values of at least 1")
+        wanted, strides = len(self.conv_channels), len(self.conv_strides)
+        if strides not in (0, wanted):
+            raise ValueError(f"conv_strides has {strides} values; allowed: {wanted}, one for each of conv_channels")
 
 
 class Symbols(nn.Module):
-    """Learned features of bytes: one table per channel, summed over a cell's channels.
+    """Learned features of bytes: one table of F = `size` features per channel, summed over a cell's C `channels`.
 
-    With `balanced`, rows are scaled by 1 / sqrt(share of the cells that show the symbol), normalized to a mean square
-    of 1 over the cells: every symbol contributes equally to the variance, a key as much as the walls.
-
-    Args:
-        channels: number of channels C.
-        size: F, features per symbol.
-        balanced: whether rows are scaled.
+    With `balanced`, rows are scaled by 1 / sqrt(share of the cells that show the symbol, at least 1%), normalized to a
+    mean square of 1 over the cells: every symbol contributes equally to the variance, a key as much as the walls.
     """
 
     def __init__(self, channels: int, size: int, balanced: bool = False) -> None:
         super().__init__()
         self.channels = channels
         self.tables = nn.Parameter(torch.randn(channels * 256, size) * channels**-0.5)
-        self.register_buffer("first", torch.arange(channels) * 256, persistent=False)
-        self.shares = Shares(channels * 256, memory=1e7, floor=RAREST) if balanced else None
+        self.first = nn.Buffer(torch.arange(channels) * 256, persistent=False)
+        self.shares = Shares(channels * 256, memory=1e7, floor=0.01) if balanced else None
 
     def forward(self, cells: Tensor) -> Tensor:
         """Bytes [N, rows, cols, C] -> [N, rows, cols, F]."""
-        tables = self.tables
-        if self.shares is not None:
-            tables = tables * self.shares.factors(self.channels).unsqueeze(1)
+        shares, tables = self.shares, self.tables
+        tables = tables if shares is None else tables * shares.factors(self.channels).unsqueeze(1)
         return functional.embedding(self._rows(cells), tables).sum(3)
 
     def observe(self, cells: Tensor) -> None:
-        """Add bytes [N, rows, cols, C] to the running shares."""
         if self.shares is not None:
             self.shares.update(self._rows(cells).flatten(), cells[..., 0].numel(), float(len(cells)))
 
     def _rows(self, cells: Tensor) -> Tensor:
-        """Return every byte's row in `tables`."""
-        return cells.long() + self.get_buffer("first")
+        return cells.long() + self.first
 
 
-class ConvTorso(nn.Module):
+class ConvTorso(ArrayTorso):
     """Convolutions, each with SAME padding and ReLU, then position planes; the output is flattened row-major.
 
     Reads [N, rows, cols, features], as environments return them, or [N, features, rows, cols]. Source: RMC paper, A.3
@@ -135,50 +120,45 @@ class ConvTorso(nn.Module):
     """
 
     def __init__(self, spec: ArraySpec, config: TorsoConfig) -> None:
-        super().__init__()
-        self.first = channels_first(spec.shape, config.image_layout)
-        features, rows, cols = spec.shape if self.first else (spec.shape[2], *spec.shape[:2])
-        self.scale = spec.scale
-        self.moments = _moments(features, config)
+        first = channels_first(spec.shape, config.image_layout)
+        features, rows, cols = image_size(spec.shape, first)
+        super().__init__(spec.scale, _moments(features, config))
+        self.first = first
         symbols = config.symbol_size and spec.scale != 1.0 and max(rows, cols) <= MOST_CELLS
         self.symbols = Symbols(features, config.symbol_size, config.balance_symbols) if symbols else None
         channels = (features + (config.symbol_size if symbols else 0), *config.conv_channels)
         strides, kernel = config.conv_strides or (1,) * len(config.conv_channels), config.conv_kernel
         self.convs = nn.ModuleList()
-        self.paddings: list[tuple[int, int, int, int] | None] = []
-        """Padding before each convolution: columns left and right, rows above and below; None if the module pads."""
+        self.paddings: list[tuple[int, int, int, int] | None] = []  # Before each convolution, if it does not pad
         for (a, b), stride in zip(pairwise(channels), strides, strict=True):
             left, right, above, below = padding = *_same(cols, kernel, stride), *_same(rows, kernel, stride)
             equal = left == right and above == below
             self.convs.append(nn.Conv2d(a, b, kernel, stride, (above, left) if equal else 0))
             self.paddings.append(None if equal else padding)
             rows, cols = -(-rows // stride), -(-cols // stride)
-        # On the CPU even for the meta device, for which torch would import its compiler.
-        with torch.device("cpu"):
+        with torch.device("cpu"):  # even for the meta device, for which torch would import its compiler
             positions = torch.meshgrid(torch.linspace(-1, 1, rows), torch.linspace(-1, 1, cols), indexing="ij")
             planes = torch.stack(positions)
-        self.register_buffer("planes", planes if config.position_planes else planes[:0], persistent=False)
-        self.image = (channels[-1] + self.get_buffer("planes").shape[0], rows, cols)
-        """Channels, rows and columns of the output."""
+        self.planes = nn.Buffer(planes if config.position_planes else planes[:0], persistent=False)
+        self.image = (channels[-1] + len(self.planes), rows, cols)  # Channels, rows and columns of the output
         self.output_size = math.prod(self.image)
 
     def forward(self, observation: Tensor) -> Tensor:
         """[N, *shape] -> [N, output_size]."""
-        x = with_channels_last(scaled(observation, self.scale), self.first)
-        x = x if self.moments is None else self.moments(x)
+        x = self.normalized(observation)
         if self.symbols is not None:
             x = torch.cat([x, self.symbols(with_channels_last(observation, self.first))], 3)
         x = x.permute(0, 3, 1, 2)
         for conv, padding in zip(self.convs, self.paddings, strict=True):
             x = torch.relu(conv(functional.pad(x, padding) if padding else x))
-        planes = self.get_buffer("planes")
-        return torch.cat([x, planes.expand(x.shape[0], *planes.shape)], 1).flatten(1)
+        return torch.cat([x, self.planes.expand(len(x), *self.planes.shape)], 1).flatten(1)
+
+    def values(self, observation: Tensor) -> Tensor:
+        """[N, *shape] -> [N, rows, cols, features], float32, scaled."""
+        return with_channels_last(scaled(observation, self.scale), self.first)
 
     def observe(self, observation: Tensor) -> None:
-        """Add observations [N, *shape] to the running moments."""
-        if self.moments is not None:
-            x = with_channels_last(scaled(observation, self.scale), self.first)
-            self.moments.update(x.flatten(0, 2), float(len(observation)))
+        super().observe(observation)
         if self.symbols is not None:
             self.symbols.observe(with_channels_last(observation, self.first))
 
@@ -189,28 +169,21 @@ def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
     return total // 2, total - total // 2
 
 
-class FlatTorso(nn.Module):
+class FlatTorso(ArrayTorso):
     """Scaled vector (or any array, flattened)."""
 
     def __init__(self, spec: ArraySpec, config: TorsoConfig) -> None:
-        super().__init__()
-        self.scale = spec.scale
-        self.output_size = int(torch.Size(spec.shape).numel())
-        self.moments = _moments(self.output_size, config)
+        size = math.prod(spec.shape)
+        super().__init__(spec.scale, _moments(size, config))
+        self.output_size = size
 
     def forward(self, observation: Tensor) -> Tensor:
         """[N, *shape] -> [N, output_size]."""
-        x = scaled(observation, self.scale).flatten(1)
-        return x if self.moments is None else self.moments(x)
-
-    def observe(self, observation: Tensor) -> None:
-        """Add observations [N, *shape] to the running moments."""
-        if self.moments is not None:
-            self.moments.update(scaled(observation, self.scale).flatten(1), float(len(observation)))
+        return self.normalized(observation)
 
 
 class DictTorso(nn.Module):
-    """One torso per entry of a dict; features are concatenated in the order of sorted keys."""
+    """One torso per entry of a dict, in the order of sorted keys; features are concatenated."""
 
     def __init__(self, specs: dict[str, ObservationSpec], config: TorsoConfig) -> None:
         super().__init__()
@@ -222,7 +195,6 @@ class DictTorso(nn.Module):
         return torch.cat([part(observation[key]) for key, part in self.parts.items()], 1)
 
     def observe(self, observation: ObservationTensor) -> None:
-        """Add a dict of [N, *shape] to the running moments of its parts."""
         for key, part in self.parts.items():
             part.observe(observation[key])  # pyright: ignore
 
@@ -244,7 +216,6 @@ class EmbeddingTorso(nn.Module):
         return torch.relu(self.linear(self.torso(observation)))
 
     def observe(self, observation: ObservationTensor) -> None:
-        """Add observations to the running moments."""
         self.torso.observe(observation)  # pyright: ignore
 
 
@@ -267,10 +238,7 @@ class NormalizedTorso(nn.Module):
 
     @torch.no_grad()
     def observe(self, observation: ObservationTensor) -> None:
-        """Add observations to the running moments, including those of the features.
-
-        The torso's weights have changed since the loss was computed, so the features are computed again.
-        """
+        """Add observations to the running moments, including those of the features, computed with the new weights."""
         self.torso.observe(observation)  # pyright: ignore
         features = once_each(self.torso, observation)
         self.moments.update(features, float(len(features)))
@@ -282,14 +250,16 @@ def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
     Torsos other than grid also read images [rows, columns] and stacks [frames, rows, columns, channels]. Raises
     ValueError if such a torso is configured and no entry of the observation is an image, or a custom torso is invalid.
     """
-    custom = config.torso not in TORSOS
-    if not custom and config.torso != "grid" and not _has_image(spec):
+    if config.torso not in TORSOS:
+        torso: nn.Module = custom_torso(config.torso, spec, config.torso_args)
+    elif config.torso == "grid" or _has_image(spec):
+        torso = _torso(spec, config)
+    else:
         shapes = f"shape {list(spec.shape)}" if isinstance(spec, ArraySpec) else f"entries {', '.join(sorted(spec))}"
         raise ValueError(
             f"torso is {config.torso!r}, and the observation of {shapes} is not an image; allowed: torso 'grid', or an "
             "observation [rows, columns], [rows, columns, channels] or [frames, rows, columns, channels]"
         )
-    torso = custom_torso(config.torso, spec, config.torso_args) if custom else _torso(spec, config)
     torso = EmbeddingTorso(torso, config) if config.embedding_size else torso
     return NormalizedTorso(torso) if config.normalize_features else torso
 
@@ -300,12 +270,11 @@ def _torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
     if config.torso != "grid" and len(spec.shape) in IMAGE_AXES:
         first = len(spec.shape) > 2 and channels_first(spec.shape[-3:], config.image_layout)
         moments = _moments(image_size(spec.shape, first)[0], config)
-        return IMAGE_TORSOS[config.torso](spec.shape, spec.scale, first, moments)
+        return ImageTorso(config.torso, spec.shape, spec.scale, first, moments)
     return ConvTorso(spec, config) if len(spec.shape) == 3 and config.conv_channels else FlatTorso(spec, config)
 
 
 def _has_image(spec: ObservationSpec) -> bool:
-    """Whether an entry of an observation has the axes of an image."""
     if isinstance(spec, dict):
         return any(_has_image(part) for part in spec.values())
     return len(spec.shape) in IMAGE_AXES

@@ -58,12 +58,9 @@ class Weights(NamedTuple):
 
     version: int  # Number of updates that produced these weights
     member: int  # Member of the population (0 without a population)
-    values: NDArray[np.float32] | Tensor
-    """float32 [P], every parameter and persistent buffer of the agent; a tensor for actors on the learner's device."""
-    beginnings: int = 0
-    """Number of restarts of all environments, one per copy of another member's weights and per new stage."""
-    stage: int | tuple[float, ...] = 0
-    """Stage of the member's curriculum (0 is the first), or the share of each stage; changes only with `beginnings`."""
+    values: NDArray[np.float32] | Tensor  # float32 [P]; a tensor for actors on the learner's device
+    beginnings: int = 0  # Number of restarts of all environments: copies of another member's weights, and new stages
+    stage: int | tuple[float, ...] = 0  # Stage of the curriculum, or the share of each; changes only with `beginnings`
     ready: Any = None  # Event after which another stream may read `values`; None if they are ready.
 
 

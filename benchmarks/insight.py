@@ -15,8 +15,7 @@ from engram.agents.process import prepare_process
 from engram.base.files import replace_file
 from engram.launch.config.settings.plain import to_dict
 from engram.launch.evaluate.decode import decode
-from engram.launch.evaluate.intervene import parsed, play_all
-from engram.launch.evaluate.study import effect, effects
+from engram.launch.evaluate.intervene import effect, parsed, play_all
 from engram.launch.metrics.provenance import provenance
 from engram.launch.runs.trained import make_actor, open_run
 
@@ -60,7 +59,7 @@ def main() -> None:
     for text in options.intervene:
         change = parsed(text)
         point = effect(base, play_all(make, options.episodes, options.batch, change, 0), fields, change.step)
-        (results.setdefault("interventions", {})[text],) = effects([point]).plain
+        results.setdefault("interventions", {})[text] = point.plain()
         summary = {k: [round(d.changed, 3), [round(x, 3) for x in d.difference]] for k, d in point.outcomes.items()}
         print(text, point.reached, summary, flush=True)
     for text in options.decode:

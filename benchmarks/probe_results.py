@@ -17,7 +17,7 @@ from engram.envs.tasks.registry import make_task
 from engram.launch.config.settings.plain import from_dict
 from engram.launch.metrics.provenance import provenance
 from engram.launch.probe.config import ProbeConfig
-from engram.launch.probe.run import RESULT, TEST_BATCH, ProbeRun, described
+from engram.launch.probe.run import RESULT, TEST_BATCH, ProbeRun
 from engram.launch.runs.directory import RunDirectory
 from engram.learners.supervised.learner import examine
 
@@ -30,13 +30,13 @@ def curve(path: Path, sequences: int) -> list[dict[str, Any]]:
     with RunDirectory.open(path) as directory:
         config: ProbeConfig = from_dict(ProbeConfig, directory.config())
         run = ProbeRun(config, print)
-        run.begin(directory)
+        run.restore(directory)
         points: list[dict[str, Any]] = []
         for delay in DELAYS:
             task_args = {**config.task_args, "delay": delay}
             task = make_task(config.task, TEST_BATCH, task_args, seed=config.seed, part="test")
             score = examine(run.learner.model, task, -(-sequences // TEST_BATCH))
-            points.append({"delay": delay, "chance": task.chance, **described(score)})
+            points.append({"delay": delay, "chance": task.chance, **score.plain()})
         return points
 
 

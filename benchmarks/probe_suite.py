@@ -25,7 +25,7 @@ from engram.envs.tasks.registry import find_task, make_task
 from engram.launch.config.command_line import make_console, parse, run_command
 from engram.launch.metrics.provenance import machine
 from engram.launch.probe.config import recipe
-from engram.launch.probe.run import RESULT, STOPPED, make_tests
+from engram.launch.probe.run import RESULT, STOPPED
 
 CHEAP = (
     "copy",
@@ -142,7 +142,6 @@ def cells_of(config: SuiteConfig) -> list[Cell]:
         for task in config.tasks:
             args = _task_args(config, task)
             make_task(task, recipe(task, cores[0]).learner.batch_size, args, seed=config.seed)
-            make_tests(task, args, config.seed)
     return [Cell(task, core) for task in config.tasks for core in cores]
 
 

@@ -246,7 +246,7 @@ class Learner:
 
     def _no_returns(self) -> bool:
         """Whether values have a return scale that includes no returns yet."""
-        return self.agent.units is not None and self.agent.units.unused
+        return self.agent.units is not None and self.agent.units.moments.unused
 
     def _recording(self) -> Recorded | None:
         if self.device.type == "cuda":

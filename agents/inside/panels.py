@@ -6,17 +6,19 @@ that its `describe` returns.
 
 from collections.abc import Sequence
 from functools import singledispatch
-from typing import Literal, NamedTuple
+from itertools import product
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..cores.core import Core, named_leaves
+from ..cores.core import Core, map_state, named_leaves
 from .trace import Trace
 
 Values = NDArray[np.float32]
+Scale: TypeAlias = Literal["share", "signed"]  # 0 to 1, or symmetric around 0; curves span their values
 MOST_ROWS = 128  # Largest number of rows of a heat map, for legibility and loading time
 
 
@@ -25,18 +27,28 @@ class Panel(NamedTuple):
 
     title: str
     note: str  # Explanation of the panel
-    kind: Literal["heat", "lines", "matrix"]
-    """heat: a row of colors for each quantity; lines: a curve for each; matrix: small tables of the current step."""
-    values: Values  # [R, T]; for a matrix, R = groups x rows x columns in C order.
-    labels: tuple[str, ...]  # Labels of the R quantities; empty for a matrix.
-    scale: Literal["share", "signed", "positive"] = "positive"  # 0 to 1; symmetric around 0; at least 0.
-    tables: tuple[tuple[str, ...], ...] = ()  # Names of a matrix's groups, rows and columns
+    kind: Literal["heat", "lines"]  # A row of colors for each quantity, or a curve for each
+    values: Values  # [R, T]
+    labels: tuple[str, ...]  # Labels of the R quantities
+    scale: Scale = "signed"
     bands: tuple[tuple[str, int], ...] = ()  # Names of a heat map's bands of rows and the first row of each
 
 
 def values(tensor: Tensor) -> Values:
     """Reshape [T, ...] -> [R, T] for a panel."""
     return tensor.detach().flatten(1).t().contiguous().float().numpy()
+
+
+def heat(
+    title: str, note: str, series: Tensor, labels: Sequence[str], scale: Scale, bands: Sequence[tuple[str, int]] = ()
+) -> Panel:
+    """Show series [T, ...] as rows of colors."""
+    return Panel(title, note, "heat", values(series), tuple(labels), scale, bands=tuple(bands))
+
+
+def lines(title: str, note: str, series: Tensor, labels: Sequence[str], scale: Scale = "signed") -> Panel:
+    """Show series [T, ...] as curves."""
+    return Panel(title, note, "lines", values(series), tuple(labels), scale)
 
 
 def panels(core: Core, trace: Trace) -> list[Panel]:
@@ -47,17 +59,22 @@ def panels(core: Core, trace: Trace) -> list[Panel]:
 
 @singledispatch
 def panels_of(core: Core, trace: Trace) -> list[Panel]:
-    """Return the panels of a custom core: every array that it describes."""
-    panels: list[Panel] = []
-    for name, array in core.describe(trace.after).items():
-        series = values(array)
-        selected = liveliest(series, MOST_ROWS)
-        note = "Each row is one value of the state."
-        if len(selected) < len(series):
-            note = f"The {len(selected)} of {len(series)} values that change most, in order."
-        labels = tuple(f"{name} {i}" for i in selected)
-        panels.append(Panel(f"state: {name}", note, "heat", series[selected], labels, "signed"))
-    return panels
+    """Return the panels of a core's class; others have one for every array that they describe."""
+    return described(core, trace)
+
+
+def described(core: Core, trace: Trace) -> list[Panel]:
+    return [
+        most_active(f"state: {name}", "values of the state", name, values(array))
+        for name, array in core.describe(trace.after).items()
+    ]
+
+
+def most_active(title: str, what: str, label: str, series: Values) -> Panel:
+    """Show those of the series [R, T] that vary most as rows of colors."""
+    rows = liveliest(series, MOST_ROWS)
+    note = f"The {len(rows)} of {len(series)} {what} that change most."
+    return Panel(title, note, "heat", series[rows], tuple(f"{label} {i}" for i in rows), "signed")
 
 
 def liveliest(series: Values, most: int) -> NDArray[np.int64]:
@@ -67,33 +84,23 @@ def liveliest(series: Values, most: int) -> NDArray[np.int64]:
 
 def size_and_change(trace: Trace) -> list[Panel]:
     """Show the norm of every leaf, and the relative norm of its change at each step."""
-    before, after = (
-        {name: leaf.float() for name, leaf in named_leaves(state).items()} for state in (trace.before, trace.after)
-    )
+    before, after = (named_leaves(map_state(Tensor.float, state)) for state in (trace.before, trace.after))
     if not after:
         return []
-    norms = torch.stack([after[name].norm(dim=1) for name in after])
-    changes = torch.stack([(after[name] - before[name]).norm(dim=1) for name in after])
-    share = changes / norms.clamp(min=1e-8)
+    norms = torch.stack([leaf.norm(dim=1) for leaf in after.values()], 1)
+    changes = torch.stack([(leaf - before[name]).norm(dim=1) for name, leaf in after.items()], 1)
+    note = "Norm of the change, as a fraction of the norm after the step."
     return [
-        Panel("size of the state", "Euclidean norm of each part.", "lines", norms.numpy(), tuple(after)),
-        Panel(
-            "change per step",
-            "Norm of the change, as a fraction of the norm after the step.",
-            "lines",
-            share.numpy(),
-            tuple(after),
-        ),
+        lines("size of the state", "Euclidean norm of each part.", norms, tuple(after)),
+        lines("change per step", note, changes / norms.clamp(min=1e-8), tuple(after)),
     ]
 
 
 def numbered(name: str, count: int) -> tuple[str, ...]:
-    """Return labels `slot 1`, `slot 2`, ..., counted from 1 as in interventions."""
+    """Labels `slot 1`, `slot 2`, ..., counted from 1 as in interventions."""
     return tuple(f"{name} {k}" for k in range(1, count + 1))
 
 
 def each(*names: Sequence[str]) -> tuple[str, ...]:
     """Return all combinations of names, the last varying fastest: labels of a flattened array."""
-    if len(names) == 1:
-        return tuple(names[0])
-    return tuple(f"{first}, {rest}" for first in names[0] for rest in each(*names[1:]))
+    return tuple(map(", ".join, product(*names)))

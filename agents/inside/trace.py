@@ -1,4 +1,4 @@
-"""Recording of every step of a core with hooks: inputs, state before and state after."""
+"""Recording of every step of a core with hooks: inputs, state before and state after; statistics of the states."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...base.errors import refuse
-from ..cores.core import CoreState, map_state
+from ..cores.core import CoreState, map_state, state_leaves
+
+STATE_METRICS = ("state/norm", "state/saturation", "state/effective_rank")
+SATURATED = 0.95  # Magnitude from which a value between -1 and 1 is considered saturated
+MOST_STATES = 128  # Largest number of evenly spaced states of an episode for the effective rank
 
 
 class Trace(NamedTuple):
@@ -35,11 +38,41 @@ def recorded(core: nn.Module) -> Generator[list[Trace]]:
 
 
 def over_time(calls: list[Trace], index: int) -> Trace:
-    """Stack the calls of one environment of the batch. Raises ValueError if there are none."""
-    refuse(not calls, "the core was not called, so there is nothing to show")
+    """Stack the calls of one environment of the batch."""
 
     def row(*leaves: Tensor) -> Tensor:
         return torch.stack([leaf[index].detach().cpu() for leaf in leaves])
 
-    before, after = (map_state(row, *(getattr(call, name) for call in calls)) for name in ("before", "after"))
-    return Trace(row(*(call.inputs for call in calls)), before, after)
+    return Trace(*(map_state(row, *states) for states in zip(*calls, strict=True)))
+
+
+def statistics(trace: Trace) -> dict[str, float]:
+    """Compute those STATE_METRICS over an episode that apply to this recurrent state; counters are left out."""
+    leaves = [x.flatten(1).float() for x in state_leaves(trace.after) if x.is_floating_point() and x.dim() > 1]
+    if not leaves:
+        return {}
+    states = torch.cat(leaves, 1)
+    metrics = {"state/norm": float(states.norm(dim=1).mean()), "state/effective_rank": effective_rank(states)}
+    bounded = [leaf for leaf in leaves if float(leaf.abs().max()) <= 1.0]
+    if bounded:
+        metrics["state/saturation"] = float((torch.cat(bounded, 1).abs() > SATURATED).float().mean())
+    return metrics
+
+
+def effective_rank(states: Tensor) -> float:
+    """Compute the effective number of directions in which states [K, D] differ from their mean.
+
+    exp(-sum_i p_i log p_i), p_i = s_i / sum_j s_j, s the singular values    (Roy and Vetterli 2007, equations 2 to 4)
+
+    It ranges from 1 (all states on one line) to the smaller of K - 1 and D; it is 0 if all states are equal.
+    """
+    chosen = torch.linspace(0, len(states) - 1, min(len(states), MOST_STATES)).round().long()
+    centered = states[chosen].double()
+    centered = centered - centered.mean(0)
+    # The squared singular values are the eigenvalues of X X^T, which is small even if states are large.
+    values = torch.linalg.eigvalsh(centered @ centered.T).clamp(min=0).sqrt()
+    total = float(values.sum())
+    if total <= 1e-9 * max(float(states.abs().max()), 1e-30):
+        return 0.0
+    shares = values[values > 1e-6 * total] / total
+    return float((-(shares * shares.log()).sum()).exp())

@@ -11,6 +11,7 @@ other episodes, and lambda is chosen within the training part. Chance is the fra
 The classes of a real-valued scalar are its quartiles over the unfinished episodes at the step.
 """
 
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +22,10 @@ from ...actors.actor import Actor
 from ...agents.agent import AgentState
 from ...agents.cores.core import state_leaves
 from ...agents.inside.parts import mask
+from ...base.errors import EngramError, refuse, user_errors
+from ...base.messages import nearest
 from .episodes import rate_interval
-from .intervene import Flags, play_first
+from .intervene import Flags, Make, play_first
 
 Ints, Matrix = NDArray[np.int64], NDArray[np.float64]
 FOLDS = 5
@@ -42,15 +45,22 @@ class Reading(NamedTuple):
     chance: float
 
 
-def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]:
-    """Decode the fact from the state after every `every`-th step.
+def decoding_study(make: Make, text: str, *, episodes: int, every: int) -> list[Reading]:
+    """Decode a fact, or `FACT:PART=WHICH`, over time. Raises EngramError for an unknown fact or too few episodes."""
+    refuse(episodes < FEWEST, f"--decode: {episodes} episodes; needed: at least {FEWEST}")
+    with closing(make(episodes, 0)) as actor, user_errors("--decode"):
+        fact, _, part = text.partition(":")
+        names = getattr(actor.batch, "fact_values", {})
+        if fact not in names and not hasattr(actor.batch, "info_scalars"):
+            raise EngramError(f"unknown fact {fact!r}; available facts: {nearest(fact, names)}")
+        readings = decode(actor, fact, every, part)
+        refuse(not readings, "this core has no state to decode from")
+        return readings
 
-    Args:
-        actor: new, with an unroll length of 1; all its environments are used.
-        fact: one of the environment's `fact_values`, or a key of a Gymnasium environment's `info`.
-        every: number of steps between decoders.
-        part: the part of the state to decode from, such as `slot=2`; the full state if empty. Raises ValueError.
-    """
+
+def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]:
+    """Decode the fact, a name in `fact_values` or a key of `info`, from the state after every `every`-th step, or from
+    a part of it, such as `slot=2`. The actor is new, with an unroll length of 1. Raises ValueError."""
     core, batch = actor.agent.core, actor.batch
     inside = state_leaves(mask(core, *part.split("=", 1))) if part else []
     readings: list[Reading] = []
@@ -78,11 +88,8 @@ def decode(actor: Actor, fact: str, every: int, part: str = "") -> list[Reading]
 
 
 def fact_values(batch: Any, fact: str, playing: Flags) -> Ints:
-    """Return the current value of the fact in every environment, int64 [K]; for Gymnasium, a scalar in `info`.
-
-    A real-valued scalar is replaced by its quantile bin, 0..BINS-1, over the environments that are `playing`. Raises
-    ValueError if the scalar is missing from the `info` of any of them.
-    """
+    """Return the current value of the fact in every environment, int64 [K]; for Gymnasium, a scalar in `info`, or its
+    quantile bin, 0..BINS-1, if it is real-valued. Raises ValueError if it is missing in an environment `playing`."""
     if not hasattr(batch, "info_scalars"):
         return batch.facts()[fact]
     values = batch.info_scalars(fact)
@@ -96,41 +103,34 @@ def fact_values(batch: Any, fact: str, playing: Flags) -> Ints:
 
 def reading(step: int, inputs: NDArray[np.float32], classes: Ints) -> Reading:
     """Cross-validate a linear decoder: inputs [K, D], classes [K]."""
-    right = predicted(inputs, classes) == classes
-    accuracy, low, high = rate_interval(right.astype(np.float32))
-    return Reading(
-        step, len(classes), accuracy, low, high, float(np.unique_counts(classes).counts.max() / len(classes))
-    )
+    accuracy, low, high = rate_interval((predicted(inputs, classes) == classes).astype(np.float32))
+    most_frequent = np.unique_counts(classes).counts.max()
+    return Reading(step, len(classes), accuracy, low, high, float(most_frequent / len(classes)))
 
 
 def predicted(inputs: NDArray[np.float32], classes: Ints) -> Ints:
     """Class of each of K episodes, predicted by a decoder fitted to the other folds."""
-    count = len(classes)
     values, indices = np.unique(classes, return_inverse=True)
     if len(values) == 1:
-        return classes.copy()
+        return classes
     spread = inputs.std(0)
     scaled = ((inputs - inputs.mean(0)) / np.where(spread > 1e-7, spread, np.inf)).astype(np.float64)
     gram = scaled @ scaled.T
     targets = 2.0 * np.eye(len(values))[indices] - 1
-    fold = np.random.default_rng(0).permutation(count) % FOLDS
-    predictions = np.empty(count, np.int64)
+
+    def fitted(train: Ints, test: Ints, ridge: float) -> Ints:
+        train_gram = gram[np.ix_(train, train)]
+        penalty = max(ridge * float(np.trace(train_gram)) / len(train), 1e-9)
+        mean = targets[train].mean(0)
+        weights = np.linalg.solve(train_gram + penalty * np.eye(len(train)), targets[train] - mean)
+        return (gram[np.ix_(test, train)] @ weights + mean).argmax(1)
+
+    fold = np.random.default_rng(0).permutation(len(classes)) % FOLDS
+    predictions = np.empty(len(classes), np.int64)
     for k in range(FOLDS):
         train, test = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
         inner = fold[train] == (k + 1) % FOLDS
-        scores = [_accuracy(gram, targets, indices, train[~inner], train[inner], ridge) for ridge in RIDGES]
-        best = RIDGES[int(np.argmax(scores))]
-        predictions[test] = values[_scores(gram, targets, train, test, best).argmax(1)]
+        fit, check = train[~inner], train[inner]
+        right = [(fitted(fit, check, ridge) == indices[check]).mean() for ridge in RIDGES]
+        predictions[test] = values[fitted(train, test, RIDGES[int(np.argmax(right))])]
     return predictions
-
-
-def _accuracy(gram: Matrix, targets: Matrix, indices: Ints, train: Ints, test: Ints, ridge: float) -> float:
-    return float((_scores(gram, targets, train, test, ridge).argmax(1) == indices[test]).mean())
-
-
-def _scores(gram: Matrix, targets: Matrix, train: Ints, test: Ints, ridge: float) -> Matrix:
-    train_gram = gram[np.ix_(train, train)]
-    penalty = max(ridge * float(np.trace(train_gram)) / len(train), 1e-9)
-    mean = targets[train].mean(0)
-    weights = np.linalg.solve(train_gram + penalty * np.eye(len(train)), targets[train] - mean)
-    return gram[np.ix_(test, train)] @ weights + mean

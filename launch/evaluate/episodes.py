@@ -11,10 +11,8 @@ from ...actors.episodes import Episodes, known
 from ...actors.unroll import EPISODE_COLUMNS
 
 CONFIDENCE = 0.95
-RATES = ("solved",)
-"""Episode fields that are 0 or 1."""
-MOST_VALUES = 30
-"""Maximum number of values of a field by which results are split."""
+RATES = ("solved",)  # Episode fields that are 0 or 1
+MOST_VALUES = 30  # Maximum number of values of a field by which results are split
 
 
 class Estimate(NamedTuple):
@@ -42,8 +40,7 @@ def mean_interval(values: NDArray[np.floating[Any]]) -> Estimate:
 def rate_interval(outcomes: NDArray[np.floating[Any]]) -> Estimate:
     """The rate of ones among independent outcomes [K] of 0 or 1, with Wilson's score interval (Wilson 1927)."""
     result = stats.binomtest(int(np.sum(outcomes)), len(outcomes))
-    interval = result.proportion_ci(CONFIDENCE, "wilson")
-    return Estimate(float(result.statistic), float(interval.low), float(interval.high))
+    return Estimate(float(result.statistic), *map(float, result.proportion_ci(CONFIDENCE, "wilson")))
 
 
 class Group(NamedTuple):
@@ -54,7 +51,6 @@ class Group(NamedTuple):
     """Estimates of `return`, `length` and the environment's episode fields, if any episode has them."""
 
     def plain(self) -> dict[str, Any]:
-        """The estimates for JSON, rounded."""
         rounded = {name: Estimate(*(round(x, 6) for x in y)).plain() for name, y in self.estimates.items()}
         return {"episodes": self.episodes} | rounded
 
@@ -77,7 +73,6 @@ class Summary(NamedTuple):
         return {"member": member, "all": self.all.plain(), "split": split}
 
     def __str__(self) -> str:
-        """Summary of all episodes in one line."""
         parts = [f"{name} {x.mean:.3f} [{x.low:.3f}, {x.high:.3f}]" for name, x in self.estimates.items()]
         return f"{self.all.episodes:,} episodes: {', '.join(parts)}"
 
@@ -85,27 +80,26 @@ class Summary(NamedTuple):
 def summarize(
     episodes: Episodes, fields: Sequence[str], level_fields: Sequence[str], *, by_environment: bool = False
 ) -> Summary:
-    """Compute estimates from episodes.
-
-    Args:
-        episodes: result of `play`.
-        fields: names of the environment's columns.
-        level_fields: fields that describe the level; episodes are split by those with few integer values.
-        by_environment: whether each environment keeps its level. An environment's episodes are then not independent, so
-            estimates are over the means of the environments.
-    """
+    """Compute estimates from the episodes of `play`, with columns named `fields`, split by those of `level_fields` with
+    few integer values. `by_environment`: each environment keeps its level, so its episodes are not independent, and
+    estimates are over the means of the environments."""
     names = (*EPISODE_COLUMNS[1:], *fields)
     columns = dict(zip(names, episodes[:, 1:].T, strict=True))
     reported = dict(zip(names, known(episodes[:, 1:]).T, strict=True))
     outcomes = {name: column for name, column in columns.items() if name not in level_fields}
 
     def group(chosen: NDArray[np.bool_]) -> Group:
-        counted = {name: column[chosen & reported[name]] for name, column in outcomes.items()}
-        kinds = {name: rate_interval if name in RATES else mean_interval for name in outcomes}
-        if by_environment:
-            counted = {name: _means(x, episodes[chosen & reported[name], 0]) for name, x in counted.items()}
-            kinds = dict.fromkeys(outcomes, mean_interval)
-        return Group(int(chosen.sum()), {name: kinds[name](values) for name, values in counted.items() if len(values)})
+        estimates: dict[str, Estimate] = {}
+        for name, column in outcomes.items():
+            counted = chosen & reported[name]
+            values = column[counted]
+            if by_environment:
+                _, which, count = np.unique(episodes[counted, 0], return_inverse=True, return_counts=True)
+                values = np.bincount(which, values) / count
+            if len(values):
+                rate = name in RATES and not by_environment
+                estimates[name] = rate_interval(values) if rate else mean_interval(values)
+        return Group(int(chosen.sum()), estimates)
 
     split: dict[str, dict[int, Group]] = {}
     for name in level_fields:
@@ -113,9 +107,3 @@ def summarize(
         if len(values) <= MOST_VALUES and (values == np.round(values)).all():
             split[name] = {int(value): group(columns[name] == value) for value in values}
     return Summary(group(np.ones(len(episodes), np.bool_)), split)
-
-
-def _means(values: NDArray[np.floating[Any]], environments: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """The mean of the values [K] of each environment."""
-    _, which, count = np.unique(environments, return_inverse=True, return_counts=True)
-    return np.bincount(which, values) / count

@@ -2,9 +2,9 @@
 
 import io
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -27,18 +27,10 @@ Frames = list[tuple[Image.Image, int]]  # Images, each with its milliseconds
 
 
 def encoded(shown: Frames) -> bytes:
-    """Frames as an animated GIF."""
     frames, durations = [frame for frame, _ in shown], [duration for _, duration in shown]
     file = io.BytesIO()
     frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0)
     return file.getvalue()
-
-
-class _Moment(NamedTuple):
-    view: Array
-    board: Array  # Images of environment 0, uint8 [H, W, 3]: the agent's view, and the whole board
-    caption: str
-    milliseconds: int
 
 
 def film(actor: Actor, episodes: int) -> Frames:
@@ -47,27 +39,29 @@ def film(actor: Actor, episodes: int) -> Frames:
     The actor is new, with an unroll length of 1, so that every step has a frame. If the agent observes the whole
     board, only the board is shown. Raises ValueError if the environment renders no images.
     """
-    if actor.unroll_length != 1:
-        raise ValueError(f"the actor's unroll_length is {actor.unroll_length}; expected 1, for an image of every step")
-    moments: list[_Moment] = []
+    batch: Any = actor.batch
+    moments: list[tuple[Array, Array, str, int]] = []  # The agent's view, the whole board, caption, milliseconds
     episode, total, step, over = 1, 0.0, 0, False
     while episode <= episodes and len(moments) < MOST_FRAMES:
+        try:
+            view, board = batch.draw(0, full=False), batch.draw(0, full=True)
+        except NotImplementedError as problem:
+            raise EngramError("this environment renders no images") from problem
         caption = f"episode {episode}   step {step}   return {total:g}{'   end' if over else ''}"
-        view, board = (_image(actor.batch, full) for full in (False, True))
-        moments.append(_Moment(view, board, caption, LAST_MILLISECONDS if over else MILLISECONDS))
+        moments.append((view, board, caption, LAST_MILLISECONDS if over else MILLISECONDS))
         env = actor.unroll().env
         if over:  # the action of this step was ignored: the board is the next episode's
             episode, total, step, over = episode + 1, 0.0, 0, False
         else:
             over = bool(env.terminated[1, 0] | env.truncated[1, 0])
             total, step = total + float(env.reward[1, 0]), step + 1
-    once = all(np.array_equal(moment.view, moment.board) for moment in moments)
-    return [(_frame(moment, once), moment.milliseconds) for moment in moments]
+    once = all(np.array_equal(view, board) for view, board, _, _ in moments)
+    return [(_frame([board] if once else [view, board], caption), time) for view, board, caption, time in moments]
 
 
-def _frame(moment: _Moment, once: bool) -> Image.Image:
-    """Both images of a moment, or one if they are equal, with a caption."""
-    images = [Image.fromarray(array) for array in ([moment.board] if once else [moment.view, moment.board])]
+def _frame(arrays: list[Array], caption: str) -> Image.Image:
+    """Images uint8 [H, W, 3] side by side, with a caption."""
+    images = [Image.fromarray(array) for array in arrays]
     images = [x.resize((round(x.width * HEIGHT / x.height), HEIGHT), Image.Resampling.BILINEAR) for x in images]
     width = sum(image.width for image in images) + MARGIN * (len(images) + 1)
     frame = Image.new("RGB", (width, HEIGHT + 3 * MARGIN + TEXT), BACKGROUND)
@@ -75,22 +69,13 @@ def _frame(moment: _Moment, once: bool) -> Image.Image:
     for image in images:
         frame.paste(image, (left, MARGIN))
         left += image.width + MARGIN
-    pen = ImageDraw.Draw(frame)
-    pen.text((MARGIN, HEIGHT + 2 * MARGIN), moment.caption, INK, ImageFont.load_default(TEXT))
+    ImageDraw.Draw(frame).text((MARGIN, HEIGHT + 2 * MARGIN), caption, INK, ImageFont.load_default(TEXT))
     return frame.quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-
-
-def _image(batch: Any, full: bool) -> Array:
-    with suppress(NotImplementedError):
-        if hasattr(batch, "draw"):
-            return batch.draw(0, full=full)
-    raise EngramError("this environment renders no images")
 
 
 class Camera:
     """A recorder of evaluation episodes of the newest weights, between two updates and in a separate environment. The
-    levels depend on the run's seed and on the number of earlier due videos. An episode longer than 600 steps is cut
-    off."""
+    levels depend on the run's seed and on the number of earlier due videos."""
 
     def __init__(self, config: RunConfig) -> None:
         if not can_draw(config.env):
@@ -99,10 +84,8 @@ class Camera:
         self.factory = replace(config.factory(), imitate="", num_envs=1, unroll_length=1)
 
     def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
-        """Record a video of a member if one became due between step `before` and its current step.
-
-        `at_step` is called after each step of the environment; an exception from it ends the video.
-        """
+        """Record a video of a member if one became due between step `before` and its current step; call `at_step`
+        after each step of the environment."""
         every = self.config.video_every
         videos = member.steps // every
         due = videos > before // every or (member.done and before < member.steps)

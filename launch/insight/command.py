@@ -10,18 +10,17 @@ import numpy as np
 
 from ...actors.actor import Actor
 from ...actors.factory import ActorFactory
-from ...agents.inside import panels
+from ...agents.inside import Panel, panels
 from ...agents.process import prepare_process
 from ...agents.specs import BoxSpec
-from ...base.errors import EngramError, file_errors, refuse, user_errors
+from ...base.errors import file_errors, refuse, user_errors
 from ...base.files import replace_file
-from ...base.messages import advice
+from ...base.messages import check_name
 from ...base.settings import setting
 from ..config.command_line import make_console, parse
 from ..runs.saved import chosen_members, described
 from ..runs.trained import ActingAgent, evaluation_seed, make_actor, open_run
 from . import page
-from .observations import seen_panels
 from .recording import MOST_STEPS, Recording, marks, record
 
 MOST_LEVELS = 4096  # Number of levels that are searched for the requested facts
@@ -32,18 +31,15 @@ board, the observation, policy and value, and the recurrent state."""
 
 @dataclass(frozen=True, kw_only=True)
 class LookConfig(ActingAgent):
-    """The agent, the episodes and the output file."""
+    """The agent, the level and the output file."""
 
     html: str = setting("look.html", file="")
     """File for the page; it needs no other file and no network."""
-    episodes: int = setting(1, (1, None))
-    """Number of episodes, from the first environment of rl-eval with the same seed."""
     level: dict[str, Any] = field(default_factory=dict[str, Any])
     """Show the first environment whose first episode starts with FACT=VALUE, such as goal=right."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play, record and write according to the arguments; return the exit code."""
     config = parse(LookConfig, arguments, "rl-look", _HELP)
     prepare_process(1)
     console = make_console()
@@ -52,16 +48,14 @@ def main(arguments: Sequence[str]) -> int:
     index, sizes = first_level(factory, config), {"num_envs": 1, "unroll_length": 1}
     actor = make_actor(factory, weights, seed=config.seed, greedy=config.greedy, first_index=index, **sizes)
     with closing(actor), console.status("playing"):
-        recordings = [record(actor)]
-        while recordings[-1].fields and len(recordings) < config.episodes:
-            recordings.append(record(actor))
-    if not recordings[-1].fields:
-        console.print(f"episode {len(recordings)} is cut off after {MOST_STEPS} steps; later ones are left out")
+        recording = record(actor)
+    if not recording.complete:
+        console.print(f"the episode is cut off after {MOST_STEPS} steps")
     title = f"{factory.env} with {trained.config.agent.core}"
     chosen = chosen_members(trained.trainees, config.member, False)[0]
     who = [text for text in (trained.checkpoint.name, described(trained.trainees, chosen)) if text]
-    lines = [*who, f"evaluation seed {config.seed}, environment {index}", config.run]
-    text = page.written(title, lines, option_names(actor), [as_data(actor, recording) for recording in recordings])
+    about = " · ".join([*who, f"evaluation seed {config.seed}, environment {index}", config.run])
+    text = page.written(title, about, option_names(actor), as_data(actor, recording))
     with file_errors(f"--html: cannot write {config.html}"):
         replace_file(Path(config.html), text.encode())
     console.print(f"wrote {config.html} ({len(text) / 1e6:.1f} MB): open it in a browser", highlight=False)
@@ -69,14 +63,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def as_data(actor: Actor, recording: Recording) -> dict[str, Any]:
-    """Return an episode in the format of the page."""
     values = dict(getattr(actor.batch, "fact_values", {}))
     return page.episode(recording, all_panels(actor, recording), marks(recording, values), values)
 
 
-def all_panels(actor: Actor, recording: Recording) -> list[Any]:
+def all_panels(actor: Actor, recording: Recording) -> list[Panel]:
     """Panels of policy, value and observation, then of the recurrent state."""
-    return [*seen_panels(recording, option_names(actor)), *panels(actor.agent.core, recording.trace)]
+    return [*page.seen_panels(recording, option_names(actor)), *panels(actor.agent.core, recording.trace)]
 
 
 def option_names(actor: Actor) -> list[str]:
@@ -96,22 +89,16 @@ def first_level(factory: ActorFactory, config: LookConfig) -> int:
         return 0
     with user_errors("--level"), closing(factory.make_batch(num_envs=1)) as one:
         names = getattr(one, "fact_values", {})
-    refuse(not names, f"--level: environment {factory.env} has no facts about its levels")
-    for name in config.level:
-        refuse(name not in names, f"--level: unknown fact {name!r}; {advice(name, names)}")
-    requested = {name: number_of(name, value, names[name]) for name, value in config.level.items()}
+        refuse(not names, f"environment {factory.env} has no facts about its levels")
+        requested = dict(config.level)
+        for name, value in requested.items():
+            check_name("fact", name, names)
+            if options := names[name]:
+                refuse(str(value) not in options, f"{name} is {value!r}; allowed: {', '.join(options)}")
+                requested[name] = options.index(str(value))
     with closing(factory.make_batch(num_envs=MOST_LEVELS)) as batch:
         batch.reset(seed=evaluation_seed(config.seed))  # pyright: ignore
         facts: Any = batch.facts()  # pyright: ignore
     fits = np.logical_and.reduce([facts[name] == value for name, value in requested.items()])
     refuse(not fits.any(), f"--level: none of {MOST_LEVELS} levels begins with {config.level}")
     return int(fits.argmax())
-
-
-def number_of(name: str, value: Any, names: Sequence[str]) -> int:
-    """Return the integer value of a fact, from the value's name or the integer. Raises EngramError."""
-    if str(value) in names:
-        return names.index(str(value))
-    if isinstance(value, int) and not isinstance(value, bool) and (not names or 0 <= value < len(names)):
-        return value
-    raise EngramError(f"--level: {name} is {value!r}; allowed: {', '.join(names) or 'an integer'}")

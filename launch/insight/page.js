@@ -1,10 +1,10 @@
-"use strict";
-const data = JSON.parse(document.getElementById("data").textContent);
+const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 const $ = (id) => document.getElementById(id);
 const LINES = ["#3b82c4", "#d9480f", "#2b9a5b", "#9b59b6", "#b8860b", "#0e9aa7", "#c2255c", "#6b7280", "#7c5cff", "#84a514"];
 const SHARE = ["#0d0b2a", "#3b1268", "#82206d", "#c83e57", "#f0703a", "#fbb61a", "#fcfda4"];
 const SIGNED = ["#1b4f9c", "#5d96cf", "#bcd6ec", "#f3f3f3", "#f6c3a8", "#d9744e", "#9c2a17"];
-let episode, step = 0, timer = 0, views = [];
+const episode = data.episode, policyBytes = bytes(episode.panels[0].values);
+let step = 0, timer = 0, views = [];
 
 function element(tag, className, text) {
   const made = document.createElement(tag);
@@ -13,7 +13,7 @@ function element(tag, className, text) {
   return made;
 }
 
-const number = (x) => (x === null ? "not finite" : x === 0 ? "0" : Math.abs(x) >= 0.001 && Math.abs(x) < 1e5 ? String(+x.toPrecision(3)) : x.toExponential(1));
+const number = (x) => (x && (Math.abs(x) < 0.001 || Math.abs(x) >= 1e5) ? x.toExponential(1) : String(+x.toPrecision(3)));
 
 /* 256 colors between the given ones, as [r, g, b] */
 function ramp(stops) {
@@ -23,56 +23,44 @@ function ramp(stops) {
     return rgb[first].map((x, k) => Math.round(x + (rgb[first + 1][k] - x) * part));
   });
 }
-const RAMPS = { share: ramp(SHARE), positive: ramp(SHARE), signed: ramp(SIGNED) };
-
-const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+const RAMPS = { share: ramp(SHARE), signed: ramp(SIGNED) };
 
 /* where step t lies on the axis, 0..1: a step is a column of its own */
 const place = (t) => (t + 0.5) / episode.steps;
 
-function addStage(panel, plot, height) {
-  const stage = element("div", "stage"), canvas = element("canvas"), cursor = element("div", "cursor");
+/* an empty plot, with names beside it at heights 0..1, a line at each mark, and a cursor at the step */
+function addPlot(box, height, names) {
+  const plot = element("div", "plot"), labels = element("div", "labels"), stage = element("div", "stage");
+  const canvas = element("canvas"), cursor = element("div", "cursor");
   canvas.style.height = height + "px";
-  stage.append(canvas, ...episode.marks.map((mark) => {
-    const line = element("div", "event");
-    line.style.left = 100 * place(mark.step) + "%";
-    return line;
-  }), cursor);
-  plot.append(stage);
-  const at = (event) => Math.max(0, Math.min(episode.steps - 1,
-    Math.floor((event.clientX - stage.getBoundingClientRect().left) / stage.clientWidth * episode.steps)));
-  let held = false;
-  stage.addEventListener("pointerdown", (event) => { held = true; stage.setPointerCapture(event.pointerId); show(at(event)); });
-  stage.addEventListener("pointermove", (event) => { if (held) show(at(event)); });
-  stage.addEventListener("pointerup", () => { held = false; });
-  return { stage, canvas, at, move: () => { cursor.style.left = 100 * place(step) + "%"; } };
-}
-
-function addLabels(labels, names, height) {
   for (const [name, y] of names) {
     const label = element("span", "", name);
     label.style.top = y * height + "px";
     label.title = name;
     labels.append(label);
   }
+  stage.append(canvas, ...episode.marks.map((mark) => {
+    const line = element("div", "event");
+    line.style.left = 100 * place(mark.step) + "%";
+    return line;
+  }), cursor);
+  plot.append(labels, stage);
+  box.append(plot);
+  const at = (event) => Math.max(0, Math.min(episode.steps - 1,
+    Math.floor((event.clientX - stage.getBoundingClientRect().left) / stage.clientWidth * episode.steps)));
+  stage.addEventListener("pointerdown", (event) => show(at(event)));
+  stage.addEventListener("pointermove", (event) => { if (event.buttons) show(at(event)); });
+  return { stage, canvas, at, move: () => { cursor.style.left = 100 * place(step) + "%"; } };
 }
 
 function heat(panel, box) {
   const values = bytes(panel.values), rows = panel.labels.length, T = episode.steps, colors = RAMPS[panel.scale];
   const height = Math.max(26, Math.min(rows > 40 ? 300 : rows * 17, 420));
-  const plot = element("div", "plot"), labels = element("div", "labels");
-  plot.append(labels);
-  if (panel.bands.length) {
-    addLabels(labels, panel.bands.map(([name, first], k) => {
-      const end = k + 1 < panel.bands.length ? panel.bands[k + 1][1] : rows;
-      return [name, (first + end) / 2 / rows];
-    }), height);
-  } else if (rows <= 26) {
-    addLabels(labels, panel.labels.map((name, row) => [name, (row + 0.5) / rows]), height);
-  } else {
-    addLabels(labels, [[panel.labels[0], 9 / height], [panel.labels[rows - 1], 1 - 9 / height]], height);
-  }
-  const { stage, canvas, at, move } = addStage(panel, plot, height);
+  const ends = [...panel.bands.slice(1).map(([, first]) => first), rows];
+  let names = panel.bands.map(([name, first], k) => [name, (first + ends[k]) / 2 / rows]);
+  if (!names.length) names = panel.labels.map((name, row) => [name, (row + 0.5) / rows]);
+  if (names.length > 26) names = [names[0], names.at(-1)];
+  const { stage, canvas, at, move } = addPlot(box, height, names);
   canvas.width = T;
   canvas.height = rows;
   canvas.style.imageRendering = "pixelated";
@@ -80,8 +68,8 @@ function heat(panel, box) {
   values.forEach((value, i) => image.data.set([...colors[value], 255], 4 * i));
   context.putImageData(image, 0, 0);
   for (const [, first] of panel.bands.slice(1)) {
-    const line = element("div", "event");
-    line.style.cssText = `top:${first / rows * height}px;bottom:auto;left:0;right:0;width:auto;border:0;border-top:1px solid var(--floor)`;
+    const line = element("div", "event band");
+    line.style.top = first / rows * height + "px";
     stage.append(line);
   }
   const said = element("p", "said"), scale = element("span", "scale"), words = element("span");
@@ -92,17 +80,14 @@ function heat(panel, box) {
     const value = panel.low + values[row * T + t] / 255 * (panel.high - panel.low);
     words.textContent = `\u2003${panel.labels[row]}, step ${t}: ${number(value)}`;
   });
-  box.append(plot, said);
+  box.append(said);
   return move;
 }
 
 function lines(panel, box) {
-  const height = 104, T = episode.steps, { low, high } = panel;
-  const plot = element("div", "plot"), labels = element("div", "labels");
-  addLabels(labels, [[number(high), 8 / height], [number(low), 1 - 8 / height]], height);
-  plot.append(labels);
-  const { canvas, move } = addStage(panel, plot, height);
-  const width = 1200, context = canvas.getContext("2d");
+  const height = 104, width = 1200, { low, high } = panel;
+  const { canvas, move } = addPlot(box, height, [[number(high), 8 / height], [number(low), 1 - 8 / height]]);
+  const context = canvas.getContext("2d");
   canvas.width = width;
   canvas.height = 2 * height;
   const y = (value) => 4 + (2 * height - 8) * (1 - (value - low) / (high - low));
@@ -115,7 +100,7 @@ function lines(panel, box) {
   panel.values.forEach((series, k) => {
     context.strokeStyle = LINES[k % LINES.length];
     context.beginPath();
-    series.forEach((value, t) => { if (value !== null) context.lineTo(width * place(t), y(value)); });
+    series.forEach((value, t) => { if (Number.isFinite(value)) context.lineTo(width * place(t), y(value)); });
     context.stroke();
   });
   const legend = element("p", "legend"), said = panel.labels.map((name, k) => {
@@ -125,66 +110,34 @@ function lines(panel, box) {
     legend.append(entry);
     return value;
   });
-  box.append(plot, legend);
+  box.append(legend);
   return () => { move(); said.forEach((value, k) => { value.textContent = number(panel.values[k][step]); }); };
 }
 
-function matrix(panel, box) {
-  const values = bytes(panel.values), [groups, rows, columns] = panel.tables, T = episode.steps, cells = [];
-  const tables = element("div", "tables");
-  for (const group of groups) {
-    const table = element("table"), head = element("tr");
-    table.append(element("caption", "", group));
-    head.append(element("th"), ...columns.map((name) => element("th", "", name)));
-    table.append(head);
-    for (const row of rows) {
-      const line = element("tr");
-      line.append(element("th", "", row), ...columns.map(() => { const cell = element("td"); cells.push(cell); return cell; }));
-      table.append(line);
-    }
-    tables.append(table);
-  }
-  box.append(tables);
-  return () => cells.forEach((cell, k) => {
-    const value = values[k * T + step];
-    cell.style.background = `rgb(${RAMPS[panel.scale][value]})`;
-    cell.style.color = value > 130 ? "#111" : "#fff";
-    cell.textContent = (panel.low + value / 255 * (panel.high - panel.low)).toFixed(2);
-  });
-}
-
-const KINDS = { heat, lines, matrix };
-
 function present() {
-  const rows = [["step", `${step} of ${episode.steps - 1}`], ["action", taken()], ["value", number(episode.values[step])],
-    ["reward", number(episode.rewards[step])],
-    ["return so far", number(episode.rewards.slice(1, step + 1).reduce((sum, x) => (sum === null || x === null ? null : sum + x), 0))]];
+  const over = step === episode.steps - 1 && episode.complete, actions = episode.actions[step];
+  const single = actions.length === 1 && Number.isInteger(actions[0]);
+  const taken = single ? data.actionNames[actions[0]] : actions.map(number).join(", ");
+  const rows = [["step", `${step} of ${episode.steps - 1}`], ["action", over ? "none, the episode is over" : taken],
+    ["value", number(episode.values[step])], ["reward", number(episode.rewards[step])],
+    ["return so far", number(episode.rewards.slice(1, step + 1).reduce((sum, x) => sum + x, 0))]];
   for (const [name, fact] of Object.entries(episode.facts)) {
-    const value = fact.values[step];
-    rows.push([name.replaceAll("_", " "), fact.names.length ? fact.names[value] : String(value)]);
+    rows.push([name.replaceAll("_", " "), fact.names.length ? fact.names[fact.values[step]] : String(fact.values[step])]);
   }
   for (const [name, series] of Object.entries(episode.scalars)) rows.push([name, number(series[step])]);
   $("now").replaceChildren(...rows.map(([name, value]) => {
-    const row = element("tr");
-    const cell = element("td", "", value);
+    const row = element("tr"), cell = element("td", "", value);
     cell.id = "now-" + name.replaceAll(" ", "-");
     row.append(element("td", "", name), cell);
     return row;
   }));
 }
 
-const nameOf = (option) => (Number.isInteger(option) && episode.actions[step].length === 1 ? data.actionNames[option] : number(option));
-
-function taken() {
-  return step === episode.steps - 1 && "length" in episode.fields ? "none, the episode is over" : episode.actions[step].map(nameOf).join(", ");
-}
-
 function policy() {
-  const panel = episode.panels[0];
+  const panel = episode.panels[0], chosen = episode.actions[step].length === 1 ? episode.actions[step][0] : -1;
   if (panel.scale !== "share") return;
-  const chosen = episode.actions[step].length === 1 ? episode.actions[step][0] : -1;
   $("policy").replaceChildren(...panel.labels.map((name, k) => {
-    const share = panel.bytes[k * episode.steps + step] / 255;
+    const share = policyBytes[k * episode.steps + step] / 255;
     const bar = element("div", "bar" + (k === chosen ? " taken" : "")), hull = element("div"), fill = element("i");
     fill.style.width = 100 * share + "%";
     hull.append(fill);
@@ -193,37 +146,10 @@ function policy() {
   }));
 }
 
-/* an image as soon as it can be drawn */
-function decoded(index) {
-  if (index < 0) return null;
-  episode.decoded ??= [];
-  return episode.decoded[index] ??= (() => {
-    const image = new Image();
-    image.src = episode.images[index];
-    return image.decode().then(() => image);
-  })();
-}
-
-async function paint(canvas, index) {
-  const turn = canvas.turn = (canvas.turn ?? 0) + 1, of = episode, at = step;
-  const image = await decoded(index);
-  if (turn < (canvas.painted ?? 0) || of !== episode) return;
-  canvas.painted = turn;
-  canvas.width = image.naturalWidth;
-  canvas.height = image.naturalHeight;
-  canvas.getContext("2d").drawImage(image, 0, 0);
-  canvas.dataset.step = at;
-}
-
 function show(t) {
   step = Math.max(0, Math.min(episode.steps - 1, t));
   $("step").value = step;
-  for (const name of ["board", "view"]) {
-    const images = episode[name + "s"];
-    $(name).hidden = !images.length;
-    if (images.length) paint($(name).firstElementChild, images[step]);
-  }
-  Object.values(episode.seen).forEach((images, k) => paint($("seen").children[k].firstElementChild, images[step]));
+  for (const [image, indices] of images) image.src = episode.images[indices[step]];
   present();
   policy();
   views.forEach((update) => update());
@@ -236,61 +162,39 @@ function play(on) {
   $("play").textContent = on ? "Pause" : "Play";
   if (!on) return;
   if (step === episode.steps - 1) show(0);
-  timer = setInterval(() => { show(step + 1); if (step === episode.steps - 1) play(false); }, 1000 / Number($("speed").value));
+  timer = setInterval(() => { show(step + 1); if (step === episode.steps - 1) play(false); }, 100);
 }
 
-function choose(k) {
-  play(false);
-  episode = data.episodes[k];
-  episode.panels[0].bytes ??= bytes(episode.panels[0].values);
-  $("step").max = episode.steps - 1;
-  $("ticks").replaceChildren(...episode.marks.map((mark) => {
-    const tick = element("i");
-    tick.style.left = 100 * place(mark.step) + "%";
-    return tick;
-  }));
-  $("marks").replaceChildren(...episode.marks.map((mark) => {
-    const chip = element("button", "", `${mark.step}: ${mark.text}`);
-    chip.addEventListener("click", () => show(mark.step));
-    return chip;
-  }));
-  $("seen").replaceChildren(...Object.keys(episode.seen).map((name) => {
-    const figure = element("figure"), canvas = element("canvas");
-    canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", name);
-    figure.append(canvas, element("figcaption", "", name));
-    return figure;
-  }));
-  $("panels").replaceChildren();
-  views = episode.panels.map((panel) => {
-    const box = element("div", "panel");
-    box.append(element("h2", "", panel.title), element("p", "note", panel.note));
-    $("panels").append(box);
-    return KINDS[panel.kind](panel, box);
-  });
-  show(0);
-}
-
+const shown = [["board", "the whole board", episode.boards],
+  ...Object.entries(episode.seen).map(([name, indices]) => ["seen", name, indices]), ["view", "the agent's view", episode.views]];
+const images = shown.filter(([, , indices]) => indices.length).map(([kind, name, indices]) => {
+  const figure = element("figure", kind), image = Object.assign(new Image(), { alt: name, decoding: "sync" });
+  figure.append(image, element("figcaption", "", name));
+  $("images").append(figure);
+  return [image, indices];
+});
+$("title").textContent = data.title;
+$("about").textContent = data.about;
+$("step").max = episode.steps - 1;
+$("marks").append(...episode.marks.map((mark) => {
+  const chip = element("button", "", `${mark.step}: ${mark.text}`);
+  chip.addEventListener("click", () => show(mark.step));
+  return chip;
+}));
+views = episode.panels.map((panel) => {
+  const box = element("div", "panel");
+  box.append(element("h2", "", panel.title), element("p", "note", panel.note));
+  $("panels").append(box);
+  return panel.kind === "heat" ? heat(panel, box) : lines(panel, box);
+});
 document.addEventListener("keydown", (event) => {
-  if (event.target.tagName === "SELECT" || event.ctrlKey || event.metaKey || event.altKey) return;
-  const far = event.shiftKey ? 10 : 1;
-  const next = episode.marks.find((mark) => mark.step > step);
-  const moves = { ArrowRight: () => show(step + far), ArrowLeft: () => show(step - far), Home: () => show(0),
-    End: () => show(episode.steps - 1), " ": () => play(!timer), m: () => next && show(next.step) };
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const moves = { ArrowRight: () => show(step + 1), ArrowLeft: () => show(step - 1), Home: () => show(0),
+    End: () => show(episode.steps - 1), " ": () => play(!timer) };
   if (!(event.key in moves)) return;
   event.preventDefault();
   moves[event.key]();
 });
 $("step").addEventListener("input", () => show(Number($("step").value)));
 $("play").addEventListener("click", () => { play(!timer); $("play").blur(); });
-$("speed").addEventListener("change", () => { if (timer) play(true); $("speed").blur(); });
-$("title").textContent = data.title;
-$("about").textContent = data.lines.join(" \u00b7 ");
-$("chooser").hidden = data.episodes.length < 2;
-$("episode").append(...data.episodes.map((each, k) => {
-  const option = element("option", "", `${k + 1}: ${"return" in each.fields ? `return ${number(each.fields.return)}` : "cut off"}`);
-  option.value = k;
-  return option;
-}));
-$("episode").addEventListener("change", () => { choose(Number($("episode").value)); $("episode").blur(); });
-choose(0);
+show(0);

@@ -24,7 +24,7 @@ class Recording(NamedTuple):
 
     boards: list[Pixels]  # The whole board at every step; empty for an environment without images
     views: list[Pixels]  # The observation as an image; empty if the environment renders only the whole board
-    observations: dict[str, NDArray[Any]]  # [T, ...]: each array of the observation, by name
+    observations: dict[str, NDArray[Any]]  # [T, ...]: each array of the observation, by name; empty if there are views
     probabilities: NDArray[np.float32]
     """[T, A]: probability of every action (of every option of every choice); for a Box the parameters of its
     Gaussians."""
@@ -32,7 +32,7 @@ class Recording(NamedTuple):
     values: NDArray[np.float32]  # [T]: the value estimates
     rewards: NDArray[np.float32]  # [T]: the reward received with the observation
     facts: dict[str, NDArray[np.int64]]  # [T]: the environment's facts about the level and the step, by name
-    fields: dict[str, float]  # Fields at the end of the episode; empty if it was cut off
+    complete: bool  # Whether the episode ended; otherwise, it was cut off
     trace: Trace  # Every step of the core
 
 
@@ -41,6 +41,7 @@ def record(actor: Actor, *, images: bool = True, most: int = MOST_STEPS) -> Reco
 
     Args:
         actor: at the beginning of an episode, with an unroll length of 1.
+        images: whether to record boards and views.
         most: steps after which the episode is cut off.
     """
     batch: Any = actor.batch
@@ -48,36 +49,36 @@ def record(actor: Actor, *, images: bool = True, most: int = MOST_STEPS) -> Reco
     boards: list[Pixels] = []
     views: list[Pixels] = []
     steps: list[Any] = []  # Unrolls of one step
-    facts: list[dict[str, NDArray[np.int64]]] = []
-    fields: dict[str, float] = {}
+    facts: list[dict[str, Any]] = []
+    over = False
     with recorded(actor.agent.core) as calls:
-        while len(steps) < most:
+        while not over and len(steps) < most:
             if images and (board := rendered(batch, True)) is not None:
                 boards.append(board)
             if images and getattr(batch, "draws_views", True) and (view := rendered(batch, False)) is not None:
                 views.append(view)
-            facts.append(batch.facts() if hasattr(batch, "facts") else {})
-            unroll = actor.unroll()
-            steps.append(unroll)
-            for episode in unroll.episodes.numpy():
-                named = zip(("return", "length", *batch.episode_fields), episode[1:].tolist(), strict=True)
-                fields = {name: value for name, value in named if not np.isnan(value)}
-            if bool(unroll.env.terminated[0, 0] | unroll.env.truncated[0, 0]):
-                break  # the action of this step was ignored: the board is the next episode's
-    policies = [log_policy(spec, unroll.agent.logits[0, 0]) for unroll in steps]
-    observations = [named_arrays(unroll.env.observation) for unroll in steps]
+            values = batch.facts() if hasattr(batch, "facts") else {}
+            facts.append({name: series[0] for name, series in values.items()})
+            steps.append(actor.unroll())
+            # The action of the last step is ignored, and the board then is the next episode's.
+            over = bool(steps[-1].env.terminated[0, 0] | steps[-1].env.truncated[0, 0])
+    policies = [log_policy(spec, step.agent.logits[0, 0]) for step in steps]
     return Recording(
         boards,
         views,
-        {name: np.stack([arrays[name] for arrays in observations]) for name in observations[0]},
+        {} if views else stacked([named_arrays(step.env.observation) for step in steps]),
         np.stack([(policy if isinstance(spec, BoxSpec) else policy.exp()).numpy() for policy in policies]),
-        np.stack([unroll.agent.action[0, 0].reshape(-1).numpy() for unroll in steps]),
-        np.stack([unroll.agent.value[0, 0].numpy() for unroll in steps]),
-        np.stack([unroll.env.reward[0, 0].numpy() for unroll in steps]),
-        {name: np.array([values[name][0] for values in facts]) for name in facts[0]},
-        fields,
+        np.stack([step.agent.action[0, 0].reshape(-1).numpy() for step in steps]),
+        np.stack([step.agent.value[0, 0].numpy() for step in steps]),
+        np.stack([step.env.reward[0, 0].numpy() for step in steps]),
+        stacked(facts),
+        over,
         over_time(calls, 0),
     )
+
+
+def stacked(steps: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
+    return {name: np.stack([values[name] for values in steps]) for name in steps[0]}
 
 
 def named_arrays(observation: Any, name: str = "") -> dict[str, NDArray[Any]]:
@@ -92,8 +93,6 @@ def named_arrays(observation: Any, name: str = "") -> dict[str, NDArray[Any]]:
 
 def rendered(batch: Any, full: bool) -> Pixels | None:
     """An image of environment 0, or None if the environment renders none."""
-    if not hasattr(batch, "draw"):
-        return None
     try:
         return batch.draw(0, full=full)
     except (NotImplementedError, ValueError):  # Gymnasium environments raise ValueError
@@ -111,18 +110,12 @@ def marks(recording: Recording, values: dict[str, tuple[str, ...]]) -> list[Mark
     """Return every change of a mostly constant fact with named values, and every unusual reward."""
     result: list[Mark] = []
     for name, series in recording.facts.items():
-        if not values.get(name):
-            continue
         changes = np.flatnonzero(series[1:] != series[:-1]) + 1
-        if len(changes) > len(series) // 2:
-            continue  # facts such as the agent's position change all the time
-        for step in changes:
-            result.append(Mark(int(step), f"{name.replace('_', ' ')}: {values[name][series[step]]}"))
+        if values.get(name) and len(changes) <= len(series) // 2:  # an agent's position changes all the time
+            result += [Mark(int(step), f"{name.replace('_', ' ')}: {values[name][series[step]]}") for step in changes]
     rewards = recording.rewards
-    usual = float(np.median(rewards))
-    large = np.abs(rewards - usual) > 0.1 * max(1e-9, float(np.abs(rewards - usual).max(initial=0.0)))
-    large &= rewards != 0
-    large[0] = False
-    if np.count_nonzero(large) <= len(rewards) // 4:
-        result += [Mark(int(step), f"reward {rewards[step]:+.3g}") for step in np.flatnonzero(large)]
+    distance = np.abs(rewards - np.median(rewards))
+    unusual = np.flatnonzero((distance > 0.1 * distance.max()) & (rewards != 0))
+    if len(unusual) <= len(rewards) // 4:
+        result += [Mark(int(step), f"reward {rewards[step]:+.3g}") for step in unusual if step]
     return sorted(result)

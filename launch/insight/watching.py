@@ -14,23 +14,19 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ...agents.cores.core import state_leaves
-from ...agents.inside import Panel, panels
-from ...agents.inside.statistics import statistics
+from ...agents.inside import Panel, panels, statistics
 from ..config.run_config import RunConfig
 from ..metrics import events
 from ..metrics.member import Member
 from ..runs.trained import actor_in_training
 from .command import option_names
-from .observations import seen_panels
-from .page import finite, span
+from .page import finite, seen_panels, span
 from .recording import Mark, marks, record
 
 TAG = "memory"  # Tag of the image in TensorBoard
 MOST_STEPS = 300  # Maximum steps of the episode
 LARGEST_SHARE = 0.01  # Maximum fraction of the run's time for images: the next image is delayed accordingly
-COLORMAPS = {"share": "inferno", "signed": "RdBu_r", "positive": "inferno"}
-WIDTH, CURVES, LOWEST, HIGHEST, DPI = 8.6, 0.9, 0.5, 2.0, 100
-"""In inches: width of the figure, height of curves, minimum and maximum height of a heat map. Pixels per inch."""
+DPI = 100
 MOST_NAMES = 12  # Maximum rows or curves with names
 
 
@@ -44,10 +40,8 @@ class Watcher:
         self._next_at = 0.0  # The earliest time of the next image
 
     def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
-        """Plot a member's recurrent state if an image became due after step `before`, or is overdue.
-
-        `at_step` is called after each step of the environment; an exception from it ends the episode.
-        """
+        """Plot a member's recurrent state if an image became due after step `before`, or is overdue; call `at_step`
+        after each step of the environment."""
         if member.learner.steps // self.every > before // self.every:
             self._due.add(member.number)
         started = time.monotonic()
@@ -76,12 +70,11 @@ class Watcher:
 
 
 def figure(panels: Sequence[Panel], title: str, marks: Sequence[Mark]) -> Figure:
-    """Plot panels over the steps 0..T-1 of an episode, one below the other, without tables of a single step."""
-    shown = [panel for panel in panels if panel.kind != "matrix"]
-    heights = [CURVES if x.kind == "lines" else np.clip(0.1 * len(x.labels), LOWEST, HIGHEST) for x in shown]
-    plot = Figure((WIDTH, sum(heights) + 0.35 * len(shown) + 0.6), DPI, layout="constrained")
-    axes = plot.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    for panel, axis in zip(shown, axes, strict=True):
+    """Plot panels over the steps of an episode, one below the other."""
+    heights = [0.9 if x.kind == "lines" else np.clip(0.1 * len(x.labels), 0.5, 2.0) for x in panels]
+    plot = Figure((8.6, sum(heights) + 0.35 * len(panels) + 0.6), DPI, layout="constrained")
+    axes = plot.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    for panel, axis in zip(panels, axes, strict=True):
         low, high = span(panel)
         values = finite(panel.values, low, high)
         named = len(panel.labels) <= MOST_NAMES
@@ -91,7 +84,8 @@ def figure(panels: Sequence[Panel], title: str, marks: Sequence[Mark]) -> Figure
             if named:
                 axis.legend(fontsize=6, loc="upper left", ncols=len(values))
         else:
-            axis.imshow(values, COLORMAPS[panel.scale], aspect="auto", interpolation="nearest", vmin=low, vmax=high)
+            colors = "RdBu_r" if panel.scale == "signed" else "inferno"
+            axis.imshow(values, colors, aspect="auto", interpolation="nearest", vmin=low, vmax=high)
             axis.set_yticks(range(len(values)) if named else [], panel.labels if named else [], fontsize=6)
         axis.set_title(f"{panel.title}   {low:.3g} to {high:.3g}", fontsize=8, loc="left", parse_math=False)
         axis.tick_params(labelsize=6)

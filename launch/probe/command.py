@@ -2,9 +2,8 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -18,7 +17,7 @@ from ..config.command_line import dashed, make_console, parse, value_of, without
 from ..config.settings.plain import differences, from_dict, to_dict
 from ..runs.directory import RunDirectory
 from .config import ProbeConfig, recipe
-from .run import STOPPED, ProbeRun, start_from
+from .run import STOPPED, ProbeRun
 
 _HELP = """Train a memory core on a supervised task and test it on new data.
 
@@ -26,11 +25,8 @@ rl-probe TASK [flags]   one core on one task
 rl-probe --list         all tasks, with chance and published results
 rl-probe --resume RUN   resume a run; --minutes and --updates may increase"""
 
-MAY_CHANGE = frozenset(declared(ProbeConfig(), "resumable"))  # Settings allowed with --resume
-
 
 def main(arguments: Sequence[str]) -> int:
-    """Probe according to the arguments; return the exit code."""
     argv = dashed(arguments)
     if argv[:1] == ["--list"]:
         list_tasks(make_console())
@@ -43,83 +39,62 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parsed(arguments: Sequence[str]) -> ProbeConfig:
-    """Parse the configuration; the first argument is the task."""
     if not arguments or arguments[0].startswith("-"):
         missing = not {"--help", "-h"} & set(arguments)
         refuse(missing, "the task is missing; expected: rl-probe TASK or rl-probe --list")
         return parse(ProbeConfig, arguments, "rl-probe", _HELP)
     with user_errors():
         default = recipe(arguments[0], value_of("--core", arguments) or ProbeConfig.core)
-    config = parse(ProbeConfig, arguments[1:], "rl-probe", _HELP, default=default, other_flags=("--list", "--resume"))
-    return _until(config)
-
-
-def _until(config: ProbeConfig) -> ProbeConfig:
-    """Set the minutes to 0 if the number of updates is set, which overrides them."""
-    return replace(config, minutes=0.0) if config.updates else config
+    return parse(ProbeConfig, arguments[1:], "rl-probe", _HELP, default=default, other_flags=("--list", "--resume"))
 
 
 def resumed(directory: RunDirectory, arguments: Sequence[str]) -> ProbeConfig:
     """Return a run's configuration, with changes to settings that may change on resume."""
     with user_errors(f"{directory.path / 'config.toml'} is not the configuration of a probe"):
         old: ProbeConfig = from_dict(ProbeConfig, directory.config())
-    new = _until(parse(ProbeConfig, arguments, "rl-probe", _HELP, default=old, other_flags=("--resume",)))
+    new = parse(ProbeConfig, arguments, "rl-probe", _HELP, default=old, other_flags=("--resume",))
+    allowed = sorted(declared(new, "resumable"))
     for name, before, after in differences(old, new):
-        refuse(
-            name not in MAY_CHANGE,
-            f"{directory.path} was trained with {name} = {before!r}, not {after!r}; "
-            f"--resume can change: {', '.join(sorted(MAY_CHANGE))}",
-        )
+        message = f"{directory.path} was trained with {name} = {before!r}, not {after!r}"
+        refuse(name not in allowed, f"{message}; --resume can change: {', '.join(allowed)}")
     return new
 
 
 def probe(config: ProbeConfig, directory: RunDirectory | None) -> int:
-    """Train, test and print the result, in a new or an existing run directory."""
+    """Train, test and print the result with chance and the published value, in a new or an existing run directory."""
     prepare_process(1)
-    console = make_console()
-    run = ProbeRun(config, lambda line: console.print(line, highlight=False, soft_wrap=True))
-    old = directory
+    show = partial(make_console().print, highlight=False, soft_wrap=True)
+    run = ProbeRun(config, show)
+    run.restore(directory)  # before a directory is created, which a mistake should not leave
     if directory is None:
-        start_from(config.start_from, run.learner)  # before a directory is created, which a mistake should not leave
-        directory = RunDirectory.create(config.run_dir, to_dict(config), name=config.name)
-    with directory:
-        run.begin(directory)
-        if old:
-            directory.rewrite_config(to_dict(config))
-        with StopFlag() as stop:
-            reason = run.train(stop)
+        name = f"{config.task}-{config.core}".replace("/", "-").replace(":", "-")
+        directory = RunDirectory.create(config.run_dir, to_dict(config), name=name)
+    else:
+        directory.rewrite_config(to_dict(config))
+    with directory, StopFlag() as stop:
+        reason = run.train(directory, stop)
         if reason != "done":
-            resume = f"rl-probe --resume {shlex.quote(str(directory.path))}"
-            console.print(f"{STOPPED} ({reason}); resume with: {resume}", soft_wrap=True)
+            show(f"{STOPPED} ({reason}); resume with: rl-probe --resume {shlex.quote(str(directory.path))}")
             return 0
-        for line in described(run.result(), directory.path):
-            console.print(line, highlight=False, soft_wrap=True)
-    return 0
-
-
-def described(result: dict[str, Any], path: Path) -> list[str]:
-    """Describe the result of a probe in lines, with chance and the published value."""
-    lines = [
+        result = run.result(directory)
+    show(
         f"{result['task']} with {result['core']} ({result['parameters']:,} parameters in the core): "
         f"{result['updates']:,} updates in {result['minutes']:.1f} min, {result['ms_per_update']:.1f} ms each"
-    ]
+    )
     if result["skipped"]:
-        lines.append(f"  {result['skipped']:,} updates were skipped: their loss was not finite (try a smaller --lr)")
+        show(f"  {result['skipped']:,} updates were skipped: their loss was not finite (try a smaller --lr)")
     for test in result["tests"]:
-        lines.append(
+        show(
             f"  {test['test'] or 'fresh data':<18} {test['accuracy']:7.2%} correct "
             f"({test['low']:.1%}..{test['high']:.1%}), {test['perfect']:.1%} of sequences without an error"
         )
-    return [
-        *lines,
-        f"  chance     {result['chance']:7.2%}",
-        f"  published  {result['published']}",
-        f"  directory  {path}",
-    ]
+    show(f"  chance     {result['chance']:7.2%}")
+    show(f"  published  {result['published']}")
+    show(f"  directory  {directory.path}")
+    return 0
 
 
 def list_tasks(console: Console) -> None:
-    """Print every task with its question, chance, published results and parameters."""
     columns = ("task", "source", "question", "chance", "published", "--task-args")
     table = Table(*(Column(name, overflow="fold") for name in columns), box=None, pad_edge=False)
     for name, entry in TASKS.items():

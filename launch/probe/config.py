@@ -12,7 +12,7 @@ from ...base.messages import SEEDS
 from ...base.settings import Settings, setting
 from ...base.units import Minutes, Seconds
 from ...envs.tasks.registry import find_task
-from ...learners.supervised.config import SupervisedConfig
+from ...learners.supervised.model import SupervisedConfig
 from ..config.device import check_device
 
 
@@ -33,7 +33,7 @@ class ProbeConfig(Settings):
     start_from: str | None = None
     """Run directory of another probe that provides the initial weights, such as one on an easier task."""
     minutes: Minutes = setting(10.0, (0, None), resumable=True)
-    """Training time in CPU time (wall time on a GPU); a plain number is in minutes, 0 trains until --updates."""
+    """Training time in CPU time (wall time on a GPU) without --updates; a plain number is in minutes."""
     updates: int = setting(0, (0, None), resumable=True)
     """Updates to train for; 0 trains until --minutes are over."""
     seed: int = setting(1, SEEDS)
@@ -54,11 +54,6 @@ class ProbeConfig(Settings):
         check_device(self.device)
         if not self.minutes and not self.updates:
             raise EngramError("minutes is 0 and updates is 0; expected: one of them above 0, so that training ends")
-
-    @property
-    def name(self) -> str:
-        """Default name of the run."""
-        return f"{self.task}-{self.core}".replace("/", "-").replace(":", "-")
 
 
 BY_TASK: dict[str, dict[str, Any]] = {

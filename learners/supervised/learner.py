@@ -1,28 +1,82 @@
-"""Supervised learning of a task with a memory core: one update per batch, and tests on new data."""
+"""Supervised learning of a task with a memory core: one update per batch, and scores on new data."""
 
 import math
-from typing import Any
+import operator
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...agents.cores.core import CoreState, map_state, reset_state, state_leaves
+from ...agents.cores.core import CoreState, map_state, state_leaves
 from ...envs.tasks.task import Task
-from ..optimizers import clip_global_norm, make_optimizer, set_hyperparameters
-from .config import SupervisedConfig
-from .model import SequenceModel, Sequences, to_tensors
-from .scores import Score, score
+from ..optimizers import clip_global_norm, make_optimizer
+from .model import SequenceModel, Sequences, SupervisedConfig, to_tensors
+
+CONFIDENT = 1.959964  # 95% of a normal distribution lies within this many standard deviations of the mean
+
+
+class Score(NamedTuple):
+    """Counts over answers; scores of several batches can be added."""
+
+    right: int = 0  # Correct answers, counted in each of K groups
+    answers: int = 0
+    perfect: int = 0  # Sequences without a mistake; in a stream, each batch of a sequence counts as one
+    sequences: int = 0  # Sequences with at least one query
+    nats: float = 0.0  # Sum of -log p(correct answer)
+
+    def plus(self, other: "Score") -> "Score":
+        sums: Any = map(operator.add, self, other)
+        return Score(*sums)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of correct answers; nan without queries."""
+        return self.right / self.answers if self.answers else math.nan
+
+    @property
+    def perfect_share(self) -> float:
+        return self.perfect / self.sequences if self.sequences else math.nan
+
+    def plain(self) -> dict[str, float]:
+        """The score for result.json, with Wilson's 95% interval of the accuracy. Answers within a sequence depend on
+        each other, so the interval counts only as many independent answers as there are sequences."""
+        low, high = wilson(self.accuracy, min(self.answers, self.sequences))
+        nats = self.nats / self.answers if self.answers else math.nan
+        shares = {"accuracy": self.accuracy, "low": low, "high": high, "perfect": self.perfect_share, "nats": nats}
+        return shares | {"asked": self.answers, "sequences": self.sequences}
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """Interval that contains the true share at 95% confidence (Wilson 1927, equation 4); 0..1 without observations."""
+    if count == 0:
+        return 0.0, 1.0
+    squared = CONFIDENT**2 / count
+    center = (share + squared / 2) / (1 + squared)
+    half = CONFIDENT / (1 + squared) * math.sqrt(share * (1 - share) / count + squared / (4 * count))
+    return max(0.0, center - half), min(1.0, center + half)
+
+
+def score(logits: Tensor, targets: Tensor) -> Score:
+    """Score logits [N, K, C] at the steps with a query, in order; targets int64 [T, B, K] are negative elsewhere."""
+    query = (targets >= 0).any(-1)
+    expected, counts = targets[query], targets[query] >= 0
+    right = (logits.argmax(-1) == expected) & counts
+    nats = -logits.log_softmax(-1).gather(-1, expected.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    mistakes = torch.zeros(query.shape, dtype=torch.bool, device=query.device)
+    mistakes[query] = (counts & ~right).any(-1)
+    answered = query.any(0)
+    return Score(
+        int(right.sum()),
+        int(counts.sum()),
+        int((answered & ~mistakes.any(0)).sum()),
+        int(answered.sum()),
+        float(torch.where(counts, nats, 0.0).double().sum()),
+    )
 
 
 class SupervisedLearner:
-    """A network and its optimizer; `step` applies one update. The state of a stream continues across batches.
-
-    Args:
-        model: the network, on the device for learning.
-        config: optimizer and gradients.
-        stream: whether the core's state continues across batches.
-    """
+    """A network and its optimizer; with `stream`, the core's state continues across batches."""
 
     def __init__(self, model: SequenceModel, config: SupervisedConfig, stream: bool) -> None:
         self.model, self.config, self.stream = model, config, stream
@@ -30,13 +84,11 @@ class SupervisedLearner:
         self.optimizer = make_optimizer(
             "adam", model.parameters(), lr=config.lr, eps=config.eps, decay=0.0, momentum=0.0, betas=(0.9, 0.999)
         )
-        self.updates = 0
-        self.skipped = 0  # Number of updates skipped because the loss or its gradient was not finite
+        self.updates, self.skipped = 0, 0  # Skipped: updates whose loss or gradient was not finite
         self._state: CoreState | None = None
 
     def step(self, batch: Sequences) -> dict[str, float]:
         """Run one update from a batch and return its metrics."""
-        set_hyperparameters(self.optimizer, {"lr": self.config.lr})
         total, metrics = self._loss(batch)
         self.optimizer.zero_grad(set_to_none=True)
         if total.requires_grad:
@@ -56,28 +108,18 @@ class SupervisedLearner:
         state = self.model.core.initial_state(query.shape[1]) if self._state is None else self._state
         logits, state, auxiliary = self.model(batch.inputs, batch.reset, query, state, self.config.bptt_length or None)
         if self.stream:
-            self._state = self._finite(map_state(Tensor.detach, state))
+            self._state = map_state(Tensor.detach, state)
         targets = batch.targets[query]
         entropy = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum")
         entropy = entropy / (targets >= 0).sum().clamp(min=1)
         extra = entropy.new_zeros(()) if auxiliary is None else self.config.auxiliary_cost * auxiliary.mean()
-        metrics = {"loss/cross_entropy": entropy.item(), "loss/auxiliary": extra.item()}
-        with torch.no_grad():
-            result = score(logits, batch.targets)
+        total, result = entropy + extra, score(logits.detach(), batch.targets)
+        metrics = {"loss/cross_entropy": entropy.item(), "loss/auxiliary": extra.item(), "loss/total": total.item()}
         if result.answers:
             metrics |= {"probe/accuracy": result.accuracy, "probe/perfect": result.perfect_share}
-        return entropy + extra, metrics | {"loss/total": (entropy + extra).item()}
-
-    def _finite(self, state: CoreState) -> CoreState:
-        """Reset the state of streams with non-finite values, which would otherwise stay non-finite."""
-        finite = [leaf.isfinite().reshape(len(leaf), -1).all(1) for leaf in state_leaves(state)]
-        if all(x.all() for x in finite):
-            return state
-        bad = ~torch.stack(finite).all(0)
-        return reset_state(state, map_state(Tensor.detach, self.model.core.initial_state(len(bad))), bad)
+        return total, metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed run needs."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -87,7 +129,6 @@ class SupervisedLearner:
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.updates, self.skipped = saved["updates"], saved["skipped"]

@@ -60,12 +60,6 @@ def test_an_agent_says_where_it_comes_from(name: str) -> None:
     assert not noted["commit"].endswith("-dirty")
 
 
-def test_the_list_shows_every_agent(capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluate.main([zoo.PREFIX]) == 0
-    said = capsys.readouterr().out
-    assert all(f"zoo:{name}" in said for name in zoo.names())
-
-
 def test_a_misspelt_agent_is_answered_with_the_nearest() -> None:
     name = zoo.names()[0]
     with pytest.raises(EngramError, match=f"did you mean: {name}"):

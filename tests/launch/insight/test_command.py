@@ -17,22 +17,21 @@ def look(*words: object) -> int:
 
 def test_writes_a_page(finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     html = tmp_path / "page.html"
-    assert look(finished_run, "--html", html, "--episodes", 2, "--level", "goal=right") == 0
+    assert look(finished_run, "--html", html, "--level", "goal=right") == 0
     assert "open it in a browser" in capsys.readouterr().out
     text = html.read_text()
-    assert text.count('"steps":') == 2
+    assert text.count('"steps":') == 1
     assert "t-maze with gru" in text
     assert '"goal":{"values":[1,1' in text
 
 
-def test_nothing_is_recorded_after_an_episode_that_was_cut_off(
+def test_an_episode_that_was_cut_off_is_reported(
     finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What would follow is the rest of it, which does not begin with an empty memory."""
     monkeypatch.setattr(command, "record", lambda actor: recording.record(actor, most=4))
     html = tmp_path / "page.html"
-    assert look(finished_run, "--html", html, "--episodes", 3) == 0
-    assert "episode 1 is cut off after" in capsys.readouterr().out
+    assert look(finished_run, "--html", html) == 0
+    assert "the episode is cut off after" in capsys.readouterr().out
     assert html.read_text().count('"steps":') == 1
 
 
@@ -58,7 +57,7 @@ def test_mistakes_are_one_line_and_exit_code_2(
     assert said in lines[0]
 
 
-@pytest.mark.parametrize("words", [["--episodes", "0"], ["--html", "no/such/folder/x.html"], ["--seed", "-1"]])
+@pytest.mark.parametrize("words", [["--html", "no/such/folder/x.html"], ["--seed", "-1"]])
 def test_values_out_of_range_exit_with_code_2(
     finished_run: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,6 @@
 import io
 import json
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +15,8 @@ from engram.launch.insight.recording import record
 from engram.launch.insight.watching import figure
 
 
-def refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_page_is_valid_json(bad: float) -> None:
+def test_a_page_has_values_that_are_not_finite(bad: float) -> None:
     agent = AgentConfig(core="gru", core_args={"hidden_size": 4})
     actor = ActorFactory(env="CartPole-v1", agent=agent, num_envs=1, unroll_length=1, seed=0).make_actor(0)
     whole = record(actor)
@@ -29,12 +24,12 @@ def test_a_page_is_valid_json(bad: float) -> None:
     seen = {name: values.copy() for name, values in whole.observations.items()}
     for values in (*changed.values(), *seen.values()):
         values[3] = bad
-    recording = whole._replace(**changed, observations=seen, fields={"return": bad})
-    text = written("page", [], option_names(actor), [as_data(actor, recording)])
-    (data,) = re.findall(r"<script[^>]*json[^>]*>(.*?)</script>", text, re.DOTALL)
-    episode = json.loads(data, parse_constant=refuse)["episodes"][0]
-    assert episode["rewards"][3] is None
-    assert episode["rewards"][2] == 1.0
+    recording = whole._replace(**changed, observations=seen)
+    text = written("page", "", option_names(actor), as_data(actor, recording))
+    (data,) = re.findall("const data = (.*);", text)
+    rewards = json.loads(data)["episode"]["rewards"]
+    assert rewards[2] == 1.0
+    np.testing.assert_equal(rewards[3], bad)
     panels = all_panels(actor, recording)
     drawn = figure(panels, "title", [])
     assert len(drawn.axes) == len(panels)

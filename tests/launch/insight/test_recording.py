@@ -29,13 +29,13 @@ def test_it_is_the_episode_that_an_actor_plays_unrecorded() -> None:
     values = torch.cat([unroll.agent.value[:, 0] for unroll in unrolls]).numpy()
     actions = torch.cat([unroll.agent.action[:, 0] for unroll in unrolls]).numpy()
     steps = len(first.values)
-    assert steps == int(first.fields["length"]) + 1
+    assert first.complete
     np.testing.assert_allclose(first.values, values[:steps], atol=1e-6)
     np.testing.assert_array_equal(first.rewards, rewards[:steps])
     np.testing.assert_array_equal(first.actions[:, 0], actions[:steps])
     np.testing.assert_allclose(second.values, values[steps : steps + len(second.values)], atol=1e-6)
     episodes = torch.cat([unroll.episodes for unroll in unrolls]).numpy()
-    np.testing.assert_allclose(list(first.fields.values()), episodes[0, 1:])
+    assert episodes[0, 1:3].tolist() == [first.rewards[1:].sum(), steps - 1]
 
 
 def test_the_trace_is_what_the_core_did() -> None:
