@@ -1,7 +1,6 @@
 """Estimated cost of a run, facts about machines, and problems that rl-doctor reports. `look` runs on every node."""
 
 import os
-import pickle
 import platform
 import shutil
 import socket
@@ -9,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -18,15 +17,20 @@ from ...agents.values import flatten
 from ...base.memory import memory as memory_here
 from ...base.memory import own_memory
 from ...base.messages import size_in_words
-from ...base.places import cache_folder, writable_home
+from ...base.places import writable_home
 from ...base.processes import num_cores
-from ..cluster.ray_session import OBJECT_STORE_BYTES, token_file, token_is_kept
+from ..cluster.ray_session import OBJECT_STORE_BYTES
 from ..config.run_config import RunConfig
 from ..metrics.provenance import PACKAGES, machine, package_version
 
 RAY_BYTES = 400 * 2**20  # Bytes of Ray's own processes on one machine
 TRAINING_COPIES, CHECKPOINT_COPIES = 4, 3
 """Multiples of the size of the weights: weights, at most two moments and, in training, gradients."""
+FILES, FILES_PER_ACTOR = 1024, 32  # Open files that Ray's processes need; with fewer, connections fail
+MEMORY_LIMIT = 0.95  # Fraction of a machine's memory above which Ray kills processes
+LESS = "fewer --num-actors or --envs-per-actor, or a shorter --unroll-length"
+
+Verdict = Literal["ok", "warning", "problem"]
 
 
 class Estimate(NamedTuple):
@@ -40,63 +44,6 @@ class Estimate(NamedTuple):
     disk: int  # Checkpoints
 
 
-def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
-    """Estimate the cost of a run from a few steps of one environment. Raises ValueError if the agent cannot be made.
-
-    Args:
-        work: bytes of the observations of an update and of all actors, from `check_memory`.
-    """
-    factory = config.factory()
-    sizes: list[int] = []
-    for length in (1, 2):
-        with closing(replace(factory, num_envs=1, unroll_length=length).make_actor(0)) as actor:
-            sizes.append(nbytes(actor.unroll()))
-            weights, environment = flatten(actor.agent), _saved(actor)
-    step = sizes[1] - sizes[0]
-    unroll = config.actor_envs * (sizes[0] + (config.unroll_length - 1) * step)
-    whole, private = own_memory()
-    work += TRAINING_COPIES * weights.nbytes * config.num_members
-    store, processes = 0, 0
-    if not config.in_process:
-        ahead = config.lag_bound + 1
-        unrolls = actors if config.synchronous else -(-ahead * config.columns // config.actor_envs)
-        store = config.num_members * (unrolls * unroll + (1 + ahead) * weights.nbytes)
-        processes = RAY_BYTES + actors * (private + 2 * unroll)
-    states = actors * config.actor_envs * environment if config.synchronous else 0
-    return Estimate(
-        parameters=weights.size,
-        unroll=unroll,
-        object_store=store,
-        learner=whole + work,
-        memory=whole + work + processes + store,
-        disk=(config.keep_checkpoints + 2) * (CHECKPOINT_COPIES * weights.nbytes * config.num_members + states),
-    )
-
-
-def _saved(actor: Any) -> int:
-    """Bytes that an actor adds to a checkpoint; 0 if its environments cannot be saved."""
-    try:
-        return len(pickle.dumps(actor.save()))
-    except ValueError:
-        return 0
-
-
-FILES, FILES_PER_ACTOR = 1024, 32  # Open files that Ray's processes need; with fewer, connections fail
-MEMORY_LIMIT = 0.95  # Fraction of a machine's memory above which Ray kills processes
-LESS = "fewer --num-actors or --envs-per-actor, or a shorter --unroll-length"
-
-Verdict = Literal["ok", "warning", "problem"]
-
-
-class Finding(NamedTuple):
-    """One line of rl-doctor's table."""
-
-    what: str
-    found: str
-    verdict: Verdict
-    advice: str = ""
-
-
 class Facts(NamedTuple):
     """Facts about one machine, as seen by a process on it. Sizes are in bytes."""
 
@@ -108,6 +55,39 @@ class Facts(NamedTuple):
     shared_memory: int  # Free bytes in /dev/shm
     files: int  # Files that a process may open, after raising its soft limit, as Ray does
     learners: int = 0  # Ray resource `learner`: additional learners for which the node is reserved
+
+
+class Finding(NamedTuple):
+    """One line of rl-doctor's table."""
+
+    what: str
+    found: str
+    verdict: Verdict
+    advice: str = ""
+
+
+def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
+    """Estimate the cost of a run from a few steps of one environment. Raises ValueError if the agent cannot be made.
+
+    Args:
+        work: bytes of the observations of an update and of all actors, from `check_memory`.
+    """
+    sizes: list[int] = []
+    for length in (1, 2):
+        with closing(replace(config.factory(), num_envs=1, unroll_length=length).make_actor(0)) as actor:
+            sizes.append(nbytes(actor.unroll()))
+            weights = flatten(actor.agent)
+    unroll = config.actor_envs * (sizes[0] + (config.unroll_length - 1) * (sizes[1] - sizes[0]))
+    whole, private = own_memory()
+    learner = whole + work + TRAINING_COPIES * weights.nbytes * config.num_members
+    store, processes = 0, 0
+    if not config.in_process:
+        ahead = config.lag_bound + 1
+        unrolls = actors if config.synchronous else -(-ahead * config.columns // config.actor_envs)
+        store = config.num_members * (unrolls * unroll + (1 + ahead) * weights.nbytes)
+        processes = RAY_BYTES + actors * (private + 2 * unroll)
+    disk = (config.keep_checkpoints + 2) * CHECKPOINT_COPIES * weights.nbytes * config.num_members
+    return Estimate(weights.size, unroll, store, learner, learner + processes + store, disk)
 
 
 def look() -> Facts:
@@ -128,27 +108,28 @@ def look() -> Facts:
 
 def examine(config: RunConfig, here: Facts, nodes: Sequence[Facts], estimate: Estimate, actors: int) -> list[Finding]:
     """Return all findings; `here` is the learner's machine, and `nodes` are all machines."""
-    findings = [versions(here, nodes), processors(config, here, nodes, actors), *learners(config, nodes, estimate)]
-    threads = os.environ.get("OMP_NUM_THREADS", "1")
-    advice = "unset OMP_NUM_THREADS: actors then use one thread each"
-    findings.append(_if(threads != "1", "threads", "warning", f"OMP_NUM_THREADS = {threads}", advice))
-    files = FILES + FILES_PER_ACTOR * actors
+    findings = [versions(here, nodes), processors(config, nodes, actors)]
+    if config.num_learners > 1:
+        findings.append(learners(config, nodes, estimate))
     for node in nodes:
-        share = share_of(estimate, node, here, nodes)
-        value = f"{size_in_words(node.memory)} free on {node.name}, {size_in_words(share)} needed"
-        findings.append(_if(share > MEMORY_LIMIT * node.memory, "memory", "problem", value, LESS))
-        findings.append(shared_memory(config, node, estimate))
-        value = f"{node.files:,} allowed on {node.name}, {files:,} needed"
-        advice = "ulimit -n 65536, or nofile in /etc/security/limits.conf"
-        findings.append(_if(node.files < files, "open files", "problem", value, advice))
-    findings += [run_disk(config, estimate), home(), token(config)]
+        findings += node_findings(config, node, share_of(estimate, node, here, nodes), estimate, actors)
+    findings.append(run_disk(config, estimate))
+    if (threads := os.environ.get("OMP_NUM_THREADS", "1")) != "1":
+        value = f"OMP_NUM_THREADS = {threads}"
+        findings.append(Finding("threads", value, "warning", "unset it: actors then use one thread each"))
+    if (mode := os.environ.get("RAY_AUTH_MODE", "token")) != "token":
+        value = f"RAY_AUTH_MODE = {mode}"
+        findings.append(Finding("token", value, "warning", "unset it: anyone on the network can run code as you"))
+    if writable_home() is None:
+        value = f"{os.path.expanduser('~')} cannot be written"
+        findings.append(Finding("home directory", value, "warning", "HOME=DIR, a directory for tokens and caches"))
     if not torch.cuda.is_available() and Path("/proc/driver/nvidia/version").exists():
         value = f"torch {torch.__version__} does not use this machine's GPU"
         findings.append(Finding("GPU", value, "warning", "install torch for the GPU's driver, or --device cpu"))
     return findings
 
 
-def _if(wrong: bool, what: str, verdict: Verdict, value: str, advice: str) -> Finding:
+def _if(wrong: object, what: str, verdict: Verdict, value: str, advice: str) -> Finding:
     return Finding(what, value, verdict, advice) if wrong else Finding(what, value, "ok")
 
 
@@ -162,28 +143,23 @@ def versions(here: Facts, nodes: Sequence[Facts]) -> Finding:
     ]
     value = "; ".join(other) or ", ".join(f"{name} {version}" for name, version in here.versions.items())
     advice = "one image, or one constraints.txt, for all nodes (docs/tutorials/cluster.md)"
-    return _if(bool(other), "versions", "problem", value, advice)
+    return _if(other, "versions", "problem", value, advice)
 
 
-def processors(config: RunConfig, here: Facts, nodes: Sequence[Facts], actors: int) -> Finding:
+def processors(config: RunConfig, nodes: Sequence[Facts], actors: int) -> Finding:
     """Check that there is a core for every actor."""
-    cores = sum(node.cores for node in nodes)
-    gpus = f", {len(here.gpus)} x {here.gpus[0]}" if here.gpus else ", no GPU"
-    value = f"{cores} cores on {len(nodes)} machine(s){gpus} for {actors} actors"
-    verdict: Verdict = "problem" if config.ray_address else "warning"
-    why = "the others wait forever" if config.ray_address else "they take turns"
+    cores, gpus = sum(node.cores for node in nodes), sum(len(node.gpus) for node in nodes)
+    value = f"{cores} cores and {gpus} GPUs on {len(nodes)} machine(s) for {actors} actors"
     full = actors * config.actor_cpus > cores
-    room = max(1, int(cores / config.actor_cpus)) if full else actors
-    return _if(full, "processors", verdict, value, f"--num-actors {room}: {why}")
+    advice = f"--num-actors {max(1, int(cores / config.actor_cpus))}: "
+    if config.ray_address:
+        return _if(full, "processors", "problem", value, f"{advice}the others wait forever")
+    return _if(full, "processors", "warning", value, f"{advice}they take turns")
 
 
-def learners(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> list[Finding]:
+def learners(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> Finding:
     """Check that additional learners have CPUs in addition to the actors', and reserved nodes if there are any."""
-    if config.num_learners == 1:
-        return []
-    cores, gpus, reserved = (
-        sum(counts) for counts in zip(*((n.cores, len(n.gpus), n.learners) for n in nodes), strict=True)
-    )
+    cores, reserved = sum(node.cores for node in nodes), sum(node.learners for node in nodes)
     part = f"{config.share_envs} environments of an update each, {size_in_words(4 * estimate.parameters)} of gradient"
     if config.population:
         part = f"{-(-config.population // config.num_learners)} members each at most"
@@ -191,10 +167,8 @@ def learners(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> l
     if 0 < reserved < room:
         room, claim = reserved, f"one of {reserved} Ray resources `learner`"
     advice, full = f"--num-learners {room + 1}: each but the first claims {claim}", config.num_learners - 1 > room
-    if config.device.startswith("cuda") and gpus < config.num_learners:
-        advice, full = f"each uses one of {gpus} GPUs", True
     verdict: Verdict = "problem" if config.ray_address else "warning"
-    return [_if(full, "learners", verdict, f"{config.num_learners}: {part}", advice)]
+    return _if(full, "learners", verdict, f"{config.num_learners}: {part}", advice)
 
 
 def share_of(estimate: Estimate, node: Facts, here: Facts, nodes: Sequence[Facts]) -> int:
@@ -204,16 +178,22 @@ def share_of(estimate: Estimate, node: Facts, here: Facts, nodes: Sequence[Facts
     return share + (local if node.name == here.name else 0)
 
 
-def shared_memory(config: RunConfig, node: Facts, estimate: Estimate) -> Finding:
-    """Check that unrolls fit in shared memory: Ray falls back to files if /dev/shm is too small."""
+def node_findings(config: RunConfig, node: Facts, share: int, estimate: Estimate, actors: int) -> list[Finding]:
+    """Check a node's memory (`share` bytes needed), shared memory and limit of open files."""
+    value = f"{size_in_words(node.memory)} free on {node.name}, {size_in_words(share)} needed"
+    findings = [_if(share > MEMORY_LIMIT * node.memory, "memory", "problem", value, LESS)]
     if config.in_process:
-        return Finding("shared memory", "not used with --local", "ok")
+        return findings
+    files = FILES + FILES_PER_ACTOR * actors
+    value, advice = f"{node.files:,} allowed on {node.name}, {files:,} needed", "ulimit -n 65536"
+    findings.append(_if(node.files < files, "open files", "problem", value, advice))
     needed = max(estimate.object_store, 0 if config.ray_address else OBJECT_STORE_BYTES)
     value = f"{size_in_words(node.shared_memory)} free in /dev/shm of {node.name}, {size_in_words(needed)} needed"
     if needed > OBJECT_STORE_BYTES and not config.ray_address:
-        return Finding("shared memory", f"{value}, {size_in_words(OBJECT_STORE_BYTES)} allowed", "problem", LESS)
+        value = f"{value}, {size_in_words(OBJECT_STORE_BYTES)} allowed"
+        return [*findings, Finding("shared memory", value, "problem", LESS)]
     advice = f"docker run --shm-size={max(2, round(1.5 * needed / 2**30))}g, or Ray uses slow files"
-    return _if(node.shared_memory < needed, "shared memory", "warning", value, advice)
+    return [*findings, _if(node.shared_memory < needed, "shared memory", "warning", value, advice)]
 
 
 def run_disk(config: RunConfig, estimate: Estimate) -> Finding:
@@ -227,30 +207,3 @@ def run_disk(config: RunConfig, estimate: Estimate) -> Finding:
     value = f"{size_in_words(free)} free under {folder}, {size_in_words(estimate.disk)} for checkpoints"
     advice = "another --run-dir, or fewer --keep-checkpoints"
     return _if(free < estimate.disk + 2**28, "run directory", "problem", value, advice)
-
-
-def home() -> Finding:
-    """Check that the home directory is writable, for tokens and caches."""
-    if folder := writable_home():
-        return Finding("home directory", str(folder), "ok")
-    try:
-        instead = f"caches are under {cache_folder()}"
-    except OSError as problem:
-        instead = f"nothing is cached ({problem})"
-    advice = f"HOME=DIR, a directory that you can write to; {instead}"
-    return Finding("home directory", f"{os.path.expanduser('~')} cannot be written", "warning", advice)
-
-
-def token(config: RunConfig) -> Finding:
-    """Check that Ray requires its token, and that other users cannot read it."""
-    if (mode := os.environ.get("RAY_AUTH_MODE", "token")) != "token":
-        advice = "unset RAY_AUTH_MODE: anyone on the network can run code as you"
-        return Finding("token", f"RAY_AUTH_MODE = {mode}", "warning", advice)
-    file = token_file()
-    if "RAY_AUTH_TOKEN" not in os.environ and not token_is_kept():
-        advice = "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, as on the cluster's head"
-        value = f"{file} cannot be read or written; each private Ray gets a different one"
-        return _if(bool(config.ray_address), "token", "problem", value, advice)
-    if os.access(file, os.R_OK) and file.stat().st_mode & 0o077:
-        return Finding("token", f"{file}, readable by others", "warning", f"chmod 600 {file}")
-    return Finding("token", "required", "ok")

@@ -18,7 +18,7 @@ from ..config.sizes import check_memory
 from ..metrics.rows import read_rows
 from ..runs.directory import RunDirectory
 from ..runs.trained import run_config
-from .checks import Estimate, Facts, Finding, Verdict, estimate, examine, look
+from .checks import Facts, Finding, estimate, examine, look
 from .symptoms import symptoms
 
 NODE_TIMEOUT = 120.0  # Seconds in which a node of the cluster must respond
@@ -48,43 +48,43 @@ def main(arguments: Sequence[str]) -> int:
         print(_HELP)
         return 0
     if arguments and not arguments[0].startswith("-"):
-        return examine_run(arguments[0], arguments[1:])
-    config = parse_run([argument for argument in arguments if argument != "--json"], other_flags=("--json",))
-    prepare_process(1)
-    here = look()
-    nodes, lost = cluster(config.ray_address) if config.ray_address else ([here], [])
-    cores = sum(node.cores for node in nodes) if not config.local else 1
-    actors = config.fixed_actors or max(1, int(cores / config.actor_cpus))
-    with user_errors(), library_errors("one actor and one update do not fit in memory", MemoryError):
-        with closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
-            work = check_memory(config, factory, batch)
-        cost = estimate(config, work, actors)  # after the batch is closed: some environments allow only one
-    findings = [*lost, *examine(config, here, nodes, cost, actors)]
-    if "--json" in arguments:
-        print_json(findings, estimate=cost._asdict(), nodes=[node._asdict() for node in nodes])
+        findings, others, passing = run_findings(arguments[0], arguments[1:]), dict[str, Any](), ("ok",)
     else:
-        show(findings, cost, make_console())
-    return int(worst(findings) == "problem")
+        config = parse_run([argument for argument in arguments if argument != "--json"], other_flags=("--json",))
+        prepare_process(1)
+        here = look()
+        nodes, findings = cluster(config.ray_address) if config.ray_address else ([here], [])
+        cores = sum(node.cores for node in nodes) if not config.local else 1
+        actors = config.fixed_actors or max(1, int(cores / config.actor_cpus))
+        with user_errors(), library_errors("one actor and one update do not fit in memory", MemoryError):
+            with closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
+                work = check_memory(config, factory, batch)
+            cost = estimate(config, work, actors)  # after the batch is closed: some environments allow only one
+        findings += examine(config, here, nodes, cost, actors)
+        others = {"estimate": cost._asdict(), "nodes": [node._asdict() for node in nodes]}
+        passing = ("ok", "warning")
+    worst = max((finding.verdict for finding in findings), key=list(_COLORS).index)
+    if "--json" in arguments:
+        facts = {"verdict": worst, "findings": [finding._asdict() for finding in findings]}
+        print(json.dumps(facts | others, indent=1))
+    else:
+        show(findings, others.get("estimate"), make_console())
+    return int(worst not in passing)
 
 
-def examine_run(path: str, arguments: Sequence[str]) -> int:
-    """Report symptoms in a run's metrics, for a population those of every member; return 1 if there are any."""
+def run_findings(path: str, arguments: Sequence[str]) -> list[Finding]:
+    """Return symptoms in a run's metrics, for a population those of every member."""
     if wrong := [argument for argument in arguments if argument != "--json"]:
         raise EngramError(f"{wrong[0]!r} cannot be combined with the run directory {path!r}; allowed there: --json")
     run = RunDirectory.open(path, lock=False)
     config = run_config(run)
     runs = {f"member {i}: ": run.member(i) for i in range(config.population)} or {"": run}
     with file_errors(f"cannot read the metrics of {run.path}"):
-        findings = [
+        return [
             finding._replace(what=prefix + finding.what)
             for prefix, member in runs.items()
             for finding in symptoms(read_rows(member.metrics_file), config)
         ]
-    if "--json" in arguments:
-        print_json(findings)
-    else:
-        show_findings(findings, make_console())
-    return int(worst(findings) != "ok")
 
 
 def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
@@ -118,33 +118,14 @@ def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
     return facts, lost
 
 
-def worst(findings: Sequence[Finding]) -> Verdict:
-    """The worst verdict."""
-    return max((finding.verdict for finding in findings), key=list(_COLORS).index)
-
-
-def print_json(findings: Sequence[Finding], **others: Any) -> None:
-    """Print the findings and `others` as one JSON object."""
-    facts = {"verdict": worst(findings), "findings": [finding._asdict() for finding in findings]}
-    print(json.dumps(facts | others, indent=1))
-
-
-def show(findings: Sequence[Finding], cost: Estimate, console: Console) -> None:
-    """Print two tables: the findings and the estimate."""
-    show_findings(findings, console)
-    rows = Table("this run needs", "", box=None)
-    rows.add_row("parameters", f"{cost.parameters:,}")
-    rows.add_row("one unroll", size_in_words(cost.unroll))
-    rows.add_row("object store", f"at most {size_in_words(cost.object_store)}")
-    rows.add_row("memory", f"about {size_in_words(cost.memory)} in total on all machines")
-    rows.add_row("checkpoints", f"at most {size_in_words(cost.disk)}")
-    console.print()
-    console.print(rows)
-
-
-def show_findings(findings: Sequence[Finding], console: Console) -> None:
-    """Print a table of findings."""
+def show(findings: Sequence[Finding], cost: dict[str, int] | None, console: Console) -> None:
+    """Print a table of findings, and the estimate, if any."""
     table = Table("check", "result", "", "recommendation", box=None)
     for what, value, verdict, advice in findings:
         table.add_row(what, value, Text(verdict, _COLORS[verdict]), advice)
     console.print(table)
+    if cost:
+        needs = Table("this run needs", "at most", box=None)
+        for name, size in cost.items():
+            needs.add_row(name.replace("_", " "), f"{size:,}" if name == "parameters" else size_in_words(size))
+        console.print("", needs)
