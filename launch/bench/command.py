@@ -5,13 +5,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.table import Column, Table
 
 from ...agents.process import prepare_process
@@ -26,7 +25,7 @@ from ..config.run_flags import parse_run
 from ..config.settings.plain import to_dict
 from ..metrics.provenance import provenance
 from ..metrics.rows import read_log
-from .parts import Parts, measure, open_parts, speed_of_light
+from .parts import measure, open_parts, speed_of_light
 
 OWN_FLAGS = ("--seconds", "--json")  # Flags of rl-bench; every other flag is rl-train's
 OWN_SETTINGS = ("--run-dir", "--total-steps", "--time-limit", "--log-seconds")
@@ -41,8 +40,6 @@ LABELS = {
     "ideal": "ideal: {} times what one core does alone",
     "reached": "reached by rl-train",
 }
-
-PROGRAM = "from engram.launch.train.command import run; run()"
 
 _HELP = """usage: rl-bench [--seconds S] [--json FILE] [flags of rl-train]
 
@@ -59,24 +56,23 @@ def main(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print(_HELP)
         return 0
-    seconds = _seconds(value_of("--seconds", arguments) or "30")
+    with user_errors("--seconds"):
+        seconds = duration(text := value_of("--seconds", arguments) or "30", Seconds)
+    refuse(not seconds >= 1, f"--seconds is {text}; allowed: at least 1s")
     target = value_of("--json", arguments)
+    check_new_file("--json", target or "")
     train_arguments = without(arguments, OWN_FLAGS)
     config = parse_run(train_arguments, other_flags=OWN_FLAGS)
     if value_of("--env", train_arguments) is None and value_of("--config", train_arguments) is None:
         train_arguments = ["--env", config.env, *train_arguments]  # rl-train has no default
-    check_new_file("--json", target or "")
-    console = make_console()
-    result = bench(config, train_arguments, seconds, console.print)
-    show(result, console)
+    result = bench(config, train_arguments, seconds)
+    show(result)
     if target:
         Path(target).write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 
-def bench(
-    config: RunConfig, arguments: Sequence[str], seconds: float, report: Callable[[str], None] = print
-) -> dict[str, Any]:
+def bench(config: RunConfig, arguments: Sequence[str], seconds: float) -> dict[str, Any]:
     """Measure the rates of the parts and of training; return them ready for JSON.
 
     Args:
@@ -87,19 +83,15 @@ def bench(
     device = find_device(config.device)
     config = replace(config, learner=on_device(config.learner, device))
     part_seconds = min(MOST_PART, seconds / 10)
-    with user_errors():
-        with open_parts(config, device) as work:
-            report(f"measuring {', '.join(work)}")
-            before = measure(work, part_seconds, SLICES)
-            report(f"rl-train for {seconds:g} s")
-            speed = training_speed(arguments, seconds, min(MOST_WARM_UP, seconds / 4))
-            after = measure(work, part_seconds, SLICES)
-    parts = Parts(*((before[name] + after[name]) / 2 for name in Parts._fields))
-    ideal = speed_of_light(parts, num_cores(), device.type != "cpu")
-    rates = {name: 1 / cost for name, cost in parts._asdict().items()} | {
-        "ideal": ideal,
-        "reached": speed.steps_per_second,
-    }
+    with user_errors(), open_parts(config, device) as work:
+        print(f"measuring {', '.join(work)}")
+        before = measure(work, part_seconds, SLICES)
+        print(f"rl-train for {seconds:g} s")
+        speed = training_speed(arguments, seconds, min(MOST_WARM_UP, seconds / 4))
+        after = measure(work, part_seconds, SLICES)
+    costs = {name: (before[name] + after[name]) / 2 for name in work}
+    ideal = speed_of_light(**costs, cores=num_cores(), learner_has_device=device.type != "cpu")
+    rates = {name: 1 / cost for name, cost in costs.items()} | {"ideal": ideal, "reached": speed.steps_per_second}
     return provenance() | {
         "command": ["rl-train", *arguments],
         "seed": config.seed,
@@ -127,7 +119,15 @@ def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> 
         path, started = Path(folder) / "run", time.time()
         limits = ["--total-steps", str(10**15), "--time-limit", f"{warm_up + seconds}s"]
         often = ["--log-seconds", str(seconds / ROWS), "--run-dir", str(path)]
-        command = [sys.executable, "-P", "-c", PROGRAM, *without(arguments, OWN_SETTINGS), *limits, *often]
+        command = [
+            sys.executable,
+            "-P",
+            "-c",
+            "from engram.launch.train.command import run; run()",
+            *without(arguments, OWN_SETTINGS),
+            *limits,
+            *often,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
@@ -142,30 +142,16 @@ def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> 
     return TrainingSpeed(steps / elapsed, steps, elapsed, means, log[0]["time"] - started)
 
 
-def show(result: dict[str, Any], console: Console) -> None:
+def show(result: dict[str, Any]) -> None:
     """Print the result of `bench` as a table."""
     config, machine, training = result["configuration"], result["machine"], result["training"]
-    table = Table(
-        "",
-        Column("steps/s", justify="right", no_wrap=True),
-        title=f"{config['env']} with {config['agent']['core']}, {config['num_actors']} actor(s) of "
-        f"{config['envs_per_actor']} environments, updates of {config['unroll_length']} x {config['envs_per_update']}",
-        title_justify="left",
+    title = (
+        f"{config['env']} with {config['agent']['core']}, {config['num_actors']} actor(s) of "
+        f"{config['envs_per_actor']} environments, updates of {config['unroll_length']} x {config['envs_per_update']}"
     )
+    table = Table("", Column("steps/s", justify="right", no_wrap=True), title=title, title_justify="left")
     for name, label in LABELS.items():
         table.add_row(label.format(machine["cores"]), f"{result['steps_per_second'][name]:,.0f}")
     table.add_row("fraction of the ideal", f"{result['fraction']:.2f}", style="bold")
-    console.print(table)
-    console.print(
-        f"{machine['processor']}, {machine['cores']} core(s); first row of metrics "
-        f"{training['seconds_to_first_row']:.1f} s after the command",
-        highlight=False,
-    )
-
-
-def _seconds(text: str) -> float:
-    with user_errors("--seconds"):
-        value = duration(text, Seconds)
-    if not value >= 1:
-        raise EngramError(f"--seconds is {text}; allowed: at least 1s")
-    return value
+    first_row = f"first row of metrics {training['seconds_to_first_row']:.1f} s after the command"
+    make_console().print(table, f"{machine['processor']}, {machine['cores']} core(s); {first_row}")
