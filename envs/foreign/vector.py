@@ -8,19 +8,18 @@ discarded) and then reset with `reset(options={"reset_mask": ...})` (Gymnasium 1
 
 import pickle
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from ...base.errors import refuse
-from ...base.messages import calling, check_choice, check_integer
+from ...base.messages import calling, check_choice
 from ..arrays import Array, Observation
 from ..masks import KEY, random_valid
 from . import facts
 from .batch import ForeignBatch, pickled
-from .check import OUTSIDE, check_behavior, check_observation, check_spaces, check_wrappers, require
+from .check import OUTSIDE, check_wrappers, require
 from .spaces import map_parts
 
 
@@ -38,23 +37,18 @@ class VectorBatch(ForeignBatch):
     """
 
     def __init__(self, make_vector: Callable[[int], Any], num_envs: int, *, first_index: int = 0, name: str) -> None:
-        check_integer("num_envs", num_envs, 1, None)
-        check_integer("first_index", first_index, 0, None)
         self.name, self.num_envs, self.first_index = name, num_envs, first_index
         vector = calling(f"{name} cannot be made: its constructor", lambda: make_vector(num_envs), OUTSIDE)
         require(isinstance(vector, VectorEnv), f"{name} made a {type(vector).__name__}", "a gymnasium.vector.VectorEnv")
         self.vector: Any = vector
-        with ExitStack() as stack:
-            stack.callback(self.vector.close)
-            made = f"{name} made {self.vector.num_envs} environments"
-            require(self.vector.num_envs == num_envs, made, f"num_envs, which is {num_envs}")
-            check_spaces(vector, name, "single_")
-            check_wrappers(vector, name)
-            modes, self.mode = list(AutoresetMode), self.vector.metadata.get("autoreset_mode")
-            check_choice(f"{name}.metadata['autoreset_mode']", self.mode, modes)
-            stack.pop_all()
+        made = f"{name} made {vector.num_envs} environments"
+        require(vector.num_envs == num_envs, made, f"num_envs, which is {num_envs}")
+        check_wrappers(vector, name)
+        self.mode = vector.metadata.get("autoreset_mode")
+        check_choice(f"{name}.metadata['autoreset_mode']", self.mode, list(AutoresetMode))
         self._describe()
-        self.episode_fields = facts.episode_fields(vector, name)
+        inner = vector.unwrapped
+        self.episode_fields = facts.episode_fields(inner.envs[0] if type(inner) is SyncVectorEnv else inner, name)
         self._waiting = np.zeros(num_envs, np.bool_)
         """bool [N]: environments that begin an episode at the next step and must be reset for it."""
         self._info: Mapping[str, Any] = {}  # The merged info of the last step or reset
@@ -67,17 +61,16 @@ class VectorBatch(ForeignBatch):
         seeds, inner = self._seeds(seed), self.vector.unwrapped
         if seeds and not getattr(inner, "own_seeds", isinstance(inner, SyncVectorEnv | AsyncVectorEnv)):
             seeds = seeds[0]
-        values, self._info = self._staying(lambda: self.vector.reset(seed=seeds))
-        self._write("reset", values, observation)
+        values, self._info = self.vector.reset(seed=seeds)
+        self._write(values, observation)
         self.action_mask = self._valid = self._masks.reset(values, self._mask_infos(self._info))
         self._reset_info = self._info, np.zeros(self.num_envs, np.bool_)
         self._waiting[:] = False
-        self.started = True
 
     def step_into(
         self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
     ) -> None:
-        taken, waiting = self._checked(actions), self._waiting
+        taken, waiting = actions, self._waiting
         if waiting.all():
             self.reset_into(observation)
             reward[:], terminated[:], truncated[:] = 0, False, False
@@ -85,10 +78,10 @@ class VectorBatch(ForeignBatch):
         if waiting.any() and self.mode == AutoresetMode.DISABLED:
             self._reset_some(waiting)
         if self._valid is not None:  # the step of a waiting environment is discarded; its action must be valid
-            taken = np.where(waiting[:, None], self._valid_actions(self._valid), taken)
-        converted = self._actions.read(taken)
-        values, *outputs, self._info = self._staying(lambda: self.vector.step(converted))
-        self._write("step", values, observation)
+            taken = taken.copy()
+            taken[waiting] = self._valid_actions(self._valid)[waiting]
+        values, *outputs, self._info = self.vector.step(self._actions.read(taken))
+        self._write(values, observation)
         reward[:], terminated[:], truncated[:] = outputs
         self._reset_info = {}, np.zeros(self.num_envs, np.bool_)
         ended = terminated | truncated
@@ -118,14 +111,7 @@ class VectorBatch(ForeignBatch):
 
     def check(self) -> None:
         """Reset and step all environments before a run. Raises ValueError naming the error."""
-
-        def sample(observation: Any, info: Any) -> Any:
-            valid = self._masks.reset(observation, self._mask_infos(info))
-            return (
-                self.vector.action_space.sample() if valid is None else self._actions.read(self._valid_actions(valid))
-            )
-
-        check_behavior(self.vector, self.name, sample, (self.num_envs,))
+        self._try_out()
 
     def _render(self, index: int) -> Any:
         images = self.vector.render()
@@ -134,25 +120,18 @@ class VectorBatch(ForeignBatch):
     def save(self) -> dict[str, Array]:
         """Return the exact state as pickled bytes, uint8. Raises ValueError if it cannot be pickled."""
         pickled(self.vector, self.name)
-        state = pickle.dumps((self.vector, self._waiting, self.started, self._valid))
+        state = pickle.dumps((self.vector, self._waiting, True, self._valid))
         return {"pickled": np.frombuffer(state, np.uint8).copy()}
 
     def restore(self, saved: dict[str, Array]) -> None:
         """Restore a state returned by `save`. Unpickling runs code: raises ValueError unless `trusted` is set."""
         refuse(not self.trusted, f"saved state of {self.name} is code, and not trusted")
         self.vector.close()
-        self.vector, self._waiting, self.started, self._valid = pickle.loads(saved["pickled"].tobytes())
-
-    def _write(self, method: str, values: Any, observation: Observation) -> None:
-        try:
-            self._observations.write(values, observation)
-        except (TypeError, ValueError):
-            check_observation(self.vector.observation_space, f"{self.name}.{method}", values)
-            raise
+        self.vector, self._waiting, _, self._valid = pickle.loads(saved["pickled"].tobytes())
 
     def _reset_some(self, where: Array, observation: Observation | None = None) -> None:
         """Reset environments `where` (bool [N]) and write their observations. Raises ContractError if others change."""
-        values, info = self._staying(lambda: self.vector.reset(options={"reset_mask": where.copy()}))
+        values, info = self.vector.reset(options={"reset_mask": where.copy()})
         if self._valid is not None:
             fresh = self._masks.read(values, self._mask_infos(info), ~where)
             assert fresh is not None, "there are masks"
@@ -177,9 +156,9 @@ class VectorBatch(ForeignBatch):
         return [{KEY: masks[i]} if has[i] else {} for i in range(self.num_envs)]  # pyright: ignore
 
     def _valid_actions(self, mask: Array) -> Array:
-        """Choose any valid action for each environment, int64 [N, K]."""
+        """Choose any valid action for each environment: int64 [N], or [N, K]."""
         assert self._actions.choices is not None
-        return random_valid(mask, self._actions.choices.tolist(), np.random.default_rng(0)).reshape(self.num_envs, -1)
+        return random_valid(mask, self._actions.choices.tolist(), np.random.default_rng(0))
 
     def _final_observation(self, index: int) -> Observation:
         """Return the last observation [1, ...] of the episode that has just ended in environment `index`."""

@@ -43,25 +43,37 @@ class WorkerBatch(ForeignBatch):
         self._describe()
         one.close()
         self._facts = np.zeros((num_envs, len(self.episode_fields)), np.float32)
-        self.vector = Workers(make, self._parts, first_index, self.single_observation_space)
-        self._end = Finalize(self, self.vector.end, exitpriority=10)
+        context = multiprocessing.get_context("forkserver")  # inherits no thread, lock or open file
+        space = self.single_observation_space
+        shared = create_shared_memory(space, num_envs, context)
+        self._shared = shared  # workers look up its locks when they start
+        self._observation = read_from_shared_memory(space, shared, num_envs)
+        self.processes, self._pipes = list[Any](), list[Any]()
+        for part in self._parts:
+            pipe, worker_pipe = context.Pipe()
+            group = partial(make, part.stop - part.start, first_index + part.start)
+            arguments = worker_pipe, group, (space, shared, num_envs), part
+            process = context.Process(target=_work, args=arguments, daemon=True)
+            process.start()
+            worker_pipe.close()
+            self.processes.append(process)
+            self._pipes.append(pipe)
+        self._end = Finalize(self, _end, (self.processes, self._pipes), exitpriority=10)
 
     def reset_into(self, observation: Observation, seed: int | None = None) -> None:
         masks = self._call_all("reset", *[seed] * len(self._parts))
         self._read(masks, observation)
-        self.started = True
 
     def step_into(
         self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
     ) -> None:
-        self._checked(actions)
         masks, *results = zip(*self._call_all("step", *(actions[part] for part in self._parts)), strict=True)
         reward[:], terminated[:], truncated[:], self._facts = map(np.concatenate, results)
         self._read(masks, observation)
 
     def _read(self, masks: Sequence[Array | None], observation: Observation) -> None:
         """Copy the observations that all groups wrote, and join their action masks."""
-        map_parts(np.copyto, observation, self.vector.observation)
+        map_parts(np.copyto, observation, self._observation)
         arrays = [mask for mask in masks if mask is not None]
         self.action_mask = np.concatenate(arrays) if len(arrays) == len(masks) else None
 
@@ -94,12 +106,11 @@ class WorkerBatch(ForeignBatch):
             for part in self._parts
         ]
         self._call_all("restore", *parts)
-        self.started = True
 
     def close(self) -> None:
         if self._end.still_active():
             self._end.cancel()
-            self.vector.end(CLOSING_SECONDS)
+            _end(self.processes, self._pipes, CLOSING_SECONDS)
 
     def _call_all(self, name: str, *arguments: Any) -> list[Any]:
         """Call a method of every group, each with its own argument, and return the results."""
@@ -108,7 +119,7 @@ class WorkerBatch(ForeignBatch):
     def _call(self, name: str, arguments: Mapping[int, tuple[Any, ...]]) -> list[Any]:
         """Call a method of the groups that are keys of `arguments`, and return the results. Raises the first exception
         among them, or RuntimeError if a process has ended."""
-        pipes = [self.vector.pipes[number] for number in arguments]
+        pipes = [self._pipes[number] for number in arguments]
         try:
             for pipe, values in zip(pipes, arguments.values(), strict=True):
                 pipe.send((name, values))
@@ -122,34 +133,14 @@ class WorkerBatch(ForeignBatch):
         return results
 
 
-class Workers:
-    """The processes, a pipe to each, and the observations that they write: [N, ...] in shared memory."""
-
-    def __init__(self, make: MakeGroup, parts: Sequence[slice], first_index: int, space: Any) -> None:
-        context = multiprocessing.get_context("forkserver")  # inherits no thread, lock or open file
-        count = parts[-1].stop
-        self._shared = create_shared_memory(space, count, context)  # workers look up its locks when they start
-        self.observation = read_from_shared_memory(space, self._shared, count)
-        self.processes, self.pipes = list[Any](), list[Any]()
-        for part in parts:
-            end, worker_end = context.Pipe()
-            group = partial(make, part.stop - part.start, first_index + part.start)
-            arguments = worker_end, group, (space, self._shared, count), part
-            process = context.Process(target=_work, args=arguments, daemon=True)
-            process.start()
-            worker_end.close()
-            self.processes.append(process)
-            self.pipes.append(end)
-
-    def end(self, seconds: float = 0.0) -> None:
-        """Wait `seconds` for each process to close its environments, then kill it if it is still running, even in a
-        step."""
-        for pipe in self.pipes:
-            pipe.close()
-        for process in self.processes:
-            process.join(seconds)
-            process.kill()
-            process.join()
+def _end(processes: Sequence[Any], pipes: Sequence[Any], seconds: float = 0.0) -> None:
+    """Wait `seconds` for each process to close its environments, then kill it if it is still running."""
+    for pipe in pipes:
+        pipe.close()
+    for process in processes:
+        process.join(seconds)
+        process.kill()
+        process.join()
 
 
 class _Group:
