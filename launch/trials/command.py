@@ -4,10 +4,12 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from ...base.errors import EngramError, refuse, user_errors
+from ...base.messages import check_whole
 from ...base.processes import num_cores, shell_command
 from ...base.stop_flag import StopFlag
 from ...base.units import count
@@ -19,7 +21,8 @@ from ..config.run_config import RunConfig
 from ..config.run_flags import TRIAL_FLAGS, parse_run
 from ..runs.directory import RunDirectory, resume_command
 from ..runs.resume import resumed_by_words
-from .plan import METRIC, Plan, TrialRun, base_config, has_plan, new_folder, read_plan, summary, write_plan
+from ..runs.trained import run_config
+from .plan import METRIC, Plan, TrialRun, has_plan, new_folder, read_plan, summary, write_plan
 
 
 def trains_several(arguments: Sequence[str]) -> bool:
@@ -47,8 +50,8 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument(TRUST, dest="trust", action="store_true")
     flags, others = parser.parse_known_args(arguments)
     for name in ("trials", "jobs"):
-        value = getattr(flags, name)
-        refuse(value is not None and value < 1, f"--{name} is {value}; allowed: at least 1")
+        if getattr(flags, name) is not None:
+            check_whole(f"--{name}", getattr(flags, name), 1)
     return flags, others
 
 
@@ -71,9 +74,8 @@ def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
     jobs = min(flags.jobs or default, len(runs))
     if jobs > 1 and first.in_process:
         threads = ["--learner-threads", str(max(1, num_cores() // jobs))]
-        runs = [
-            replace(run, flags=(*run.flags, *threads)) if run.config.learner_threads == "auto" else run for run in runs
-        ]
+        automatic = [run.config.learner_threads == "auto" for run in runs]
+        runs = [replace(run, flags=(*run.flags, *threads * auto)) for run, auto in zip(runs, automatic, strict=True)]
     return _train(folder, plan, runs, jobs, stop)
 
 
@@ -96,30 +98,27 @@ def _train(folder: Path, plan: Plan, runs: Sequence[TrialRun], jobs: int, stop: 
     left = sum(not run.finished for run in runs)
     trials = f"{plan.trials} trials with values sampled with seed {plan.seeds[0]}, " if plan.sweep else ""
     seeds = f"seed{'s' * (len(plan.seeds) > 1)} {', '.join(map(str, plan.seeds))}"
-    console.print(
-        f"{folder}: {trials}{seeds}; {left} of {len(runs)} runs left, {jobs} at a time", highlight=False, soft_wrap=True
-    )
-    code, ended = 0, "finished"
+    report = partial(console.print, highlight=False, soft_wrap=True)
+    report(f"{folder}: {trials}{seeds}; {left} of {len(runs)} runs left, {jobs} at a time")
+    code = 0
     try:
         with signals_as_interrupt():
             if stop.reason:
                 raise KeyboardInterrupt
-            if not run_shown(runs, jobs, console):
-                ended = "stopped"
+            ended = "finished" if run_shown(runs, jobs, console) else "stopped"
     except KeyboardInterrupt:
         ended = "stopped"
     except RunFailedError as problem:
-        console.print(f"rl-train: {problem}", highlight=False, soft_wrap=True)
+        report(f"rl-train: {problem}")
         code, ended = 1, "failed"
-    console.print(f"{METRIC}, mean over the last tenth of each run's steps", highlight=False, soft_wrap=True)
-    console.print(summary(plan, runs))
+    report(f"{METRIC}, mean over the last tenth of each run's steps")
+    report(summary(plan, runs))
     done, name = sum(run.finished for run in runs), shlex.quote(str(folder))
-    lines = [f"{ended}: {done} of {len(runs)} runs have all their steps; everything is in {folder}"]
+    report(f"{ended}: {done} of {len(runs)} runs have all their steps; everything is in {folder}")
     if done < len(runs):
-        lines.append(f"  continue        {resume_command(folder)}")
-    lines.append(f"  compare         {shell_command('rl-compare')} {name}")
-    lines.append(f"  curves          {shell_command('tensorboard')} --logdir {name}")
-    console.print("\n".join(lines), highlight=False, soft_wrap=True)
+        report(f"  continue        {resume_command(folder)}")
+    report(f"  compare         {shell_command('rl-compare')} {name}")
+    report(f"  curves          {shell_command('tensorboard')} --logdir {name}")
     return code
 
 
@@ -131,10 +130,9 @@ def _start(flags: argparse.Namespace, arguments: Sequence[str]) -> tuple[Path, P
     refuse(not (flags.seeds or flags.sweep), "--jobs is given without --sweep or --seeds")
     refuse(flags.sweep and not flags.trials, "--sweep needs --trials N, the number of samples")
     config = parse_run(arguments, env_required=True)
-    if config.checkpoint_url is not None:
-        raise EngramError("--checkpoint-url is given for several runs; allowed: for one run; runs cannot share a URL")
-    if flags.sweep and config.population:
-        raise EngramError(f"population is {config.population}; allowed with --sweep: 0 (--pbt.explore varies members)")
+    refuse(config.checkpoint_url, "--checkpoint-url is given for several runs, which cannot share it")
+    text = f"population is {config.population}; allowed with --sweep: 0 (--pbt.explore varies members)"
+    refuse(flags.sweep and config.population, text)
     seeds = tuple(count(x) for text in flags.seeds for x in text.split(",") if x.strip())
     plan = Plan(seeds=seeds or (config.seed,), sweep=tuple(flags.sweep), trials=flags.trials or 1)
     first = plan.config(config, 0, plan.seeds[0])
@@ -151,9 +149,9 @@ def _resume(folder: Path, flags: argparse.Namespace) -> Plan:
     plan = read_plan(folder)
     if flags.trials is None:
         return plan
-    if not (plan.sweep and flags.trials >= plan.trials):
-        raise EngramError(f"trials is {flags.trials}; allowed for {folder}: at least {plan.trials}, for a --sweep")
-    base = base_config(folder, plan)
+    allowed = f"allowed for {folder}: at least {plan.trials}, for a --sweep"
+    refuse(not (plan.sweep and flags.trials >= plan.trials), f"trials is {flags.trials}; {allowed}")
+    _, _, first = plan.runs()[0]
     plan = replace(plan, trials=flags.trials)
-    write_plan(folder, base, plan)
+    write_plan(folder, run_config(RunDirectory.open(folder / first, lock=False)), plan)
     return plan

@@ -9,6 +9,7 @@ Trial k has the same values for any number of trials, sampled with the random st
 extended.
 """
 
+import itertools
 import math
 import tomllib
 from collections.abc import Sequence
@@ -30,9 +31,9 @@ from ..config.run_config import RunConfig
 from ..config.settings.plain import from_dict, to_dict
 from ..metrics.rows import final_value, read_log, series_of_run, table_of
 from ..runs.directory import CONFIG, RunDirectory, new_path, resume_command
-from ..runs.trained import run_config
 
 PLAN = "trials.toml"
+METRIC = "episode/return"  # Metric by which trials are sorted
 _SAMPLING = 0x5EED  # Key of the random streams for sampled settings
 
 
@@ -49,12 +50,11 @@ class Plan:
         for seed in self.seeds:
             check_whole("seeds", seed, 0, 2**64 - 1)
             refuse(self.seeds.count(seed) > 1, f"seeds has {seed} twice; allowed: each seed once")
-        check_whole("trials", self.trials, 1)
-        _ = self.space
+        _ = self.space  # raises ValueError
 
     @property
     def space(self) -> tuple[Explored, ...]:
-        """Parsed `sweep`. Raises ValueError."""
+        """Parsed `sweep`."""
         return parse(self.sweep, "sweep")
 
     def values(self, trial: int) -> Values:
@@ -65,12 +65,11 @@ class Plan:
     def runs(self) -> list[tuple[int, int, str]]:
         """List the trial, seed and path in the directory of every run, in the order in which the runs start."""
         several = len(self.seeds) > 1 or not self.sweep
-        parts = {
-            (trial, seed): [f"trial-{trial:03}"] * bool(self.sweep) + [f"seed-{seed}"] * several
-            for trial in range(self.trials)
-            for seed in self.seeds
-        }
-        return [(*run, "/".join(path)) for run, path in parts.items()]
+        runs: list[tuple[int, int, str]] = []
+        for trial, seed in itertools.product(range(self.trials), self.seeds):
+            folders = [f"trial-{trial:03}"] * bool(self.sweep) + [f"seed-{seed}"] * several
+            runs.append((trial, seed, "/".join(folders)))
+        return runs
 
     def config(self, base: RunConfig, trial: int, seed: int) -> RunConfig:
         """Return the configuration of a run. Raises ValueError for a setting that the algorithm lacks."""
@@ -108,17 +107,6 @@ def write_plan(folder: Path, base: RunConfig, plan: Plan) -> None:
             if not (folder / path / CONFIG).exists():
                 RunDirectory.create(folder / path, to_dict(plan.config(base, trial, seed)), name=path).close()
         replace_file(folder / PLAN, tomli_w.dumps(asdict(plan)).encode())
-
-
-def base_config(folder: Path, plan: Plan) -> RunConfig:
-    """Read the first configuration of a run of the plan. Raises EngramError."""
-    for _, _, path in plan.runs():
-        if (folder / path / CONFIG).exists():
-            return run_config(RunDirectory.open(folder / path, lock=False))
-    raise EngramError(f"{folder} has a {PLAN} but no run; start again in another --run-dir")
-
-
-METRIC = "episode/return"  # Metric by which trials are sorted
 
 
 @dataclass(frozen=True, eq=False)
