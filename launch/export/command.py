@@ -15,7 +15,7 @@ from ...base.files import replace_file
 from ...base.settings import setting
 from ..config.command_line import make_console, parse
 from ..runs.trained import AgentChoice, make_actor, open_run
-from .graph import EXAMPLES, Step, onnx_model, torch_archive, traced
+from .graph import EXAMPLES, Step, onnx_model, traced
 
 _HELP = """Export a trained agent: one greedy step from named tensors to named tensors, recurrent state included, as an
 ONNX model or an archive of torch.export. Neither needs engram to run."""
@@ -49,9 +49,12 @@ def main(arguments: Sequence[str]) -> int:
     with user_errors():
         program = traced(step)
         if config.onnx:
-            _write("--onnx", config.onnx, onnx_model(step, program, facts))
+            model = onnx_model(step, program, facts)
+            with file_errors(f"--onnx: cannot write {config.onnx}"):
+                replace_file(Path(config.onnx), model)
         if config.torch_export:
-            _write("--torch-export", config.torch_export, torch_archive(program))
+            with file_errors(f"--torch-export: cannot write {config.torch_export}"):
+                torch.export.save(program, config.torch_export)
     files = " and ".join(filter(None, (config.onnx, config.torch_export)))
     console.print(described(step, f"{factory.env} with {trained.config.agent.core}: wrote {files}"))
     return 0
@@ -69,8 +72,3 @@ def described(step: Step, title: str) -> Table:
             table.add_row(kind, name, str(tensor.dtype).removeprefix("torch."), f"[{shape}]")
         table.add_section()
     return table
-
-
-def _write(flag: str, file: str, content: bytes) -> None:
-    with file_errors(f"{flag}: cannot write {file}"):
-        replace_file(Path(file), content)

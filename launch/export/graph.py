@@ -16,32 +16,17 @@ from ...agents.agent import Agent, AgentState
 from ...agents.cores.core import state_leaves
 from ...agents.specs import best
 from ...agents.values import EnvOutput
-from ...base.errors import EngramError
+from ...base.errors import refuse
 
 EXAMPLES = 2  # Number of environments in the traced call: torch.export treats an axis of length 1 as fixed
 Named = dict[str, Tensor]
 
 
 class Step(nn.Module):
-    """One greedy step of an agent, from tensors by name to tensors by name.
+    """One greedy step of an agent, from tensors by name to tensors by name, for any number B of environments.
 
-    Inputs for any number B of environments; unused inputs are omitted:
-
-        observation        [B, ...] uint8 or float32; observation.KEY for each entry of a Dict
-        previous_action    the last action, as the output `action`
-        previous_reward    float32 [B]
-        elapsed            int64 [B]: steps since the start of the episode
-        action_mask        bool [B, sum of choices]: the valid actions
-        reset              bool [B]: the observation is the first of an episode
-        state.NAME         [B, ...]: each leaf of the recurrent state
-
-    If `reset` is set, the step starts from the initial state: the values of state, previous action, previous reward
-    and elapsed are ignored. Outputs:
-
-        action             int64 [B], or [B, K] for K choices; float32 [B, K] for a Box: the greedy action
-        logits             float32 [B, sum of choices], -inf where masked; for a Box K means, then K log deviations
-        value              float32 [B]
-        next_state.NAME    [B, ...]: each leaf of the next recurrent state
+    docs/how-to/export.md lists inputs and outputs. Where `reset` (bool [B]) is set, the step starts from the initial
+    state. `logits` are -inf where masked; for a Box they are K means, then K log deviations.
 
     Args:
         agent: its weights and running moments become constants of the graph.
@@ -76,18 +61,11 @@ class Step(nn.Module):
     def forward(self, inputs: Named) -> Named:
         """Map inputs by name to outputs by name."""
         reset = inputs["reset"]
-        reward = inputs.get("previous_reward", reset.float())
         observation, core = (
             trees.tree_unflatten([inputs[name] for name in names], form)
             for names, form in zip((self._observation, self._core), self._forms, strict=True)
         )
-        env = EnvOutput(
-            observation,
-            torch.where(reset, 0.0, reward),
-            torch.zeros_like(reset),
-            torch.zeros_like(reset),
-            inputs.get("action_mask"),
-        )
+        reward, none = torch.where(reset, 0.0, inputs.get("previous_reward", reset.float())), torch.zeros_like(reset)
         first = self.agent.initial_state(reset.shape[0])
         state = AgentState(
             core=core,
@@ -95,27 +73,23 @@ class Step(nn.Module):
             elapsed=inputs.get("elapsed", first.elapsed),
             over=reset,
         )
+        env = EnvOutput(observation, reward, none, none, inputs.get("action_mask"))
         logits, value, after = self.agent.respond(env, state)
         action = best(self.agent.action_spec, logits)
         return dict(zip(self.outputs, (action, logits, value, *state_leaves(after.core)), strict=True))
 
 
 def traced(step: Step) -> torch.export.ExportedProgram:
-    """Trace the step with torch.export, for any number of environments.
-
-    Raises:
-        ValueError: torch.export cannot trace the core or the torso; the message contains the first line of the reason.
-    """
+    """Trace the step with torch.export, for any number of environments. Raises ValueError naming the core and the torso
+    if this fails."""
     batch = torch.export.Dim("batch")
     shapes = {name: {0: batch} for name in step.example}
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             return torch.export.export(step.eval(), (step.example,), dynamic_shapes=(shapes,), strict=False)
     except Exception as problem:  # a tracer may raise anything on user code
-        agent = step.agent
-        names = f"{type(agent.core).__name__} with {type(agent.torso).__name__}"
-        reason = next(iter(str(problem).strip().splitlines()), type(problem).__name__)
-        raise ValueError(f"torch.export cannot trace {names}: {reason}") from problem
+        names = f"{type(step.agent.core).__name__} with {type(step.agent.torso).__name__}"
+        raise ValueError(f"torch.export cannot trace {names}: {_first_line(problem)}") from problem
 
 
 def leaves_by_name(tree: Any, name: str) -> Named:
@@ -127,23 +101,11 @@ def leaves_by_name(tree: Any, name: str) -> Named:
     }
 
 
-def torch_archive(program: torch.export.ExportedProgram) -> bytes:
-    """Return a traced step as an archive for `torch.export.load`: a dict of tensors in, a dict of tensors out."""
-    buffer = io.BytesIO()
-    torch.export.save(program, buffer)
-    return buffer.getvalue()
-
-
 def onnx_model(step: Step, program: torch.export.ExportedProgram, facts: dict[str, str]) -> bytes:
     """Return the step, traced as `program`, as an ONNX model with named inputs and outputs and `facts` as metadata.
-
-    Raises:
-        EngramError: the packages that write ONNX are missing.
-        ValueError: ONNX lacks one of the operations; the message is one line.
-    """
+    Raises ValueError if packages are missing or ONNX lacks one of the operations."""
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise EngramError(f"--onnx needs the package {missing[0]}: pip install 'engram-rl[export]'")
+    refuse(missing, f"--onnx needs the package {''.join(missing[:1])}: pip install 'engram-rl[export]'")
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -159,9 +121,13 @@ def onnx_model(step: Step, program: torch.export.ExportedProgram, facts: dict[st
                 verbose=False,
             )
     except Exception as problem:  # the exporter wraps every exception
-        reason = " ".join(str(problem.__cause__ or problem).split())[:300]
-        raise ValueError(f"cannot make an ONNX model of {type(step.agent.core).__name__}: {reason}") from problem
+        core, reason = type(step.agent.core).__name__, _first_line(problem.__cause__ or problem)
+        raise ValueError(f"cannot make an ONNX model of {core}: {reason}") from problem
     finally:
         log.setLevel(level)
     exported.model.metadata_props.update(facts)
     return exported.model_proto.SerializeToString()
+
+
+def _first_line(problem: BaseException) -> str:
+    return next(iter(str(problem).strip().splitlines()), type(problem).__name__)
