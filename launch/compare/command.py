@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     compared, console = results(comparison), make_console()
     show(comparison, compared, console)
     if config.out:
-        files = {"png": draw(comparison, compared), "csv": comma_separated(compared).encode()}
+        files = {"png": draw(comparison), "csv": comma_separated(compared).encode()}
         files["md"] = markdown(comparison, compared, f"{Path(config.out).name}.png").encode()
         for ending, content in files.items():
             with file_errors(f"--out: cannot write {config.out}.{ending}"):

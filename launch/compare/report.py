@@ -11,13 +11,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
-from .groups import Comparison
+from .groups import Cell, Comparison
 from .statistics import COVERAGE, Estimate, curve_of, improvement_of, interquartile_mean_of
 
 ALL = "all"  # Name of the row for all environments together
 FEW = 5  # Number of runs of a curve below which intervals are too narrow
-
-
 DPI = 150
 STYLES = [(f"C{color}", dashes) for dashes in ("-", "--", ":") for color in range(10)]  # Color and line of a curve
 
@@ -107,47 +105,29 @@ def comma_separated(compared: Sequence[Result]) -> str:
     return out.getvalue()
 
 
-def draw(comparison: Comparison, results: Sequence[Result]) -> bytes:
-    """Return the figure as PNG."""
+def draw(comparison: Comparison) -> bytes:
+    """Return a figure with a panel per environment as PNG: interquartile means with bands, and a thin line per run."""
     from matplotlib.figure import Figure  # takes half a second
 
     places = list(comparison.environments)
-    figure = Figure((5.0 * len(places) + 4.0, 4.0), layout="tight")
-    panels: Any = figure.subplots(1, len(places) + 1, squeeze=False)[0]
-    for axes, place in zip(panels, places, strict=False):
-        _draw_curves(axes, comparison, place)
-    _draw_means(panels[-1], comparison, results)
+    figure = Figure((5.0 * len(places), 4.0), layout="tight")
+    panels: Any = figure.subplots(1, len(places), squeeze=False)[0]
+    for axes, place in zip(panels, places, strict=True):
+        steps = comparison.environments[place] / 1e6
+        for index, (curve, cells) in enumerate(comparison.cells.items()):
+            if place in cells:
+                _draw_curve(axes, steps, cells[place], curve, *STYLES[index % len(STYLES)])
+        axes.set(title=place, xlabel="million environment steps", ylabel=comparison.metric)
+        axes.legend(fontsize=8)
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=DPI, metadata={"Software": None})  # pyright: ignore[reportUnknownMemberType]
     return out.getvalue()
 
 
-def _draw_curves(axes: Any, comparison: Comparison, place: str) -> None:
-    """Draw interquartile means with their bands, and a thin line per run."""
-    steps = comparison.environments[place].steps / 1e6
-    for index, (curve, cells) in enumerate(comparison.cells.items()):
-        if place not in cells:
-            continue
-        color, dashes = STYLES[index % len(STYLES)]
-        seeds, values = cells[place].seeds, cells[place].values
-        middle, low, high = curve_of(values)
-        axes.plot(steps, middle, dashes, color=color, label=f"{curve} ({len(seeds)})")
-        if len(seeds) > 1:
-            axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
-            axes.plot(steps, values.T, color=color, alpha=0.3, linewidth=0.5)
-    axes.set(title=place, xlabel="million environment steps", ylabel=comparison.metric)
-    axes.legend(fontsize=8)
-
-
-def _draw_means(axes: Any, comparison: Comparison, results: Sequence[Result]) -> None:
-    """Draw final interquartile means, over all environments if there are several."""
-    curves, several = list(comparison.cells), len(comparison.environments) > 1
-    for result in results:
-        last = ALL if several else list(comparison.cells[result.curve])[-1]
-        if not result.versus and result.environment == last:
-            index, (value, low, high) = curves.index(result.curve), result.estimate
-            error = None if math.isnan(low) else [[value - low], [high - value]]
-            axes.errorbar([value], [index], xerr=error, fmt="o", color=STYLES[index % len(STYLES)][0])
-    axes.set_yticks(range(len(curves)), curves)
-    axes.set_ylim(len(curves) - 0.5, -0.5)
-    axes.set(title="final IQM, scaled, all environments" if several else "final IQM", xlabel=comparison.metric)
+def _draw_curve(axes: Any, steps: Any, cell: Cell, curve: str, color: str, dashes: str) -> None:
+    runs = len(cell.seeds)
+    middle, low, high = curve_of(cell.values)
+    axes.plot(steps, middle, dashes, color=color, label=f"{curve} ({runs})")
+    if runs > 1:
+        axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
+        axes.plot(steps, cell.values.T, color=color, alpha=0.3, linewidth=0.5)
