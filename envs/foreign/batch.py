@@ -34,13 +34,7 @@ class ForeignBatch:
 
     Autoreset is NEXT_STEP, as in engram's engine. The seed of every environment depends only on the run's seed
     and the environment's index. A registered vector entry point is not used, since its environments would share one
-    random stream.
-
-    Args:
-        make_env: makes one environment.
-        num_envs: number of environments, at least 1.
-        first_index: index of the first environment in a larger batch that is split into several.
-        name: name in error messages.
+    random stream. `first_index` is the index of the first environment in a larger batch; errors contain `name`.
     """
 
     draws_views: bool = False  # `draw` returns the full board, whatever the agent observes
@@ -185,11 +179,8 @@ class ForeignBatch:
         for env in self.vector.envs:
             states.append(pickled(env, self.name))
             size = len(states[-1]) * self.num_envs
-            refuse(
-                size > MOST_SAVED,
-                f"{self.name} is not saved: its {self.num_envs} environments have {size / 2**20:.1f} MiB; "
-                f"allowed: {MOST_SAVED / 2**20:.0f} MiB",
-            )
+            text = f"{self.name} is not saved: its {self.num_envs} environments have {size / 2**20:.1f} MiB"
+            refuse(size > MOST_SAVED, f"{text}; allowed: {MOST_SAVED / 2**20:.0f} MiB")
         return {
             "pickled": np.frombuffer(b"".join(states), np.uint8).copy(),
             "sizes": np.array([len(state) for state in states]),

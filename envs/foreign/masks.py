@@ -12,13 +12,8 @@ from .check import require
 
 
 class Masks:
-    """Reader of the action masks of N environments.
-
-    Args:
-        name: name of the environment in error messages.
-        observation_space: space of one environment; its entry `action_mask`, if any, is the mask, else that of `info`.
-        choices: number of options of each choice [K]; None for a Box, which has no masks.
-    """
+    """Reader of the action masks of N environments, in `observation_space` or `info`; `choices` is the number of
+    options of each choice [K], None for a Box, which has no masks."""
 
     def __init__(self, name: str, observation_space: spaces.Space[Any], choices: Array | None) -> None:
         self._name, self._size = name, None if choices is None else int(choices.sum())
@@ -41,15 +36,13 @@ class Masks:
             return None
         discrete = self._size is not None
         require(discrete, f"{self._name} has an {KEY} and Box actions", "Discrete or MultiDiscrete actions")
+        size = self._size or 0
         if self._observed:
             values = observation[KEY]
             flat = np.concatenate(values, 1) if isinstance(values, tuple) else values.reshape(len(infos), -1)
-            return flat_masks(self._name, flat, int(self._size or 0))
-        return np.stack([self._one(i, info, ended[i]) for i, info in enumerate(infos)])
-
-    def _one(self, index: int, info: Mapping[str, Any], ended: bool) -> Array:
-        assert self._size is not None
-        if KEY in info:
-            return flat_mask(self._name, info[KEY], self._size)
-        require(ended, f"{self._name} returned info without {KEY!r} (environment {index})", "a mask at every step")
-        return np.ones(self._size, np.bool_)
+            return flat_masks(self._name, flat, size)
+        for i, info in enumerate(infos):
+            without = f"{self._name} returned info without {KEY!r} (environment {i})"
+            require(KEY in info or ended[i], without, "a mask at every step")
+        every = np.ones(size, np.bool_)
+        return np.stack([flat_mask(self._name, info[KEY], size) if KEY in info else every for info in infos])

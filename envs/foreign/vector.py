@@ -1,4 +1,4 @@
-"""Third-party vector environments in any autoreset mode, with the interface of the batched engine.
+"""Third-party vector environments in any autoreset mode.
 
 All modes are converted to NEXT_STEP autoreset: the final observation of an episode with its flag, then, after a step
 whose action is ignored, the first observation of the next episode. A vector environment steps all of its environments
@@ -28,12 +28,6 @@ class VectorBatch(ForeignBatch):
 
     Environments of a SyncVectorEnv or AsyncVectorEnv have seeds that depend only on the run's seed and the
     environment's index. Any other vector environment is reset with one seed, which depends on the first index.
-
-    Args:
-        make_vector: make_vector(num_envs) makes the vector environment.
-        num_envs: N, at least 1.
-        first_index: index of the first environment in a larger batch that is split into several.
-        name: name in error messages.
     """
 
     def __init__(self, make_vector: Callable[[int], Any], num_envs: int, *, first_index: int = 0, name: str) -> None:
@@ -110,21 +104,17 @@ class VectorBatch(ForeignBatch):
         return facts.read(infos, (key,))[:, 0]
 
     def check(self) -> None:
-        """Reset and step all environments before a run. Raises ValueError naming the error."""
         self._try_out()
 
     def _render(self, index: int) -> Any:
-        images = self.vector.render()
-        return None if images is None else images[index]
+        return (self.vector.render() or [None] * self.num_envs)[index]
 
     def save(self) -> dict[str, Array]:
-        """Return the exact state as pickled bytes, uint8. Raises ValueError if it cannot be pickled."""
         pickled(self.vector, self.name)
         state = pickle.dumps((self.vector, self._waiting, True, self._valid))
         return {"pickled": np.frombuffer(state, np.uint8).copy()}
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Restore a state returned by `save`. Unpickling runs code: raises ValueError unless `trusted` is set."""
         refuse(not self.trusted, f"saved state of {self.name} is code, and not trusted")
         self.vector.close()
         self.vector, self._waiting, _, self._valid = pickle.loads(saved["pickled"].tobytes())
@@ -141,12 +131,8 @@ class VectorBatch(ForeignBatch):
         self._reset_info = info, where
         first, same = self.as_agents_see(values, self.num_envs), list[bool]()
         map_parts(lambda a, b: same.append(np.array_equal(a[~where], b[~where], equal_nan=True)), first, observation)
-        require(
-            all(same),
-            f"{self.name} resets all environments although options['reset_mask'] selects some, and its autoreset_mode "
-            f"is {self.mode}",
-            f"a reset of only those, or {AutoresetMode.NEXT_STEP}",
-        )
+        returned = f"{self.name} resets all environments although options['reset_mask'] selects some"
+        require(all(same), returned, f"a reset of only those with {self.mode}")
         map_parts(lambda part, new: part.__setitem__(where, new[where]), observation, first)
 
     def _mask_infos(self, info: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -164,11 +150,8 @@ class VectorBatch(ForeignBatch):
         """Return the last observation [1, ...] of the episode that has just ended in environment `index`."""
         final = self._info.get("final_obs")
         value = None if final is None else map_parts(lambda part: part[index], final)  # arrays, or an array of objects
-        require(
-            value is not None,
-            f"{self.name}.step returned no info['final_obs'] of environment {index}, whose episode has ended",
-            f"its last observation, with autoreset_mode {self.mode}",
-        )
+        returned = f"{self.name}.step returned no info['final_obs'] of environment {index}, whose episode has ended"
+        require(value is not None, returned, f"its last observation, with autoreset_mode {self.mode}")
         return self.as_agents_see(map_parts(lambda part: np.asarray(part)[None], value), 1)
 
 
