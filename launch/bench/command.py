@@ -33,14 +33,6 @@ OWN_SETTINGS = ("--run-dir", "--total-steps", "--time-limit", "--log-seconds")
 SLICES, ROWS = 6, 9  # Slices of each part per measurement; rows of metrics in the measured time
 MOST_WARM_UP, MOST_PART = 5.0, 3.0
 """Maximum seconds of warm-up and of each part per measurement; shorter if --seconds is short."""
-LABELS = {
-    "env": "environments, alone on 1 core",
-    "infer": "inference, alone on 1 core",
-    "learn": "learner, alone on 1 core",
-    "ideal": "ideal: {} times what one core does alone",
-    "reached": "reached by rl-train",
-}
-
 _HELP = """usage: rl-bench [--seconds S] [--json FILE] [flags of rl-train]
 
 Measures the parts of training alone on one core, then rl-train end to end, and reports the fraction of the ideal.
@@ -73,12 +65,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def bench(config: RunConfig, arguments: Sequence[str], seconds: float) -> dict[str, Any]:
-    """Measure the rates of the parts and of training; return them ready for JSON.
-
-    Args:
-        arguments: the configuration as arguments of `rl-train`.
-        seconds: measured training time; the parts are measured before and after it.
-    """
+    """Measure the rates of the parts and of training for `seconds`; return them ready for JSON. `arguments` is the
+    configuration as arguments of `rl-train`."""
     prepare_process(1)
     device = find_device(config.device)
     config = replace(config, learner=on_device(config.learner, device))
@@ -119,15 +107,8 @@ def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> 
         path, started = Path(folder) / "run", time.time()
         limits = ["--total-steps", str(10**15), "--time-limit", f"{warm_up + seconds}s"]
         often = ["--log-seconds", str(seconds / ROWS), "--run-dir", str(path)]
-        command = [
-            sys.executable,
-            "-P",
-            "-c",
-            "from engram.launch.train.command import run; run()",
-            *without(arguments, OWN_SETTINGS),
-            *limits,
-            *often,
-        ]
+        program = [sys.executable, "-P", "-c", "from engram.launch.train.command import run; run()"]
+        command = [*program, *without(arguments, OWN_SETTINGS), *limits, *often]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
@@ -150,8 +131,10 @@ def show(result: dict[str, Any]) -> None:
         f"{config['envs_per_actor']} environments, updates of {config['unroll_length']} x {config['envs_per_update']}"
     )
     table = Table("", Column("steps/s", justify="right", no_wrap=True), title=title, title_justify="left")
-    for name, label in LABELS.items():
-        table.add_row(label.format(machine["cores"]), f"{result['steps_per_second'][name]:,.0f}")
+    labels = ["environments, alone on 1 core", "inference, alone on 1 core", "learner, alone on 1 core"]
+    labels += [f"ideal: {machine['cores']} times what one core does alone", "reached by rl-train"]
+    for label, rate in zip(labels, result["steps_per_second"].values(), strict=True):
+        table.add_row(label, f"{rate:,.0f}")
     table.add_row("fraction of the ideal", f"{result['fraction']:.2f}", style="bold")
     first_row = f"first row of metrics {training['seconds_to_first_row']:.1f} s after the command"
     make_console().print(table, f"{machine['processor']}, {machine['cores']} core(s); {first_row}")

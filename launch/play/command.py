@@ -5,9 +5,9 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 from rich.text import Text
@@ -16,11 +16,11 @@ from ... import zoo
 from ...agents.process import prepare_process
 from ...base.errors import refuse, user_errors
 from ...base.files import replace_file
-from ...base.settings import Settings, setting
+from ...base.settings import setting
 from ...envs.registration import environment_names, find_environment, is_environment, purpose
 from ..api.agent import load_agent
 from ..config.command_line import parse
-from ..runs.trained import evaluation_seed
+from ..runs.trained import ActingAgent, evaluation_seed
 from .game import Game
 from .terminal import Terminal, with_legend
 
@@ -43,46 +43,22 @@ _HELP = f"""Play an environment ({", ".join(environment_names())}), or watch a t
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlayConfig(Settings):
-    """The environment or agent to play, and the settings."""
+class PlayConfig(ActingAgent):
+    """The environment or agent to play, and the settings; checkpoint, member and greedy apply to an agent."""
 
-    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
     """Environment, by short name or id; or a run directory or zoo:NAME, to watch its agent and take over from it."""
     full: bool = False
     """Show the whole board instead of the agent's view (the key v toggles it)."""
-    seed: int = setting(0, (0, None))
-    """Seed of the levels, at least 0."""
-    env_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters of the environment, KEY=VALUE; with a run, those that differ from the training run's."""
     record: str = setting("", file="")
     """Output file (JSON) for environment, parameters, seed, actions and scores."""
-    checkpoint: str = "latest"
-    """With a run: latest, best or a step."""
-    member: int = setting(-1, (-1, None))
-    """With a run: member of a population; -1 is the one with the highest mean return in training."""
-    greedy: bool = False
-    """With a run: take the most likely action instead of sampling one from the policy."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.checkpoint, self.member, self.greedy) != ("latest", -1, False) and not self.is_run():
-            raise ValueError("checkpoint, member and greedy need a run directory or zoo:NAME, and NAME is neither")
-
-    def is_run(self) -> bool:
-        """Whether an agent plays."""
-        return self.name.startswith(zoo.PREFIX) or (not is_environment(self.name) and os.path.isdir(self.name))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play according to the arguments; return the exit code."""
+    """Let the user play according to the arguments until they quit; return the exit code."""
     config = parse(PlayConfig, arguments, "rl-play", _HELP)
     with user_errors():
-        return play(config)
-
-
-def play(config: PlayConfig) -> int:
-    """Let the user play until they quit."""
-    game = _new_game(config)
+        game = _new_game(config)
     refuse(not (sys.stdin.isatty() and sys.stdout.isatty()), "playing needs a terminal")
     game.begin()
     try:
@@ -101,14 +77,14 @@ def play(config: PlayConfig) -> int:
 
 
 def _new_game(config: PlayConfig) -> Game:
-    if not config.is_run():
-        find_environment(config.name)  # raises ValueError for one that is not engram's
-        return Game(config.name, config.env_args, config.seed)
+    if not config.run.startswith(zoo.PREFIX) and (is_environment(config.run) or not os.path.isdir(config.run)):
+        find_environment(config.run)  # raises ValueError for one that is not engram's
+        return Game(config.run, config.env_args, config.seed)
     prepare_process(1)
-    options = {"checkpoint": config.checkpoint, "member": config.member, "greedy": config.greedy}
-    agent = load_agent(config.name, seed=config.seed, env_args=config.env_args, **options)
+    choice = {name: getattr(config, name) for name in ("checkpoint", "member", "greedy", "seed", "env_args")}
+    agent = load_agent(config.run, **choice)
     env = agent.config.env
-    message = f"{config.name} plays {env}; rl-play shows only engram's environments, rl-eval --gif any"
+    message = f"{config.run} plays {env}; rl-play shows only engram's environments, rl-eval --gif any"
     refuse(not is_environment(env), message)
     return Game(env, agent.config.env_args | config.env_args, evaluation_seed(config.seed), agent)
 

@@ -234,7 +234,6 @@ def test_mistakes_are_told(words, message, monkeypatch):
         (["maze", "--record", "/"], "record is '/', which is a directory"),
         (["maze", "--record", "/nowhere/at/all"], "there is no directory '/nowhere/at'"),
         ([], "missing: NAME"),
-        (["maze", "--greedy"], "checkpoint, member and greedy need a run directory"),
         (["zoo:graph-fwm", "--member", "-2"], "member is -2"),
     ],
 )
