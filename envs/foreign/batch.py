@@ -19,9 +19,8 @@ from ...base.messages import calling
 from ..arrays import Array, ContractError, Observation
 from ..masks import random_valid
 from ..randomness import streams
-from . import facts
+from . import infos
 from .check import OUTSIDE, check_observation, check_wrappers, require
-from .masks import Masks
 from .spaces import action_form, observation_space_of, write_observation
 
 MOST_SAVED = 4 * 2**20  # Maximum bytes of one actor's pickled environments in a checkpoint
@@ -45,9 +44,9 @@ class ForeignBatch:
         self.name, self.num_envs, self.first_index = name, num_envs, first_index
         makers = [lambda env=env: env for env in _make_environments(make_env, num_envs, name)]
         with library_errors(f"{name} cannot be batched", AttributeError, RuntimeError):
-            self.vector: Any = facts.InfoVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+            self.vector: Any = infos.InfoVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         self._describe()
-        self.episode_fields = facts.episode_fields(self.vector.envs[0], name)
+        self.episode_fields = infos.episode_fields(self.vector.envs[0], name)
 
     def _describe(self) -> None:
         """Set the agents' spaces from those of `vector`."""
@@ -55,7 +54,7 @@ class ForeignBatch:
         self.single_observation_space = observation_space_of(space, self.name)
         self._actions = action_form(self.vector.single_action_space, self.name)
         self.single_action_space = self._actions.space
-        self._masks = Masks(self.name, space, self._actions.choices)
+        self._masks = infos.Masks(self.name, space, self._actions.choices)
         self.action_mask: Array | None = None
         """bool [N, A]: the valid actions of the current step; None for an environment without masks."""
 
@@ -125,11 +124,11 @@ class ForeignBatch:
     def episode_facts(self, indices: Array) -> Array:
         """Return float32 [K, len(episode_fields)]: values from the last `info` of environments `indices`, nan if
         missing."""
-        return facts.read([self.vector.infos[i] for i in indices], self.episode_fields)
+        return infos.read([self.vector.infos[i] for i in indices], self.episode_fields)
 
     def info_scalars(self, key: str) -> Array:
         """Return float32 [N]: the value under `key` in each environment's last `info`, nan if missing."""
-        return facts.read(self.vector.infos, (key,))[:, 0]
+        return infos.read(self.vector.infos, (key,))[:, 0]
 
     def check(self) -> None:
         """Reset and step all environments before a run, with Gymnasium's checks. Raises ValueError naming the error."""

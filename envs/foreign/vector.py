@@ -17,7 +17,7 @@ from ...base.errors import refuse
 from ...base.messages import calling, check_choice
 from ..arrays import Array, Observation
 from ..masks import KEY, random_valid
-from . import facts
+from . import infos
 from .batch import ForeignBatch, pickled
 from .check import OUTSIDE, check_wrappers, require
 from .spaces import map_parts
@@ -42,7 +42,7 @@ class VectorBatch(ForeignBatch):
         check_choice(f"{name}.metadata['autoreset_mode']", self.mode, list(AutoresetMode))
         self._describe()
         inner = vector.unwrapped
-        self.episode_fields = facts.episode_fields(inner.envs[0] if type(inner) is SyncVectorEnv else inner, name)
+        self.episode_fields = infos.episode_fields(inner.envs[0] if type(inner) is SyncVectorEnv else inner, name)
         self._waiting = np.zeros(num_envs, np.bool_)
         """bool [N]: environments that begin an episode at the next step and must be reset for it."""
         self._info: Mapping[str, Any] = {}  # The merged info of the last step or reset
@@ -96,12 +96,12 @@ class VectorBatch(ForeignBatch):
 
     def episode_facts(self, indices: Array) -> Array:
         info = self._info.get("final_info", {}) if self.mode == AutoresetMode.SAME_STEP else self._info
-        return facts.read([_info_of(info, i) for i in indices], self.episode_fields)
+        return infos.read([_info_of(info, i) for i in indices], self.episode_fields)
 
     def info_scalars(self, key: str) -> Array:
         info, where = self._reset_info
         infos = [_info_of(info if where[i] else self._info, i) for i in range(self.num_envs)]
-        return facts.read(infos, (key,))[:, 0]
+        return infos.read(infos, (key,))[:, 0]
 
     def check(self) -> None:
         self._try_out()

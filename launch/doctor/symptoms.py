@@ -6,10 +6,10 @@ A rule examines the second half of the rows, the run's recent state, and reports
 import math
 from collections.abc import Sequence
 from statistics import fmean, median, variance
+from typing import Literal, NamedTuple
 
 from ..config.run_config import RunConfig
 from ..metrics.rows import Row
-from .checks import Finding
 
 FEWEST = 8  # Minimum number of rows to judge a run
 DROWNED = 10.0  # Ratio of the value loss to the other losses above which it dominates them
@@ -20,7 +20,17 @@ OLD = 2.0  # Mean age of the acting weights, in updates, above which they are to
 SOLVED = 0.9  # Solved rate above which a low entropy is no symptom
 WAITS = 0.5  # Fraction of time that the learner waits above which more actors help
 
+Verdict = Literal["ok", "warning", "problem"]
 Symptom = tuple[str, str, str]  # What it is about, the description, and the advice
+
+
+class Finding(NamedTuple):
+    """One line of rl-doctor's table."""
+
+    what: str
+    found: str
+    verdict: Verdict
+    advice: str = ""
 
 
 class Metrics:

@@ -22,7 +22,7 @@ from engram.base.processes import tree_memory
 from engram.launch.config.presets.lookup import preset
 from engram.launch.config.run_config import RunConfig
 from engram.launch.doctor import command as doctor
-from engram.launch.doctor.checks import (
+from engram.launch.doctor.command import (
     Estimate,
     Facts,
     Finding,
@@ -91,7 +91,7 @@ def test_a_container_with_little_shared_memory_is_found_out() -> None:
         'mount -t tmpfs -o size=64m tmpfs /dev/shm; exec $0 -c "$1"',
         sys.executable,
     ]
-    program = "from engram.launch.doctor.checks import look; print(look().shared_memory)"
+    program = "from engram.launch.doctor.command import look; print(look().shared_memory)"
     free = int(subprocess.run([*command, program], capture_output=True, text=True, check=True).stdout)
     assert free == 2**26
     found = find(node_findings(RunConfig(), HERE._replace(shared_memory=free), 0, SMALL, 1), "shared memory")

@@ -22,8 +22,7 @@ from rich.text import Text
 from engram.base.errors import EngramError
 from engram.envs.drawing import WHITE, Canvas
 from engram.envs.registration import environment_names, make_batch
-from engram.launch.play.command import main
-from engram.launch.play.game import Game
+from engram.launch.play.command import Game, main
 from engram.launch.play.terminal import UPPER_HALF, Line, compose, style, with_legend
 from engram.launch.play.terminal import Terminal as Screen
 
@@ -178,7 +177,7 @@ def test_the_agent_of_a_run_that_is_none_is_refused(tmp_path):
 
 def test_the_first_key_compiles_nothing():
     code = (
-        "from engram.launch.play.game import Game; g = Game('maze', {}, 0); g.begin();"
+        "from engram.launch.play.command import Game; g = Game('maze', {}, 0); g.begin();"
         "step = g.batch.loops.step; n = len(step.signatures); g.act(0); assert n == len(step.signatures) > 0"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
