@@ -57,10 +57,8 @@ ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPEN
 def start_ray(
     num_actors: int | None, address: str | None = None, cpus_per_actor: float = 1.0, num_learners: int = 1
 ) -> None:
-    """Start a private Ray for `num_actors` actors, or join the cluster at `address`; do nothing if Ray is running.
-
-    `num_actors` is None if the cluster's size determines it.
-    """
+    """Start a private Ray for `num_actors` actors (None: one per CPU), or join the cluster at `address`; do
+    nothing if Ray is running."""
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -141,11 +139,8 @@ def private_folder() -> Path:
 
 
 def stop_ray() -> bool:
-    """Stop a private Ray or leave a cluster; return whether this succeeded within STOP_SECONDS.
-
-    If Ray does not respond, this process should end with `os._exit`, which skips Ray's exit handlers: they would wait
-    forever. The orphan cleanup then kills the remaining processes.
-    """
+    """Stop a private Ray or leave a cluster; return whether this succeeded within STOP_SECONDS. If not, this process
+    should end with `os._exit`: Ray's exit handlers would wait forever."""
     ending = threading.Thread(target=ray.shutdown, daemon=True)
     ending.start()
     ending.join(STOP_SECONDS)
@@ -167,11 +162,8 @@ def end_clean_ups() -> None:
 
 
 class _Job(JobConfig):
-    """Job whose processes do not search the working directory and the script's directory first for modules.
-
-    Ray puts both at the head of sys.path, where a user's `queue.py` would shadow the standard library's. Actors append
-    the working directory instead.
-    """
+    """Job whose processes do not search the working directory and the script's directory first for modules, where a
+    user's `queue.py` would shadow the standard library's. Actors append the working directory instead."""
 
     def _runtime_env_has_working_dir(self) -> bool:
         return True  # then Ray omits both

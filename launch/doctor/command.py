@@ -5,7 +5,7 @@ import os
 import platform
 import shutil
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -65,10 +65,8 @@ Exit code 0 if the run can start, 1 if there is a problem."""
 class Estimate(NamedTuple):
     """Cost of a run in bytes."""
 
-    parameters: int  # Parameters of the network (a count, not bytes)
     unroll: int  # One unroll of one actor
     object_store: int  # Maximum size of unrolls and weights in flight; 0 with --local
-    learner: int  # Memory of the learner's process
     memory: int  # Total of all processes and the object store, on all machines
     disk: int  # Checkpoints
 
@@ -87,27 +85,24 @@ class Facts(NamedTuple):
 
 
 def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
-    """Estimate the cost of a run from a few steps of one environment. Raises ValueError if the agent cannot be made.
-
-    Args:
-        work: bytes of the observations of an update and of all actors, from `check_memory`.
-    """
+    """Estimate the cost of a run from a few steps of one environment; `work` is the size of the observations of an
+    update and of all actors, from `check_memory`. Raises ValueError if the agent cannot be made."""
     sizes: list[int] = []
     for length in (1, 2):
         with closing(replace(config.factory(), num_envs=1, unroll_length=length).make_actor(0)) as actor:
             sizes.append(nbytes(actor.unroll()))
-            weights = flatten(actor.agent)
+            weights = flatten(actor.agent).nbytes
     unroll = config.actor_envs * (sizes[0] + (config.unroll_length - 1) * (sizes[1] - sizes[0]))
     whole, private = own_memory()
-    learner = whole + work + TRAINING_COPIES * weights.nbytes * config.num_members
     store, processes = 0, 0
     if not config.in_process:
         ahead = config.lag_bound + 1
         unrolls = actors if config.synchronous else -(-ahead * config.columns // config.actor_envs)
-        store = config.num_members * (unrolls * unroll + (1 + ahead) * weights.nbytes)
+        store = config.num_members * (unrolls * unroll + (1 + ahead) * weights)
         processes = RAY_BYTES + actors * (private + 2 * unroll)
-    disk = (config.keep_checkpoints + 2) * CHECKPOINT_COPIES * weights.nbytes * config.num_members
-    return Estimate(weights.size, unroll, store, learner, learner + processes + store, disk)
+    memory = whole + work + TRAINING_COPIES * weights * config.num_members + processes + store
+    disk = (config.keep_checkpoints + 2) * CHECKPOINT_COPIES * weights * config.num_members
+    return Estimate(unroll, store, memory, disk)
 
 
 def look() -> Facts:
@@ -127,30 +122,28 @@ def look() -> Facts:
 
 
 def examine(config: RunConfig, here: Facts, nodes: Sequence[Facts], estimate: Estimate, actors: int) -> list[Finding]:
-    """Return all findings; `here` is the learner's machine, and `nodes` are all machines."""
-    findings = [versions(here, nodes), processors(config, nodes, actors)]
+    """Return all findings; `here` is this machine, and `nodes` are all machines of the run."""
+    memory, cores = sum(node.memory for node in nodes), sum(node.cores for node in nodes)
+    value = f"{size_in_words(memory)} free, {size_in_words(estimate.memory)} needed"
+    findings = [versions(here, nodes), _if(estimate.memory > MEMORY_LIMIT * memory, "memory", "problem", value, LESS)]
+    gpus, full = sum(len(node.gpus) for node in nodes), actors * config.actor_cpus > cores
+    value = f"{cores} cores and {gpus} GPUs on {len(nodes)} machine(s) for {actors} actors"
+    advice = f"--num-actors {max(1, int(cores / config.actor_cpus))}: "
+    advice += "the others wait forever" if config.ray_address else "they take turns"
+    findings.append(_if(full, "processors", _severity(config), value, advice))
     if config.num_learners > 1:
-        findings.append(learners(config, nodes, estimate))
-    for node in nodes:
-        findings += node_findings(config, node, share_of(estimate, node, here, nodes), estimate, actors)
-    findings.append(run_disk(config, estimate))
-    if (threads := os.environ.get("OMP_NUM_THREADS", "1")) != "1":
-        value = f"OMP_NUM_THREADS = {threads}"
-        findings.append(Finding("threads", value, "warning", "unset it: actors then use one thread each"))
-    if (mode := os.environ.get("RAY_AUTH_MODE", "token")) != "token":
-        value = f"RAY_AUTH_MODE = {mode}"
-        findings.append(Finding("token", value, "warning", "unset it: anyone on the network can run code as you"))
-    if writable_home() is None:
-        value = f"{os.path.expanduser('~')} cannot be written"
-        findings.append(Finding("home directory", value, "warning", "HOME=DIR, a directory for tokens and caches"))
-    if not torch.cuda.is_available() and Path("/proc/driver/nvidia/version").exists():
-        value = f"torch {torch.__version__} does not use this machine's GPU"
-        findings.append(Finding("GPU", value, "warning", "install torch for the GPU's driver, or --device cpu"))
-    return findings
+        findings.append(learners(config, nodes))
+    if not config.in_process:
+        findings += [shared_memory(config, nodes, estimate), open_files(nodes, actors)]
+    return [*findings, run_disk(config, estimate), *environment()]
 
 
 def _if(wrong: object, what: str, verdict: Verdict, value: str, advice: str) -> Finding:
     return Finding(what, value, verdict, advice) if wrong else Finding(what, value, "ok")
+
+
+def _severity(config: RunConfig) -> Verdict:
+    return "problem" if config.ray_address else "warning"  # a private Ray lets processes share CPUs
 
 
 def versions(here: Facts, nodes: Sequence[Facts]) -> Finding:
@@ -166,54 +159,34 @@ def versions(here: Facts, nodes: Sequence[Facts]) -> Finding:
     return _if(other, "versions", "problem", value, advice)
 
 
-def processors(config: RunConfig, nodes: Sequence[Facts], actors: int) -> Finding:
-    """Check that there is a core for every actor."""
-    cores, gpus = sum(node.cores for node in nodes), sum(len(node.gpus) for node in nodes)
-    value = f"{cores} cores and {gpus} GPUs on {len(nodes)} machine(s) for {actors} actors"
-    full = actors * config.actor_cpus > cores
-    advice = f"--num-actors {max(1, int(cores / config.actor_cpus))}: "
-    if config.ray_address:
-        return _if(full, "processors", "problem", value, f"{advice}the others wait forever")
-    return _if(full, "processors", "warning", value, f"{advice}they take turns")
-
-
-def learners(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> Finding:
+def learners(config: RunConfig, nodes: Sequence[Facts]) -> Finding:
     """Check that additional learners have CPUs in addition to the actors', and reserved nodes if there are any."""
     cores, reserved = sum(node.cores for node in nodes), sum(node.learners for node in nodes)
-    part = f"{config.share_envs} environments of an update each, {size_in_words(4 * estimate.parameters)} of gradient"
-    if config.population:
-        part = f"{-(-config.population // config.num_learners)} members each at most"
     room, claim = max(0, int(cores - (config.fixed_actors or 1) * config.actor_cpus)), f"a CPU of {cores}"
     if 0 < reserved < room:
         room, claim = reserved, f"one of {reserved} Ray resources `learner`"
     advice, full = f"--num-learners {room + 1}: each but the first claims {claim}", config.num_learners - 1 > room
-    verdict: Verdict = "problem" if config.ray_address else "warning"
-    return _if(full, "learners", verdict, f"{config.num_learners}: {part}", advice)
+    return _if(full, "learners", _severity(config), f"{config.num_learners}", advice)
 
 
-def share_of(estimate: Estimate, node: Facts, here: Facts, nodes: Sequence[Facts]) -> int:
-    """Return the run's bytes on one node: the learner and its unrolls are here, actors are spread over all cores."""
-    local = estimate.learner + estimate.object_store
-    share = (estimate.memory - local) * node.cores // max(1, sum(x.cores for x in nodes))
-    return share + (local if node.name == here.name else 0)
-
-
-def node_findings(config: RunConfig, node: Facts, share: int, estimate: Estimate, actors: int) -> list[Finding]:
-    """Check a node's memory (`share` bytes needed), shared memory and limit of open files."""
-    value = f"{size_in_words(node.memory)} free on {node.name}, {size_in_words(share)} needed"
-    findings = [_if(share > MEMORY_LIMIT * node.memory, "memory", "problem", value, LESS)]
-    if config.in_process:
-        return findings
-    files = FILES + FILES_PER_ACTOR * actors
-    value, advice = f"{node.files:,} allowed on {node.name}, {files:,} needed", "ulimit -n 65536"
-    findings.append(_if(node.files < files, "open files", "problem", value, advice))
-    needed = max(estimate.object_store, 0 if config.ray_address else OBJECT_STORE_BYTES)
+def shared_memory(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> Finding:
+    """Check that unrolls fit in shared memory."""
+    needed, node = estimate.object_store, min(nodes, key=lambda node: node.shared_memory)
+    if not config.ray_address:
+        if needed > OBJECT_STORE_BYTES:
+            value = f"{size_in_words(needed)} needed, {size_in_words(OBJECT_STORE_BYTES)} allowed"
+            return Finding("shared memory", value, "problem", LESS)
+        needed = OBJECT_STORE_BYTES
     value = f"{size_in_words(node.shared_memory)} free in /dev/shm of {node.name}, {size_in_words(needed)} needed"
-    if needed > OBJECT_STORE_BYTES and not config.ray_address:
-        value = f"{value}, {size_in_words(OBJECT_STORE_BYTES)} allowed"
-        return [*findings, Finding("shared memory", value, "problem", LESS)]
     advice = f"docker run --shm-size={max(2, round(1.5 * needed / 2**30))}g, or Ray uses slow files"
-    return [*findings, _if(node.shared_memory < needed, "shared memory", "warning", value, advice)]
+    return _if(node.shared_memory < needed, "shared memory", "warning", value, advice)
+
+
+def open_files(nodes: Sequence[Facts], actors: int) -> Finding:
+    """Check the limit of open files of every node."""
+    needed, node = FILES + FILES_PER_ACTOR * actors, min(nodes, key=lambda node: node.files)
+    value = f"{node.files:,} allowed on {node.name}, {needed:,} needed"
+    return _if(node.files < needed, "open files", "problem", value, "ulimit -n 65536")
 
 
 def run_disk(config: RunConfig, estimate: Estimate) -> Finding:
@@ -227,6 +200,22 @@ def run_disk(config: RunConfig, estimate: Estimate) -> Finding:
     value = f"{size_in_words(free)} free under {folder}, {size_in_words(estimate.disk)} for checkpoints"
     advice = "another --run-dir, or fewer --keep-checkpoints"
     return _if(free < estimate.disk + 2**28, "run directory", "problem", value, advice)
+
+
+def environment() -> Iterator[Finding]:
+    """Yield warnings about this process's environment."""
+    if (threads := os.environ.get("OMP_NUM_THREADS", "1")) != "1":
+        value = f"OMP_NUM_THREADS = {threads}"
+        yield Finding("threads", value, "warning", "unset it: actors then use one thread each")
+    if (mode := os.environ.get("RAY_AUTH_MODE", "token")) != "token":
+        value = f"RAY_AUTH_MODE = {mode}"
+        yield Finding("token", value, "warning", "unset it: anyone on the network can run code as you")
+    if writable_home() is None:
+        value = f"{os.path.expanduser('~')} cannot be written"
+        yield Finding("home directory", value, "warning", "HOME=DIR, a directory for tokens and caches")
+    if not torch.cuda.is_available() and Path("/proc/driver/nvidia/version").exists():
+        value = f"torch {torch.__version__} does not use this machine's GPU"
+        yield Finding("GPU", value, "warning", "install torch for the GPU's driver, or --device cpu")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -247,7 +236,8 @@ def main(arguments: Sequence[str]) -> int:
             with closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
                 work = check_memory(config, factory, batch)
             cost = estimate(config, work, actors)  # after the batch is closed: some environments allow only one
-        findings += examine(config, here, nodes, cost, actors)
+        if nodes:
+            findings += examine(config, here, nodes, cost, actors)
         others = {"estimate": cost._asdict(), "nodes": [node._asdict() for node in nodes]}
         passing = ("ok", "warning")
     worst = max((finding.verdict for finding in findings), key=list(_COLORS).index)
@@ -314,5 +304,5 @@ def show(findings: Sequence[Finding], cost: dict[str, int] | None, console: Cons
     if cost:
         needs = Table("this run needs", "at most", box=None)
         for name, size in cost.items():
-            needs.add_row(name.replace("_", " "), f"{size:,}" if name == "parameters" else size_in_words(size))
+            needs.add_row(name.replace("_", " "), size_in_words(size))
         console.print("", needs)

@@ -43,7 +43,9 @@ _SAMPLING = 0x5EED  # Key of the random streams for sampled settings
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The runs of a directory."""
+    """The runs of a directory: seed-1 ..., or trial-000 ... (with several seeds trial-000/seed-1 ...).
+
+    Trial k has the same values for any number of trials, so a search can be extended."""
 
     seeds: tuple[int, ...]  # Seeds of the runs; the first one also seeds the sampled settings
     sweep: tuple[str, ...] = ()
@@ -231,12 +233,8 @@ def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
 
 
 def trial_runs(folder: Path, plan: Plan, arguments: Sequence[str], changed: Sequence[str]) -> list[TrialRun]:
-    """List every run of a plan.
-
-    Args:
-        arguments: forwarded to `rl-train --resume` of every run.
-        changed: the settings among these arguments, which are checked here.
-    """
+    """List every run of a plan; `arguments` go to `rl-train --resume`, and the settings among them, `changed`,
+    are checked here."""
     runs: list[TrialRun] = []
     for trial, seed, path in plan.runs():
         config = resumed_by_words(RunDirectory.open(folder / path, lock=False), changed)
