@@ -14,8 +14,7 @@ import torch
 from engram.agents.agent import AgentConfig
 from engram.base.errors import EngramError
 from engram.base.processes import num_cores, tree_memory
-from engram.launch.bench.command import training_speed
-from engram.launch.bench.parts import measure, open_parts, speed_of_light
+from engram.launch.bench.command import measure, open_parts, speed_of_light, training_speed
 from engram.launch.config.run_config import RunConfig
 from engram.launch.entry import rl_bench as run
 from engram.launch.metrics import provenance as machine
