@@ -45,6 +45,7 @@ class ForeignBatch:
         makers = [lambda env=env: env for env in _make_environments(make_env, num_envs, name)]
         with library_errors(f"{name} cannot be batched", AttributeError, RuntimeError):
             self.vector: Any = infos.InfoVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+        self.vector.at_step = lambda: self.at_step()
         self._describe()
         self.episode_fields = infos.episode_fields(self.vector.envs[0], name)
 
@@ -55,17 +56,9 @@ class ForeignBatch:
         self._actions = action_form(self.vector.single_action_space, self.name)
         self.single_action_space = self._actions.space
         self._masks = infos.Masks(self.name, space, self._actions.choices)
+        self.at_step: Callable[[], None] = lambda: None  # Called after the step or reset of each environment
         self.action_mask: Array | None = None
         """bool [N, A]: the valid actions of the current step; None for an environment without masks."""
-
-    @property
-    def at_step(self) -> Callable[[], None]:
-        """Callback that runs after the step or reset of each environment."""
-        return self.vector.at_step
-
-    @at_step.setter
-    def at_step(self, call: Callable[[], None]) -> None:
-        self.vector.at_step = call
 
     def new_observation(self) -> Observation:
         """Allocate zeroed observations of all environments: one array [N, ...], or a (nested) dict of arrays."""

@@ -24,9 +24,8 @@ from ray._private import parameter, ray_constants, services
 from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
-from ...base import places
 from ...base.errors import MISTAKE, NOT_AVAILABLE, EngramError, refuse
-from ...base.places import writable_home
+from ...base.places import private_folder, writable_home
 from . import orphans
 
 LOOPBACK = "127.0.0.1"
@@ -90,7 +89,10 @@ def start_private(num_cpus: int) -> None:
     for name, value in ONE_THREAD.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default, 15, starves actors if anything else runs
-    sessions = private_folder() / "ray"  # Ray's default folder is accessible to everyone
+    try:  # Ray's default folder is accessible to everyone
+        sessions = private_folder("engram-ray", os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
+    except OSError as problem:
+        raise EngramError(f"{problem}; set RAY_TMPDIR to another folder for Ray's sockets", NOT_AVAILABLE) from problem
     _clean_ups.append((orphans.start_clean_up(sessions), sessions))
     for _ in range(START_ATTEMPTS):
         try:
@@ -127,15 +129,6 @@ def _token_is_kept() -> bool:
     if os.path.lexists(file) or "RAY_AUTH_TOKEN_PATH" in os.environ:
         return os.access(file, os.R_OK)
     return os.access(file.parent, os.W_OK) if file.parent.exists() else writable_home() is not None
-
-
-def private_folder() -> Path:
-    """Folder for sockets and logs of this user's private Ray sessions; no other user can read or write it. Raises
-    EngramError if another user has a folder of that name, or if it cannot be created."""
-    try:
-        return places.private_folder("engram-ray", os.environ.get("RAY_TMPDIR") or "/tmp")
-    except OSError as problem:
-        raise EngramError(f"{problem}; set RAY_TMPDIR to another folder for Ray's sockets", NOT_AVAILABLE) from problem
 
 
 def stop_ray() -> bool:
