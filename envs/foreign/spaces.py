@@ -38,7 +38,7 @@ def observation_space_of(space: spaces.Space[Any], name: str) -> spaces.Box | sp
         text = [key for key, part in entries.items() if part.dtype is not None and part.dtype.kind == "U"]
         if text:
             logging.getLogger(__name__).warning("%s: text is not supported, observation %s is dropped", name, text)
-        parts = {key: observation_space_of(part, name) for key, part in entries.items() if key not in text}
+        parts: dict[str, Any] = {k: observation_space_of(x, name) for k, x in entries.items() if k not in text}
         if parts:
             return spaces.Dict(parts)
     if isinstance(space, spaces.Box):
@@ -90,10 +90,10 @@ def action_form(space: spaces.Space[Any], name: str) -> ActionForm:
         return _box_action_form(space)
     if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         raise ValueError(f"{name} has the action space {space}; supported: {ACTIONS}")
-    choices, first = _choices(space)
+    (choices, first), shape = _choices(space), space.shape or ()
 
     def read(actions: Array) -> Array:
-        return (actions.reshape(len(actions), -1) + first).astype(space.dtype).reshape(len(actions), *space.shape)
+        return (actions.reshape(len(actions), -1) + first).astype(space.dtype).reshape(len(actions), *shape)
 
     single = len(choices) == 1
     return ActionForm(spaces.Discrete(int(choices[0])) if single else spaces.MultiDiscrete(choices), choices, read)

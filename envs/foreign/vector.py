@@ -100,8 +100,8 @@ class VectorBatch(ForeignBatch):
 
     def info_scalars(self, key: str) -> Array:
         info, where = self._reset_info
-        infos = [_info_of(info if where[i] else self._info, i) for i in range(self.num_envs)]
-        return infos.read(infos, (key,))[:, 0]
+        latest = [_info_of(info if where[i] else self._info, i) for i in range(self.num_envs)]
+        return infos.read(latest, (key,))[:, 0]
 
     def check(self) -> None:
         self._try_out()

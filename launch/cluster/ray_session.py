@@ -188,7 +188,8 @@ def few_processes() -> Generator[None]:
     def start(command: list[str], kind: str, *args: Any, **kwargs: Any) -> Any:
         return start_process(_without_agents(command) if kind == "raylet" else command, kind, *args, **kwargs)
 
-    lean = partial(parameter.RayParams, no_monitor=True, include_log_monitor=False)
+    parameters: Any = parameter.RayParams
+    lean = partial(parameters, no_monitor=True, include_log_monitor=False)
     with (
         _patch(parameter, RayParams=lean),
         _patch(services, start_api_server=lambda *_, **__: ("", None), start_ray_process=start),

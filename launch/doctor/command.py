@@ -224,7 +224,7 @@ def main(arguments: Sequence[str]) -> int:
         print(_HELP)
         return 0
     if arguments and not arguments[0].startswith("-"):
-        findings, others, passing = run_findings(arguments[0], arguments[1:]), dict[str, Any](), ("ok",)
+        findings, others, passing = run_findings(arguments[0], arguments[1:]), {}, ("ok",)
     else:
         config = parse_run([argument for argument in arguments if argument != "--json"], other_flags=("--json",))
         prepare_process(1)
@@ -238,7 +238,7 @@ def main(arguments: Sequence[str]) -> int:
             cost = estimate(config, work, actors)  # after the batch is closed: some environments allow only one
         if nodes:
             findings += examine(config, here, nodes, cost, actors)
-        others = {"estimate": cost._asdict(), "nodes": [node._asdict() for node in nodes]}
+        others: dict[str, Any] = {"estimate": cost._asdict(), "nodes": [node._asdict() for node in nodes]}
         passing = ("ok", "warning")
     worst = max((finding.verdict for finding in findings), key=list(_COLORS).index)
     if "--json" in arguments:
