@@ -14,25 +14,15 @@ from .task import Task
 class Entry:
     """One task."""
 
-    family: str
-    """Source of the experiment."""
-    place: str
-    """Class and its module in envs/tasks, as module:Class."""
-    about: str
-    """The task, in one line."""
-    published: str = "-"
-    """Published results, with the size of the models; "-" if there are none."""
-    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters that define this task."""
-    test: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters that differ in the test."""
-    curve: tuple[str, tuple[Any, ...]] | None = None
-    """The parameter that a test varies, and its values; those above the training range are omitted unless `beyond` is
-    set."""
-    beyond: bool = False
-    """Whether the curve extends beyond the training range."""
-    twin: bool = False
-    """Whether there is a memory-free twin, `<name>-twin`."""
+    family: str  # Source of the experiment
+    place: str  # Class and its module in envs/tasks, as module:Class
+    about: str  # The task, in one line
+    published: str = "-"  # Published results, with the size of the models; "-" if there are none
+    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Parameters that define this task
+    test: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Parameters that differ in the test
+    curve: tuple[str, tuple[Any, ...]] | None = None  # The parameter that a test varies, and its values
+    beyond: bool = False  # Whether the curve extends beyond the training range; otherwise values above it are omitted
+    twin: bool = False  # Whether there is a memory-free twin, `<name>-twin`
 
 
 _RMC, _MNM, _LPRNN = "Santoro et al. 2018", "Munkhdalai et al. 2019", "Stepleton et al. 2018"
