@@ -17,8 +17,9 @@ from ... import zoo
 from ...agents.process import prepare_process
 from ...base.errors import refuse, user_errors
 from ...base.files import replace_file
+from ...base.messages import check_name
 from ...base.settings import setting
-from ...envs.registration import environment_names, find_environment, is_environment, make_batch, purpose
+from ...envs.registration import environment_names, is_environment, make_batch, purpose
 from ..api.agent import TrainedAgent, load_agent
 from ..config.command_line import parse
 from ..runs.trained import ActingAgent, evaluation_seed
@@ -131,7 +132,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _new_game(config: PlayConfig) -> Game:
     if not config.run.startswith(zoo.PREFIX) and (is_environment(config.run) or not os.path.isdir(config.run)):
-        find_environment(config.run)  # raises ValueError for one that is not engram's
+        if not is_environment(config.run):
+            check_name("environment", config.run, environment_names())
         return Game(config.run, config.env_args, config.seed)
     prepare_process(1)
     choice = {name: getattr(config, name) for name in ("checkpoint", "member", "greedy", "seed", "env_args")}
