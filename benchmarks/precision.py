@@ -22,8 +22,7 @@ import torch
 
 from engram.agents import bf16, kernels
 from engram.agents.process import prepare_process
-from engram.launch.bench.command import training_speed
-from engram.launch.bench.parts import measure, open_parts
+from engram.launch.bench.command import measure, open_parts, training_speed
 from engram.launch.config.run_flags import parse_run
 from engram.launch.metrics.provenance import provenance
 

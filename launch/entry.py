@@ -8,12 +8,8 @@ from typing import Any
 from .config.command_line import run_command
 
 _NAMES = ("train", "bench", "play", "check-core", "doctor", "probe", "population", "compare", "export")
-FOLDERS = {f"rl-{name}": name.replace("-", "_") for name in _NAMES} | {
-    "rl-eval": "evaluate",
-    "rl-look": "insight",
-    "rl-reproduce": "figures",
-}
-"""Folder in launch/ of each command."""
+FOLDERS = {f"rl-{name}": name.replace("-", "_") for name in _NAMES}  # Folder in launch/ of each command
+FOLDERS |= {"rl-eval": "evaluate", "rl-look": "insight", "rl-reproduce": "figures"}
 
 
 def module_of(command: str) -> str:

@@ -18,7 +18,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from engram.agents.process import prepare_process
 from engram.agents.values import flatten
-from engram.launch.bench.parts import measure, open_parts
+from engram.launch.bench.command import measure, open_parts
 from engram.launch.config.run_flags import parse_run
 from engram.learners.batches import Group
 from engram.learners.group import GlooGroup

@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from engram.agents.agent import Agent
 from engram.agents.kernels import linear
 from engram.agents.values import EnvOutput, map_leaves
-from engram.launch.bench.parts import measure, open_parts
+from engram.launch.bench.command import measure, open_parts
 from engram.launch.config.device import find_device
 from engram.launch.config.run_config import RunConfig
 from engram.launch.config.run_flags import parse_run

@@ -36,13 +36,8 @@ def start_jax(name: str) -> Any:
 
 
 class JaxVectorEnv(VectorEnv[Any, Any, Any]):
-    """N instances of a JAX environment in NEXT_STEP autoreset mode, each with its own chain of random keys.
-
-    Args:
-        made: the environment, or (environment, params).
-        num_envs: N, at least 1.
-        name: name of the environment in errors.
-    """
+    """N instances of a JAX environment in NEXT_STEP autoreset mode, each with its own chain of random keys; `made` is
+    the environment, or (environment, params)."""
 
     own_seeds = True
     """Whether `reset(seed=[...])` accepts one seed per environment."""
@@ -75,7 +70,6 @@ class JaxVectorEnv(VectorEnv[Any, Any, Any]):
         return self.jax.tree.map(np.asarray, (observation, {}))
 
     def step(self, actions: Any) -> Any:
-        """Step as in Gymnasium."""
         *outputs, self.state = self._step(self.state, np.asarray(actions))
         return self.jax.tree.map(np.asarray, tuple(outputs))
 
@@ -84,7 +78,6 @@ class JaxBatch(VectorBatch):
     """A VectorBatch of a JaxVectorEnv. Its exact state is saved as arrays; restoring them runs no code."""
 
     def cut(self, where: Array) -> None:
-        """End the current episodes of environments `where` (bool [N]); their next step begins new ones."""
         *rest, ended = self.vector.state
         self.vector.state = *rest, np.asarray(ended) | where
 

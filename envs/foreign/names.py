@@ -1,16 +1,16 @@
 """Third-party environments by name: any Gymnasium id, or `module:Class`, of single or vector environments."""
 
 import copy
-import importlib.util
+import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import find_highest_version, get_env_id, load_env_creator, parse_env_id
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
-from ...base.errors import EngramError, library_errors, refuse
+from ...base.errors import library_errors, refuse
 from ...base.messages import nearest
 from .jax_vector import JaxVectorEnv, start_jax
 
@@ -25,17 +25,14 @@ def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
     """Find the maker of `name` and its parameters (None if it accepts any); return None if the name is unknown.
     `jax:module:make` names a JAX environment. Raises ValueError if a `module:Class`, or the package that registers
     ids like `name`, cannot be loaded."""
-    if name in gymnasium.registry or _import_registering(name):
-        _refuse_old(name)
+    package = REGISTERED_BY.get(name.partition("/")[0].partition("-")[0])
+    if package is not None and name not in gymnasium.registry:
+        _import(package, name)
+    if name in gymnasium.registry:
         return _maker_of_id(name)
     in_jax = name.startswith("jax:")
     module_name, colon, attribute = name.removeprefix("jax:").partition(":")
-    if module_name.endswith(".py"):
-        corrected = f"{module_name.removesuffix('.py').replace('/', '.')}:{attribute or 'CLASS'}"
-        raise EngramError(f"environment {name!r} names a file; expected: a module and a class, {corrected}")
     if not colon:
-        module = name.isidentifier() and importlib.util.find_spec(name)
-        refuse(module, f"environment {name!r} is a module; expected: a class in it, {name}:CLASS")
         return None
     refuse(not (module_name and attribute), f"environment {name!r} is incomplete; expected module:Class")
     if in_jax:
@@ -46,7 +43,7 @@ def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
     result: Any = getattr(module, attribute, None)
     if not _makes_environments(result, in_jax) and name != "jax:gymnax:make":
         names = [key for key, value in vars(module).items() if _makes_environments(value, in_jax)]
-        actual = f"{attribute!r} is {_describe(result)}" if hasattr(module, attribute) else f"no {attribute!r}"
+        actual = f"{attribute!r} is no environment" if hasattr(module, attribute) else f"no {attribute!r}"
         kind = "class with reset and step" if in_jax else "subclass of gymnasium.Env"
         raise ValueError(
             f"{module_name}: {actual}; expected a {kind}, or a function with @engram.envs.foreign.environment_maker; "
@@ -74,28 +71,6 @@ def _makes_environments(value: Any, in_jax: bool) -> bool:
     if inspect.isclass(value):
         return issubclass(value, gymnasium.Env | VectorEnv) and value not in (gymnasium.Env, VectorEnv)
     return getattr(value, _MARK, False) is True
-
-
-def _describe(value: Any) -> str:
-    kind = "a class" if inspect.isclass(value) else "a function" if callable(value) else f"a {type(value).__name__}"
-    return kind + (" that is not a gymnasium.Env" if inspect.isclass(value) else "")
-
-
-def _import_registering(name: str) -> bool:
-    """Import the package that registers ids like `name`, if there is one; return whether `name` is then registered."""
-    package = REGISTERED_BY.get(name.partition("/")[0].partition("-")[0])
-    if package is None:
-        return False
-    _import(package, name)
-    return name in gymnasium.registry
-
-
-def _refuse_old(name: str) -> None:
-    """Raise ValueError for an id with a newer registered version, such as CartPole-v0."""
-    namespace, stem, version = parse_env_id(name)
-    newest = find_highest_version(namespace, stem)
-    new, old = get_env_id(namespace, stem, newest), (version or 0) < (newest or 0) and version is not None
-    refuse(old, f"{name} is an old version; expected: {new}, or gymnasium:{name} for the old version")
 
 
 def _import(module: str, name: str) -> Any:

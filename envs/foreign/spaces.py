@@ -23,18 +23,57 @@ import numpy as np
 from gymnasium import spaces
 
 from ...base.errors import refuse
-from ..arrays import Array, ContractError, Observation
+from ..arrays import Array, ContractError
 
 OBSERVATIONS = "Box, Discrete, MultiBinary, MultiDiscrete and (nested) Dict or Tuple of these"
 ACTIONS = "Discrete, MultiDiscrete and Box of floats"
 MOST_ONE_HOT = 1_000_000  # Maximum total size of an observation's one-hot vectors
 
 
-class ObservationForm(NamedTuple):
-    """How to convert the observations of N environments to arrays for the agent."""
+def observation_space_of(space: spaces.Space[Any], name: str) -> spaces.Box | spaces.Dict:
+    """Return the agent's observation space. Raises ValueError naming the space if it is not supported."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        entries = space.spaces if isinstance(space, spaces.Dict) else {str(i): part for i, part in enumerate(space)}
+        # Gymnasium's Text, and custom spaces such as MiniGrid's missions.
+        text = [key for key, part in entries.items() if part.dtype is not None and part.dtype.kind == "U"]
+        if text:
+            logging.getLogger(__name__).warning("%s: text is not supported, observation %s is dropped", name, text)
+        parts: dict[str, Any] = {k: observation_space_of(x, name) for k, x in entries.items() if k not in text}
+        if parts:
+            return spaces.Dict(parts)
+    if isinstance(space, spaces.Box):
+        dtype = np.uint8 if space.dtype == np.uint8 else np.float32
+        shape = space.shape or (1,)
+        low, high = (np.asarray(bound).astype(dtype).reshape(shape) for bound in (space.low, space.high))
+        return spaces.Box(low, high, shape, dtype)
+    if isinstance(space, spaces.MultiBinary):
+        return spaces.Box(0, 1, space.shape, np.float32)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        total = int(_choices(space)[0].sum())
+        text = f"{name} has the observation space {space}, {total:,} values as one-hot; allowed: {MOST_ONE_HOT:,}"
+        refuse(total > MOST_ONE_HOT, text)
+        return spaces.Box(0, 1, (total,), np.float32)
+    raise ValueError(f"{name} has the observation space {space}; supported: {OBSERVATIONS}")
 
-    space: spaces.Box | spaces.Dict  # Space of one environment for the agent
-    write: Callable[[Any, Any], None]  # write(batched observations of the environment, arrays [N, ...] to fill)
+
+def write_observation(space: spaces.Space[Any], values: Any, out: Any, name: str) -> None:
+    """Write the environment's batched observations of `space` to arrays [N, ...] of the agent's space. Raises
+    ContractError for a value outside the space."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for key, part in out.items():
+            index: Any = key if isinstance(space, spaces.Dict) else int(key)
+            write_observation(space[index], values[index], part, name)
+    elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        sizes, first = _choices(space)
+        indices = np.reshape(values, (len(out), -1)).astype(np.int64) - first
+        outside = ((indices < 0) | (indices >= sizes)).any(1)
+        if outside.any():
+            value = values[outside.argmax()]
+            raise ContractError(f"{name} returned the observation {value}; observation_space is {space}")
+        out[...] = 0
+        np.put_along_axis(out, indices + (np.cumsum(sizes) - sizes), 1, axis=1)
+    else:
+        out[...] = np.reshape(values, out.shape)
 
 
 class ActionForm(NamedTuple):
@@ -42,39 +81,19 @@ class ActionForm(NamedTuple):
 
     space: spaces.Discrete | spaces.MultiDiscrete | spaces.Box  # Space of one environment for the agent
     choices: Array | None  # int64 [K]: number of options of each choice; None for a Box.
-    read: Callable[[Array], Array]  # [N, K], int64 in range or finite floats -> the batched actions of the environment
-
-
-def observation_form(space: spaces.Space[Any], name: str) -> ObservationForm:
-    """Return the form of an observation space. Raises ValueError naming the space if it is not supported."""
-    if isinstance(space, spaces.Dict):
-        return _dict_form(space, name)
-    if isinstance(space, spaces.Tuple) and len(space):
-        return _tuple_form(space, name)
-    if isinstance(space, spaces.Box):
-        return _box_form(space)
-    if isinstance(space, spaces.MultiBinary):
-        return ObservationForm(spaces.Box(0, 1, space.shape, np.float32), lambda values, out: np.copyto(out, values))
-    if isinstance(space, spaces.Discrete):
-        return _one_hot_form(space, np.array([space.n]), np.array([space.start]), name)
-    if isinstance(space, spaces.MultiDiscrete):
-        return _one_hot_form(space, space.nvec.ravel(), space.start.ravel(), name)
-    raise ValueError(f"{name} has the observation space {space}; supported: {OBSERVATIONS}")
+    read: Callable[[Array], Array]  # actions [N, ...] of `space` -> the batched actions of the environment
 
 
 def action_form(space: spaces.Space[Any], name: str) -> ActionForm:
     """Return the form of an action space. Raises ValueError naming the space if it is not supported."""
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return _box_action_form(space)
-    if isinstance(space, spaces.Discrete):
-        choices, first, shape = np.array([space.n], np.int64), np.array([space.start]), ()
-    elif isinstance(space, spaces.MultiDiscrete):
-        choices, first, shape = space.nvec.astype(np.int64).ravel(), space.start.ravel(), space.shape
-    else:
+    if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         raise ValueError(f"{name} has the action space {space}; supported: {ACTIONS}")
+    (choices, first), shape = _choices(space), space.shape or ()
 
     def read(actions: Array) -> Array:
-        return (actions + first).astype(space.dtype).reshape(len(actions), *shape)
+        return (actions.reshape(len(actions), -1) + first).astype(space.dtype).reshape(len(actions), *shape)
 
     single = len(choices) == 1
     return ActionForm(spaces.Discrete(int(choices[0])) if single else spaces.MultiDiscrete(choices), choices, read)
@@ -85,8 +104,8 @@ def _box_action_form(space: spaces.Box) -> ActionForm:
     to their bound, if any."""
     low, high = (np.asarray(bound, np.float64).reshape(-1) for bound in (space.low, space.high))
     bounded = np.isfinite(low) & np.isfinite(high)
-    middle = np.where(bounded, np.where(bounded, low, 0) / 2 + np.where(bounded, high, 0) / 2, 0.0)
-    half = np.where(bounded, np.where(bounded, high, 0) / 2 - np.where(bounded, low, 0) / 2, 1.0)
+    with np.errstate(invalid="ignore"):  # inf - inf
+        middle, half = np.where(bounded, low / 2 + high / 2, 0.0), np.where(bounded, high / 2 - low / 2, 1.0)
 
     def read(actions: Array) -> Array:
         values = np.clip(middle + half * actions.astype(np.float64), low, high)
@@ -94,13 +113,6 @@ def _box_action_form(space: spaces.Box) -> ActionForm:
 
     agent_low, agent_high = (np.where(bounded, side, edge) for side, edge in ((-1.0, low), (1.0, high)))
     return ActionForm(spaces.Box(agent_low.astype(np.float32), agent_high.astype(np.float32)), None, read)
-
-
-def empty(space: spaces.Space[Any], num_envs: int) -> Observation:
-    """Allocate zeroed arrays [num_envs, ...] for the space of an ObservationForm."""
-    if isinstance(space, spaces.Dict):
-        return {key: empty(part, num_envs) for key, part in space.spaces.items()}
-    return np.zeros((num_envs, *(space.shape or ())), space.dtype)
 
 
 def map_parts(function: Callable[..., Any], *values: Any) -> Any:
@@ -113,54 +125,7 @@ def map_parts(function: Callable[..., Any], *values: Any) -> Any:
     return function(*values)
 
 
-def _box_form(space: spaces.Box) -> ObservationForm:
-    dtype = np.uint8 if space.dtype == np.uint8 else np.float32
-    shape = space.shape or (1,)
-    low, high = (np.asarray(bound).astype(dtype).reshape(shape) for bound in (space.low, space.high))
-
-    def write(values: Array, out: Array) -> None:
-        out[...] = np.reshape(values, out.shape)
-
-    return ObservationForm(spaces.Box(low, high, shape, dtype), write)
-
-
-def _one_hot_form(space: spaces.Space[Any], sizes: Array, first: Array, name: str) -> ObservationForm:
-    total = sum(int(size) for size in sizes)
-    text = f"{name} has the observation space {space}, {total:,} values as one-hot; allowed: {MOST_ONE_HOT:,}"
-    refuse(total > MOST_ONE_HOT, text)
-    sizes, first = sizes.astype(np.int64), first.astype(np.int64)
-    ends = np.cumsum(sizes)
-
-    def write(values: Array, out: Array) -> None:
-        indices = np.reshape(values, (len(out), -1)).astype(np.int64, copy=False) - first
-        if ((indices < 0) | (indices >= sizes)).any():
-            bad = int(np.argwhere((indices < 0) | (indices >= sizes))[0, 0])
-            raise ContractError(f"{name} returned the observation {values[bad]}; observation_space is {space}")
-        out[...] = 0
-        np.put_along_axis(out, indices + (ends - sizes), 1, axis=1)
-
-    return ObservationForm(spaces.Box(0, 1, (int(ends[-1]),), np.float32), write)
-
-
-def _dict_form(space: spaces.Dict, name: str) -> ObservationForm:
-    # Gymnasium's Text, and custom spaces such as MiniGrid's missions.
-    text = [key for key, part in space.spaces.items() if part.dtype is not None and part.dtype.kind == "U"]
-    if text:
-        logging.getLogger(__name__).warning("%s: text is not supported, observation %s is dropped", name, text)
-    forms = {key: observation_form(part, name) for key, part in space.spaces.items() if key not in text}
-    refuse(not forms, f"{name} has the observation space {space}, all text; supported: {OBSERVATIONS}")
-
-    def write(values: dict[str, Any], out: dict[str, Any]) -> None:
-        for key, form in forms.items():
-            form.write(values[key], out[key])
-
-    return ObservationForm(spaces.Dict({key: form.space for key, form in forms.items()}), write)
-
-
-def _tuple_form(space: "spaces.Tuple[Any]", name: str) -> ObservationForm:
-    form = _dict_form(spaces.Dict({str(i): part for i, part in enumerate(space.spaces)}), name)
-
-    def write(values: tuple[Any, ...], out: dict[str, Any]) -> None:
-        form.write({str(i): part for i, part in enumerate(values)}, out)
-
-    return ObservationForm(form.space, write)
+def _choices(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[Array, Array]:
+    """Number of options of each choice, and the first option: int64 [K] each."""
+    sizes, first = (space.n, space.start) if isinstance(space, spaces.Discrete) else (space.nvec, space.start)
+    return np.asarray(sizes, np.int64).ravel(), np.asarray(first, np.int64).ravel()

@@ -1,4 +1,4 @@
-"""Third-party vector environments in any autoreset mode, with the interface of the batched engine.
+"""Third-party vector environments in any autoreset mode.
 
 All modes are converted to NEXT_STEP autoreset: the final observation of an episode with its flag, then, after a step
 whose action is ignored, the first observation of the next episode. A vector environment steps all of its environments
@@ -8,19 +8,18 @@ discarded) and then reset with `reset(options={"reset_mask": ...})` (Gymnasium 1
 
 import pickle
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from ...base.errors import refuse
-from ...base.messages import calling, check_choice, check_integer
+from ...base.messages import calling, check_choice
 from ..arrays import Array, Observation
 from ..masks import KEY, random_valid
-from . import facts
+from . import infos
 from .batch import ForeignBatch, pickled
-from .check import OUTSIDE, check_behavior, check_observation, check_spaces, check_wrappers, require
+from .check import OUTSIDE, check_wrappers, require
 from .spaces import map_parts
 
 
@@ -29,32 +28,21 @@ class VectorBatch(ForeignBatch):
 
     Environments of a SyncVectorEnv or AsyncVectorEnv have seeds that depend only on the run's seed and the
     environment's index. Any other vector environment is reset with one seed, which depends on the first index.
-
-    Args:
-        make_vector: make_vector(num_envs) makes the vector environment.
-        num_envs: N, at least 1.
-        first_index: index of the first environment in a larger batch that is split into several.
-        name: name in error messages.
     """
 
     def __init__(self, make_vector: Callable[[int], Any], num_envs: int, *, first_index: int = 0, name: str) -> None:
-        check_integer("num_envs", num_envs, 1, None)
-        check_integer("first_index", first_index, 0, None)
         self.name, self.num_envs, self.first_index = name, num_envs, first_index
         vector = calling(f"{name} cannot be made: its constructor", lambda: make_vector(num_envs), OUTSIDE)
         require(isinstance(vector, VectorEnv), f"{name} made a {type(vector).__name__}", "a gymnasium.vector.VectorEnv")
         self.vector: Any = vector
-        with ExitStack() as stack:
-            stack.callback(self.vector.close)
-            made = f"{name} made {self.vector.num_envs} environments"
-            require(self.vector.num_envs == num_envs, made, f"num_envs, which is {num_envs}")
-            check_spaces(vector, name, "single_")
-            check_wrappers(vector, name)
-            modes, self.mode = list(AutoresetMode), self.vector.metadata.get("autoreset_mode")
-            check_choice(f"{name}.metadata['autoreset_mode']", self.mode, modes)
-            stack.pop_all()
+        made = f"{name} made {vector.num_envs} environments"
+        require(vector.num_envs == num_envs, made, f"num_envs, which is {num_envs}")
+        check_wrappers(vector, name)
+        self.mode = vector.metadata.get("autoreset_mode")
+        check_choice(f"{name}.metadata['autoreset_mode']", self.mode, list(AutoresetMode))
         self._describe()
-        self.episode_fields = facts.episode_fields(vector, name)
+        inner = vector.unwrapped
+        self.episode_fields = infos.episode_fields(inner.envs[0] if type(inner) is SyncVectorEnv else inner, name)
         self._waiting = np.zeros(num_envs, np.bool_)
         """bool [N]: environments that begin an episode at the next step and must be reset for it."""
         self._info: Mapping[str, Any] = {}  # The merged info of the last step or reset
@@ -67,17 +55,16 @@ class VectorBatch(ForeignBatch):
         seeds, inner = self._seeds(seed), self.vector.unwrapped
         if seeds and not getattr(inner, "own_seeds", isinstance(inner, SyncVectorEnv | AsyncVectorEnv)):
             seeds = seeds[0]
-        values, self._info = self._staying(lambda: self.vector.reset(seed=seeds))
-        self._write("reset", values, observation)
+        values, self._info = self.vector.reset(seed=seeds)
+        self._write(values, observation)
         self.action_mask = self._valid = self._masks.reset(values, self._mask_infos(self._info))
         self._reset_info = self._info, np.zeros(self.num_envs, np.bool_)
         self._waiting[:] = False
-        self.started = True
 
     def step_into(
         self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
     ) -> None:
-        taken, waiting = self._checked(actions), self._waiting
+        taken, waiting = actions, self._waiting
         if waiting.all():
             self.reset_into(observation)
             reward[:], terminated[:], truncated[:] = 0, False, False
@@ -85,10 +72,10 @@ class VectorBatch(ForeignBatch):
         if waiting.any() and self.mode == AutoresetMode.DISABLED:
             self._reset_some(waiting)
         if self._valid is not None:  # the step of a waiting environment is discarded; its action must be valid
-            taken = np.where(waiting[:, None], self._valid_actions(self._valid), taken)
-        converted = self._actions.read(taken)
-        values, *outputs, self._info = self._staying(lambda: self.vector.step(converted))
-        self._write("step", values, observation)
+            taken = taken.copy()
+            taken[waiting] = self._valid_actions(self._valid)[waiting]
+        values, *outputs, self._info = self.vector.step(self._actions.read(taken))
+        self._write(values, observation)
         reward[:], terminated[:], truncated[:] = outputs
         self._reset_info = {}, np.zeros(self.num_envs, np.bool_)
         ended = terminated | truncated
@@ -109,50 +96,32 @@ class VectorBatch(ForeignBatch):
 
     def episode_facts(self, indices: Array) -> Array:
         info = self._info.get("final_info", {}) if self.mode == AutoresetMode.SAME_STEP else self._info
-        return facts.read([_info_of(info, i) for i in indices], self.episode_fields)
+        return infos.read([_info_of(info, i) for i in indices], self.episode_fields)
 
     def info_scalars(self, key: str) -> Array:
         info, where = self._reset_info
-        infos = [_info_of(info if where[i] else self._info, i) for i in range(self.num_envs)]
-        return facts.read(infos, (key,))[:, 0]
+        latest = [_info_of(info if where[i] else self._info, i) for i in range(self.num_envs)]
+        return infos.read(latest, (key,))[:, 0]
 
     def check(self) -> None:
-        """Reset and step all environments before a run. Raises ValueError naming the error."""
-
-        def sample(observation: Any, info: Any) -> Any:
-            valid = self._masks.reset(observation, self._mask_infos(info))
-            return (
-                self.vector.action_space.sample() if valid is None else self._actions.read(self._valid_actions(valid))
-            )
-
-        check_behavior(self.vector, self.name, sample, (self.num_envs,))
+        self._try_out()
 
     def _render(self, index: int) -> Any:
-        images = self.vector.render()
-        return None if images is None else images[index]
+        return (self.vector.render() or [None] * self.num_envs)[index]
 
     def save(self) -> dict[str, Array]:
-        """Return the exact state as pickled bytes, uint8. Raises ValueError if it cannot be pickled."""
         pickled(self.vector, self.name)
-        state = pickle.dumps((self.vector, self._waiting, self.started, self._valid))
+        state = pickle.dumps((self.vector, self._waiting, True, self._valid))
         return {"pickled": np.frombuffer(state, np.uint8).copy()}
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Restore a state returned by `save`. Unpickling runs code: raises ValueError unless `trusted` is set."""
         refuse(not self.trusted, f"saved state of {self.name} is code, and not trusted")
         self.vector.close()
-        self.vector, self._waiting, self.started, self._valid = pickle.loads(saved["pickled"].tobytes())
-
-    def _write(self, method: str, values: Any, observation: Observation) -> None:
-        try:
-            self._observations.write(values, observation)
-        except (TypeError, ValueError):
-            check_observation(self.vector.observation_space, f"{self.name}.{method}", values)
-            raise
+        self.vector, self._waiting, _, self._valid = pickle.loads(saved["pickled"].tobytes())
 
     def _reset_some(self, where: Array, observation: Observation | None = None) -> None:
         """Reset environments `where` (bool [N]) and write their observations. Raises ContractError if others change."""
-        values, info = self._staying(lambda: self.vector.reset(options={"reset_mask": where.copy()}))
+        values, info = self.vector.reset(options={"reset_mask": where.copy()})
         if self._valid is not None:
             fresh = self._masks.read(values, self._mask_infos(info), ~where)
             assert fresh is not None, "there are masks"
@@ -162,12 +131,8 @@ class VectorBatch(ForeignBatch):
         self._reset_info = info, where
         first, same = self.as_agents_see(values, self.num_envs), list[bool]()
         map_parts(lambda a, b: same.append(np.array_equal(a[~where], b[~where], equal_nan=True)), first, observation)
-        require(
-            all(same),
-            f"{self.name} resets all environments although options['reset_mask'] selects some, and its autoreset_mode "
-            f"is {self.mode}",
-            f"a reset of only those, or {AutoresetMode.NEXT_STEP}",
-        )
+        returned = f"{self.name} resets all environments although options['reset_mask'] selects some"
+        require(all(same), returned, f"a reset of only those with {self.mode}")
         map_parts(lambda part, new: part.__setitem__(where, new[where]), observation, first)
 
     def _mask_infos(self, info: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -177,19 +142,16 @@ class VectorBatch(ForeignBatch):
         return [{KEY: masks[i]} if has[i] else {} for i in range(self.num_envs)]  # pyright: ignore
 
     def _valid_actions(self, mask: Array) -> Array:
-        """Choose any valid action for each environment, int64 [N, K]."""
+        """Choose any valid action for each environment: int64 [N], or [N, K]."""
         assert self._actions.choices is not None
-        return random_valid(mask, self._actions.choices.tolist(), np.random.default_rng(0)).reshape(self.num_envs, -1)
+        return random_valid(mask, self._actions.choices.tolist(), np.random.default_rng(0))
 
     def _final_observation(self, index: int) -> Observation:
         """Return the last observation [1, ...] of the episode that has just ended in environment `index`."""
         final = self._info.get("final_obs")
         value = None if final is None else map_parts(lambda part: part[index], final)  # arrays, or an array of objects
-        require(
-            value is not None,
-            f"{self.name}.step returned no info['final_obs'] of environment {index}, whose episode has ended",
-            f"its last observation, with autoreset_mode {self.mode}",
-        )
+        returned = f"{self.name}.step returned no info['final_obs'] of environment {index}, whose episode has ended"
+        require(value is not None, returned, f"its last observation, with autoreset_mode {self.mode}")
         return self.as_agents_see(map_parts(lambda part: np.asarray(part)[None], value), 1)
 
 

@@ -1,20 +1,18 @@
 """Slow environments stepped in worker processes, each with a group of environments.
 
-Observations pass through shared memory, everything else through a pipe. Results do not depend on the number of
-processes: an environment's random stream depends only on its index.
+Results do not depend on the number of processes: an environment's random stream depends only on its index.
 """
 
 import multiprocessing
 import pickle
 import signal
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.util import Finalize
 from typing import Any
 
 import numpy as np
-from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory
 
 from ..arrays import Array, Observation
 from .batch import ForeignBatch
@@ -25,14 +23,8 @@ CLOSING_SECONDS = 10.0  # Time for environments to close before their process is
 
 
 class WorkerBatch(ForeignBatch):
-    """N environments in at most `workers` processes, with the methods and results of one ForeignBatch.
-
-    Args:
-        make: makes the environments of one process, in that process.
-        num_envs: N, at least 1.
-        workers: maximum number of processes, at least 1.
-        first_index: index of the first environment in a larger batch that is split into several.
-    """
+    """N environments in at most `workers` processes, with the methods and results of one ForeignBatch; `make` makes the
+    environments of one process, in that process."""
 
     def __init__(self, make: MakeGroup, num_envs: int, workers: int, *, first_index: int = 0) -> None:
         self.num_envs, self.first_index = num_envs, first_index
@@ -43,27 +35,33 @@ class WorkerBatch(ForeignBatch):
         self._describe()
         one.close()
         self._facts = np.zeros((num_envs, len(self.episode_fields)), np.float32)
-        self.vector = Workers(make, self._parts, first_index, self.single_observation_space)
-        self._end = Finalize(self, self.vector.end, exitpriority=10)
+        context = multiprocessing.get_context("forkserver")  # inherits no thread, lock or open file
+        self.processes, self._pipes = list[Any](), list[Any]()
+        for part in self._parts:
+            pipe, worker_pipe = context.Pipe()
+            group = partial(make, part.stop - part.start, first_index + part.start)
+            process = context.Process(target=_work, args=(worker_pipe, group), daemon=True)
+            process.start()
+            worker_pipe.close()
+            self.processes.append(process)
+            self._pipes.append(pipe)
+        self._end = Finalize(self, _end, (self.processes, self._pipes), exitpriority=10)
 
     def reset_into(self, observation: Observation, seed: int | None = None) -> None:
-        masks = self._call_all("reset", *[seed] * len(self._parts))
-        self._read(masks, observation)
-        self.started = True
+        observations, masks = zip(*self._call_all("reset", *[seed] * len(self._parts)), strict=True)
+        self._read(observations, masks, observation)
 
     def step_into(
         self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
     ) -> None:
-        self._checked(actions)
-        masks, *results = zip(*self._call_all("step", *(actions[part] for part in self._parts)), strict=True)
-        reward[:], terminated[:], truncated[:], self._facts = map(np.concatenate, results)
-        self._read(masks, observation)
+        results = self._call_all("step", *(actions[part] for part in self._parts))
+        observations, masks, *others = zip(*results, strict=True)
+        reward[:], terminated[:], truncated[:], self._facts = map(np.concatenate, others)
+        self._read(observations, masks, observation)
 
-    def _read(self, masks: Sequence[Array | None], observation: Observation) -> None:
-        """Copy the observations that all groups wrote, and join their action masks."""
-        map_parts(np.copyto, observation, self.vector.observation)
-        arrays = [mask for mask in masks if mask is not None]
-        self.action_mask = np.concatenate(arrays) if len(arrays) == len(masks) else None
+    def _read(self, observations: Sequence[Any], masks: Sequence[Any], out: Observation) -> None:
+        map_parts(lambda target, *parts: np.concatenate(parts, out=target), out, *observations)
+        self.action_mask = None if masks[0] is None else np.concatenate(masks)
 
     def cut(self, where: Array) -> None:
         self._call_all("cut", *(where[part] for part in self._parts))
@@ -75,12 +73,10 @@ class WorkerBatch(ForeignBatch):
         return np.concatenate(self._call_all("info_scalars", *[key] * len(self._parts)))
 
     def draw(self, index: int, full: bool = True) -> Array:
-        """Return an image of environment `index`, uint8 [H, W, 3]. Raises ValueError if it renders none."""
         owner = next(i for i, part in enumerate(self._parts) if index < part.stop)
         return self._call("draw", {owner: (index - self._parts[owner].start,)})[0]
 
     def save(self) -> dict[str, Array]:
-        """Return the exact state like ForeignBatch.save. Raises ValueError if an environment cannot be copied."""
         saved = self._call("save", dict.fromkeys(range(len(self._parts)), ()))
         return {key: np.concatenate([part[key] for part in saved]) for key in saved[0]}
 
@@ -94,21 +90,20 @@ class WorkerBatch(ForeignBatch):
             for part in self._parts
         ]
         self._call_all("restore", *parts)
-        self.started = True
 
     def close(self) -> None:
         if self._end.still_active():
             self._end.cancel()
-            self.vector.end(CLOSING_SECONDS)
+            _end(self.processes, self._pipes, CLOSING_SECONDS)
 
     def _call_all(self, name: str, *arguments: Any) -> list[Any]:
         """Call a method of every group, each with its own argument, and return the results."""
         return self._call(name, {number: (argument,) for number, argument in enumerate(arguments)})
 
-    def _call(self, name: str, arguments: Mapping[int, tuple[Any, ...]]) -> list[Any]:
+    def _call(self, name: str, arguments: dict[int, tuple[Any, ...]]) -> list[Any]:
         """Call a method of the groups that are keys of `arguments`, and return the results. Raises the first exception
         among them, or RuntimeError if a process has ended."""
-        pipes = [self.vector.pipes[number] for number in arguments]
+        pipes = [self._pipes[number] for number in arguments]
         try:
             for pipe, values in zip(pipes, arguments.values(), strict=True):
                 pipe.send((name, values))
@@ -122,69 +117,47 @@ class WorkerBatch(ForeignBatch):
         return results
 
 
-class Workers:
-    """The processes, a pipe to each, and the observations that they write: [N, ...] in shared memory."""
-
-    def __init__(self, make: MakeGroup, parts: Sequence[slice], first_index: int, space: Any) -> None:
-        context = multiprocessing.get_context("forkserver")  # inherits no thread, lock or open file
-        count = parts[-1].stop
-        self._shared = create_shared_memory(space, count, context)  # workers look up its locks when they start
-        self.observation = read_from_shared_memory(space, self._shared, count)
-        self.processes, self.pipes = list[Any](), list[Any]()
-        for part in parts:
-            end, worker_end = context.Pipe()
-            group = partial(make, part.stop - part.start, first_index + part.start)
-            arguments = worker_end, group, (space, self._shared, count), part
-            process = context.Process(target=_work, args=arguments, daemon=True)
-            process.start()
-            worker_end.close()
-            self.processes.append(process)
-            self.pipes.append(end)
-
-    def end(self, seconds: float = 0.0) -> None:
-        """Wait `seconds` for each process to close its environments, then kill it if it is still running, even in a
-        step."""
-        for pipe in self.pipes:
-            pipe.close()
-        for process in self.processes:
-            process.join(seconds)
-            process.kill()
-            process.join()
+def _end(processes: Sequence[Any], pipes: Sequence[Any], seconds: float = 0.0) -> None:
+    """Wait `seconds` for each process to close its environments, then kill it if it is still running."""
+    for pipe in pipes:
+        pipe.close()
+    for process in processes:
+        process.join(seconds)
+        process.kill()
+        process.join()
 
 
 class _Group:
-    """The environments of one process, made at the first call, and the arrays for their observations."""
+    """The environments of one process, and their outputs."""
 
-    def __init__(self, make: Callable[[], ForeignBatch], observation: Observation) -> None:
-        self._batch, self._observation = make(), observation
+    def __init__(self, make: Callable[[], ForeignBatch]) -> None:
+        self._batch = make()
+        self._batch.trusted = True  # the parent process restores only what it trusts
+        self._observation = self._batch.new_observation()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch, name)
 
-    def restore(self, saved: dict[str, Array]) -> None:
-        """Restore a state that the parent process trusts."""
-        self._batch.trusted = True
-        self._batch.restore(saved)
-
-    def reset(self, seed: int | None) -> Array | None:
-        """Reset all environments; return their action masks."""
+    def reset(self, seed: int | None) -> tuple[Any, ...]:
+        """Reset all environments; return observations and action masks."""
         self._batch.reset_into(self._observation, seed)
-        return self._batch.action_mask
+        return self._observation, self._batch.action_mask
 
     def step(self, actions: Array) -> tuple[Any, ...]:
-        """Step all environments; return action masks, reward, terminated, truncated, and facts of ended episodes."""
+        """Step all environments; return observations, action masks, reward, terminated, truncated and the facts of
+        ended episodes."""
         count = len(actions)
-        reward = np.zeros(count, np.float32)
-        terminated, truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-        self._batch.step_into(actions, self._observation, reward, terminated, truncated)
+        reward, flags = np.zeros(count, np.float32), np.zeros((2, count), np.bool_)
+        self._batch.step_into(actions, self._observation, reward, *flags)
         facts = np.zeros((count, len(self._batch.episode_fields)), np.float32)
-        over = np.flatnonzero(terminated | truncated)
+        over = np.flatnonzero(flags.any(0))
         facts[over] = self._batch.episode_facts(over)
-        return self._batch.action_mask, reward, terminated, truncated, facts
+        return self._observation, self._batch.action_mask, reward, *flags, facts
 
 
-def _work(pipe: Any, make: Callable[[], ForeignBatch], shared: tuple[Any, Any, int], part: slice) -> None:
-    """Execute calls (method, arguments) for one group of environments until the pipe is closed."""
+def _work(pipe: Any, make: Callable[[], ForeignBatch]) -> None:
+    """Execute calls (method, arguments) for one group of environments, made at the first call, until the pipe is
+    closed."""
     for signum in (signal.SIGINT, signal.SIGTERM):  # on these, the parent saves and then ends its workers itself
         signal.signal(signum, signal.SIG_IGN)
     group: Any = None
@@ -194,9 +167,7 @@ def _work(pipe: Any, make: Callable[[], ForeignBatch], shared: tuple[Any, Any, i
         except EOFError:
             break
         try:
-            if group is None:
-                views = map_parts(lambda view: view[part], read_from_shared_memory(*shared))
-                group = _Group(make, views)
+            group = group or _Group(make)
             result = getattr(group, name)(*arguments)
         except Exception as problem:
             result = _make_sendable(problem)

@@ -7,7 +7,7 @@ examples/learn_to_execute.py).
 from collections import Counter
 from typing import Any
 
-from ...base.messages import check_choice, check_flag, check_integer
+from ...base.messages import check_choice, check_integer
 from ..arrays import Array
 from ..randomness import integer, streams
 from .task import Batch, Task
@@ -91,7 +91,6 @@ class Execute(Task):
         check_choice("operations", operations, tuple(OPERATIONS))
         check_integer("length", length, 1, 9)
         check_integer("nesting", nesting, 1)
-        check_flag("mix", mix)
         self.operations, self.length, self.nesting, self.mix = OPERATIONS[operations], length, nesting, mix
         self.steps_in = (3 * length + 10) * (nesting - 1) + 4 * length + 10 + 2 * (nesting - 1)
         self.steps = self.steps_in + 2 * length

@@ -1,16 +1,18 @@
-"""Recall with delay and noise: which symbol was shown first?"""
+"""Recall of one symbol after a delay, and of the newest values of several keys, with noise or similar keys."""
 
 from typing import Any
 
+import numpy as np
+
 from ...base.compiled import kernel
-from ...base.messages import check_flag, check_integer, low_high
+from ...base.messages import check_integer, low_high
 from ..arrays import Array
 from ..randomness import integer, normal, uniform
 from .task import Batch, Task, number_or_range
 
 
 @kernel
-def fill(
+def fill_recall(
     random: Array,
     symbols: int,
     distractors: int,
@@ -65,7 +67,6 @@ class Recall(Task):
         super().__init__(num_sequences, **common)
         check_integer("num_symbols", num_symbols, 2)
         check_integer("num_distractors", num_distractors, 1)
-        check_flag("twin", twin)
         self.shortest, self.longest = low_high("delay", delay, 0, None)
         self.noise, self.twin, self.distractors = number_or_range("noise", noise, 0), twin, num_distractors
         self.classes, self.steps = num_symbols, self.longest + 2
@@ -73,6 +74,113 @@ class Recall(Task):
         self.chance = 1 / num_symbols
 
     def _fill(self, batch: Batch) -> None:
-        least, most = map(float, self.noise)
         sizes = self.classes, self.distractors, self.shortest, self.longest
-        fill(self.random, *sizes, least, most, self.twin, batch.inputs, batch.targets)
+        fill_recall(self.random, *sizes, *self.noise, self.twin, batch.inputs, batch.targets)
+
+
+@kernel
+def draw_keys(random: Array, i: int, similarity: float, keys: Array, common: Array) -> None:
+    """Sample unit vectors `keys` [P, D] whose cosines are `similarity` on average; common [D] is scratch space.
+
+    key_p = (sqrt(s) c + sqrt(1 - s) d_p) / norm with normal c and d_p
+    """
+    size = keys.shape[1]
+    for f in range(size):
+        common[f] = normal(random, i)
+    for p in range(len(keys)):
+        squared = 0.0
+        for f in range(size):
+            keys[p, f] = np.sqrt(similarity) * common[f] + np.sqrt(1.0 - similarity) * normal(random, i)
+            squared += keys[p, f] * keys[p, f]
+        for f in range(size):
+            keys[p, f] /= np.sqrt(squared)
+
+
+@kernel
+def show(inputs: Array, t: int, i: int, key: Array, value: int) -> None:
+    """Write a key at step t, and a value (-1 for none)."""
+    for f in range(len(key)):
+        inputs[t, i, f] = key[f]
+    if value >= 0:
+        inputs[t, i, len(key) + value] = 1.0
+
+
+@kernel
+def fill_pairs(
+    random: Array,
+    fewest: int,
+    rewrites: tuple[int, int],
+    similarity: tuple[float, float],
+    queries: int,
+    num_values: int,
+    twin: bool,
+    inputs: Array,
+    targets: Array,
+    keys: Array,
+    values: Array,
+    common: Array,
+) -> None:
+    """Fill inputs [T, B, D + num_values + 1] and targets [T, B, 1]; keys [P, D], values [P], common [D] are scratch."""
+    most, flag = keys.shape
+    flag += num_values
+    for i in range(inputs.shape[1]):
+        pairs = fewest + integer(random, i, most - fewest + 1)
+        writes = rewrites[0] + integer(random, i, rewrites[1] - rewrites[0] + 1)
+        alike = similarity[0] + (similarity[1] - similarity[0]) * uniform(random, i)
+        draw_keys(random, i, alike, keys, common)
+        for t in range(pairs + writes):
+            p = t if t < pairs else integer(random, i, pairs)
+            values[p] = integer(random, i, num_values)
+            show(inputs, t, i, keys[p], values[p])
+        for t in range(pairs + writes, pairs + writes + queries):
+            p = integer(random, i, pairs)
+            show(inputs, t, i, keys[p], values[p] if twin else -1)
+            inputs[t, i, flag] = 1.0
+            targets[t, i, 0] = values[p]
+
+
+class Pairs(Task):
+    """Keys shown with one value each, some again with a new value; then keys without values query their newest values.
+
+    Keys are random unit vectors, new in every sequence; values are one-hot.
+
+    Args:
+        pairs: number of pairs: an integer, or a range (smallest, largest), sampled uniformly for each sequence.
+        writes: how often a random key gets a new value after all keys have been shown: an integer or a range.
+        similarity: mean cosine of two keys, in 0..1: a number or a range.
+        key_size: features of a key.
+        num_values: number of values.
+        num_queries: queries at the end, each of a random key.
+        twin: whether queries show the value, so that the task needs no memory.
+    """
+
+    def __init__(
+        self,
+        num_sequences: int,
+        *,
+        pairs: Any = (1, 16),
+        writes: Any = 0,
+        similarity: Any = 0.0,
+        key_size: int = 16,
+        num_values: int = 8,
+        num_queries: int = 4,
+        twin: bool = False,
+        **common: Any,
+    ) -> None:
+        super().__init__(num_sequences, **common)
+        check_integer("key_size", key_size, 1)
+        check_integer("num_values", num_values, 2)
+        check_integer("num_queries", num_queries, 1)
+        self.fewest, most = low_high("pairs", pairs, 1, None)
+        self.writes = low_high("writes", writes, 0, None)
+        self.similarity = number_or_range("similarity", similarity, 0, 1)
+        self.queries, self.twin, self.classes = num_queries, twin, num_values
+        self.steps = most + self.writes[1] + num_queries
+        self.inputs = key_size + num_values + 1
+        self.chance = 1 / num_values
+        self._keys, self._values = np.zeros((most, key_size)), np.zeros(most, np.int64)
+        self._common = np.zeros(key_size)
+
+    def _fill(self, batch: Batch) -> None:
+        options = self.fewest, self.writes, self.similarity, self.queries, self.classes, self.twin
+        fill_pairs(self.random, *options, batch.inputs, batch.targets, self._keys, self._values, self._common)

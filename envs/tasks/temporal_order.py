@@ -10,7 +10,7 @@ import numpy as np
 
 from ...base.compiled import kernel
 from ...base.errors import refuse
-from ...base.messages import check_choice, check_flag, check_integer
+from ...base.messages import check_choice, check_integer
 from ..arrays import Array
 from ..randomness import integer
 from .task import Batch, Task
@@ -133,8 +133,6 @@ class TemporalOrder(Task):
     ) -> None:
         super().__init__(num_sequences, **common)
         check_choice("markers", markers, tuple(WINDOWS))
-        check_flag("slow", slow)
-        check_flag("resets", resets)
         check_integer("chunk", chunk, 1)
         refuse(slow and markers != 2, f"markers is {markers} with slow; allowed: 2")
         self.slow, self.resets, self.steps = slow, resets, chunk

@@ -1,24 +1,41 @@
-"""`rl-bench`: training speed as a fraction of this machine's ideal speed (docs/explanation/speed.md)."""
+"""`rl-bench`: training speed as a fraction of this machine's ideal speed (docs/explanation/speed.md).
 
+The parts of training are timed separately, on one CPU core, per environment step, as in the rest of engram: steps with
+an ignored action, between two episodes, take time but do not count.
+
+    env      step_into of a batch of environments, actions of real unrolls
+    infer    Agent.step on steps of real unrolls, with the recurrent state
+    learn    Learner.step on real batches
+"""
+
+import itertools
 import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from rich.console import Console
+import numpy as np
+import torch
 from rich.table import Column, Table
 
+from ...actors.actor import Actor
+from ...actors.unroll import Unroll
 from ...agents.process import prepare_process
+from ...agents.values import map_leaves
 from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import check_new_file
 from ...base.processes import num_cores
 from ...base.units import Seconds, duration
+from ...envs.masks import random_valid
+from ...learners.batches import Batcher
+from ...learners.learner import Learner
 from ..config.command_line import make_console, value_of, without
 from ..config.device import find_device, on_device
 from ..config.run_config import RunConfig
@@ -26,24 +43,16 @@ from ..config.run_flags import parse_run
 from ..config.settings.plain import to_dict
 from ..metrics.provenance import provenance
 from ..metrics.rows import read_log
-from .parts import Parts, measure, open_parts, speed_of_light
 
+UNROLLS = 6  # Number of unrolls on which the parts are measured
+EARLIER_UNROLLS = 4  # Number of earlier unrolls, after which the environments are out of phase
+Work = Callable[[], float]  # Does some work of a part; returns its environment steps
 OWN_FLAGS = ("--seconds", "--json")  # Flags of rl-bench; every other flag is rl-train's
 OWN_SETTINGS = ("--run-dir", "--total-steps", "--time-limit", "--log-seconds")
 """Flags of rl-train that the measurement sets itself."""
 SLICES, ROWS = 6, 9  # Slices of each part per measurement; rows of metrics in the measured time
 MOST_WARM_UP, MOST_PART = 5.0, 3.0
 """Maximum seconds of warm-up and of each part per measurement; shorter if --seconds is short."""
-LABELS = {
-    "env": "environments, alone on 1 core",
-    "infer": "inference, alone on 1 core",
-    "learn": "learner, alone on 1 core",
-    "ideal": "ideal: {} times what one core does alone",
-    "reached": "reached by rl-train",
-}
-
-PROGRAM = "from engram.launch.train.command import run; run()"
-
 _HELP = """usage: rl-bench [--seconds S] [--json FILE] [flags of rl-train]
 
 Measures the parts of training alone on one core, then rl-train end to end, and reports the fraction of the ideal.
@@ -54,52 +63,128 @@ Measures the parts of training alone on one core, then rl-train end to end, and 
 All other flags are those of rl-train (rl-train --help), such as --env, --core, --num-actors."""
 
 
+def speed_of_light(env: float, infer: float, learn: float, cores: int, learner_has_device: bool) -> float:
+    """Maximum number of environment steps per second that `cores` cores can learn from, by the seconds of each part.
+
+    cores / (t_env + t_infer + t_learn)                   the learner shares the cores
+    min(cores / (t_env + t_infer), 1 / t_learn)           the learner has a separate device
+    """
+    return min(cores / (env + infer), 1 / learn) if learner_has_device else cores / (env + infer + learn)
+
+
+@contextmanager
+def open_parts(config: RunConfig, device: torch.device) -> Generator[dict[str, Work]]:
+    """Yield the work of each part, with the networks and batch sizes of `config`; close the environments."""
+    torch.manual_seed(config.seed)
+    with closing(config.factory().make_actor(0)) as actor:
+        for _ in range(EARLIER_UNROLLS):
+            actor.unroll()
+        unrolls = [actor.unroll() for _ in range(UNROLLS)]
+        over = torch.cat([(unroll.env.terminated | unroll.env.truncated)[:-1] for unroll in unrolls])
+        steps = (1.0 - float(over.float().mean())) * actor.unroll_length * actor.batch.num_envs
+        learner = Learner(config.factory().make_agent(actor.batch).to(device), config.learner, config.total_steps)
+        batcher = Batcher(config.columns)
+        for unroll in unrolls:
+            batcher.add(unroll)
+        batches: list[Any] = [batcher.next(actor.unroll)]
+        while (batch := batcher.take()) is not None:
+            batches.append(batch)
+        work = {
+            "env": _step_environments(actor, unrolls, steps),
+            "infer": _infer(actor, unrolls, steps),
+            "learn": _learn(learner, batches, device),
+        }
+        yield {name: part.__next__ for name, part in work.items()}
+
+
+def measure(work: dict[str, Work], seconds: float, slices: int) -> dict[str, float]:
+    """Measure the seconds per environment step of each kind of work, in `slices` turns of `seconds / slices` each. In
+    turns, other load slows all kinds equally. The first call of each is not counted."""
+    for do in work.values():
+        do()
+    wall, steps = dict.fromkeys(work, 0.0), dict.fromkeys(work, 0.0)
+    for _ in range(slices):
+        for name, do in work.items():
+            started = time.perf_counter()
+            while time.perf_counter() - started < seconds / slices:
+                steps[name] += do()
+            wall[name] += time.perf_counter() - started
+    return {name: wall[name] / steps[name] for name in work}
+
+
+def _step_environments(actor: Actor, unrolls: Sequence[Unroll], steps: float) -> Iterator[float]:
+    batch: Any = actor.batch
+    spec: Any = actor.agent.action_spec
+    rng, n = np.random.default_rng(0), batch.num_envs
+    observation, reward = batch.new_observation(), np.zeros(n, np.float32)
+    terminated, truncated = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+    batch.reset_into(observation, 0)
+    for unroll in itertools.cycle(unrolls):
+        for actions in unroll.agent.action.numpy():
+            if batch.action_mask is not None:
+                actions = random_valid(batch.action_mask | (terminated | truncated)[:, None], spec.choices, rng)
+            batch.step_into(actions, observation, reward, terminated, truncated)
+        yield steps
+
+
+def _infer(actor: Actor, unrolls: Sequence[Unroll], steps: float) -> Iterator[float]:
+    length = actor.unroll_length
+    rows = [[map_leaves(lambda x, t=t: x[t], unroll.env) for t in range(length)] for unroll in unrolls]
+    for unroll, outputs in itertools.cycle(zip(unrolls, rows, strict=True)):
+        state = unroll.initial_state
+        actor.agent.begin_unroll(length)
+        for output in outputs:
+            _, state = actor.agent.step(output, state, actor.generator)
+        actor.agent.end_unroll()
+        yield steps
+
+
+def _learn(learner: Learner, batches: Sequence[Unroll], device: torch.device) -> Iterator[float]:
+    for batch in itertools.cycle(batches):
+        before = learner.steps
+        learner.step(batch)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        yield float(learner.steps - before)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Measure according to the arguments; return the exit code."""
     if {"-h", "--help"} & set(arguments):
         print(_HELP)
         return 0
-    seconds = _seconds(value_of("--seconds", arguments) or "30")
+    with user_errors("--seconds"):
+        seconds = duration(text := value_of("--seconds", arguments) or "30", Seconds)
+    refuse(not seconds >= 1, f"--seconds is {text}; allowed: at least 1s")
     target = value_of("--json", arguments)
+    check_new_file("--json", target or "")
     train_arguments = without(arguments, OWN_FLAGS)
     config = parse_run(train_arguments, other_flags=OWN_FLAGS)
     if value_of("--env", train_arguments) is None and value_of("--config", train_arguments) is None:
         train_arguments = ["--env", config.env, *train_arguments]  # rl-train has no default
-    check_new_file("--json", target or "")
-    console = make_console()
-    result = bench(config, train_arguments, seconds, console.print)
-    show(result, console)
+    result = bench(config, train_arguments, seconds)
+    show(result)
     if target:
         Path(target).write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 
-def bench(
-    config: RunConfig, arguments: Sequence[str], seconds: float, report: Callable[[str], None] = print
-) -> dict[str, Any]:
-    """Measure the rates of the parts and of training; return them ready for JSON.
-
-    Args:
-        arguments: the configuration as arguments of `rl-train`.
-        seconds: measured training time; the parts are measured before and after it.
-    """
+def bench(config: RunConfig, arguments: Sequence[str], seconds: float) -> dict[str, Any]:
+    """Measure the rates of the parts and of training for `seconds`; return them ready for JSON. `arguments` is the
+    configuration as arguments of `rl-train`."""
     prepare_process(1)
     device = find_device(config.device)
     config = replace(config, learner=on_device(config.learner, device))
     part_seconds = min(MOST_PART, seconds / 10)
-    with user_errors():
-        with open_parts(config, device) as work:
-            report(f"measuring {', '.join(work)}")
-            before = measure(work, part_seconds, SLICES)
-            report(f"rl-train for {seconds:g} s")
-            speed = training_speed(arguments, seconds, min(MOST_WARM_UP, seconds / 4))
-            after = measure(work, part_seconds, SLICES)
-    parts = Parts(*((before[name] + after[name]) / 2 for name in Parts._fields))
-    ideal = speed_of_light(parts, num_cores(), device.type != "cpu")
-    rates = {name: 1 / cost for name, cost in parts._asdict().items()} | {
-        "ideal": ideal,
-        "reached": speed.steps_per_second,
-    }
+    with user_errors(), open_parts(config, device) as work:
+        print(f"measuring {', '.join(work)}")
+        before = measure(work, part_seconds, SLICES)
+        print(f"rl-train for {seconds:g} s")
+        speed = training_speed(arguments, seconds, min(MOST_WARM_UP, seconds / 4))
+        after = measure(work, part_seconds, SLICES)
+    costs = {name: (before[name] + after[name]) / 2 for name in work}
+    ideal = speed_of_light(**costs, cores=num_cores(), learner_has_device=device.type != "cpu")
+    rates = {name: 1 / cost for name, cost in costs.items()} | {"ideal": ideal, "reached": speed.steps_per_second}
     return provenance() | {
         "command": ["rl-train", *arguments],
         "seed": config.seed,
@@ -127,7 +212,8 @@ def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> 
         path, started = Path(folder) / "run", time.time()
         limits = ["--total-steps", str(10**15), "--time-limit", f"{warm_up + seconds}s"]
         often = ["--log-seconds", str(seconds / ROWS), "--run-dir", str(path)]
-        command = [sys.executable, "-P", "-c", PROGRAM, *without(arguments, OWN_SETTINGS), *limits, *often]
+        program = [sys.executable, "-P", "-c", "from engram.launch.train.command import run; run()"]
+        command = [*program, *without(arguments, OWN_SETTINGS), *limits, *often]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
@@ -142,30 +228,18 @@ def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> 
     return TrainingSpeed(steps / elapsed, steps, elapsed, means, log[0]["time"] - started)
 
 
-def show(result: dict[str, Any], console: Console) -> None:
+def show(result: dict[str, Any]) -> None:
     """Print the result of `bench` as a table."""
     config, machine, training = result["configuration"], result["machine"], result["training"]
-    table = Table(
-        "",
-        Column("steps/s", justify="right", no_wrap=True),
-        title=f"{config['env']} with {config['agent']['core']}, {config['num_actors']} actor(s) of "
-        f"{config['envs_per_actor']} environments, updates of {config['unroll_length']} x {config['envs_per_update']}",
-        title_justify="left",
+    title = (
+        f"{config['env']} with {config['agent']['core']}, {config['num_actors']} actor(s) of "
+        f"{config['envs_per_actor']} environments, updates of {config['unroll_length']} x {config['envs_per_update']}"
     )
-    for name, label in LABELS.items():
-        table.add_row(label.format(machine["cores"]), f"{result['steps_per_second'][name]:,.0f}")
+    table = Table("", Column("steps/s", justify="right", no_wrap=True), title=title, title_justify="left")
+    labels = ["environments, alone on 1 core", "inference, alone on 1 core", "learner, alone on 1 core"]
+    labels += [f"ideal: {machine['cores']} times what one core does alone", "reached by rl-train"]
+    for label, rate in zip(labels, result["steps_per_second"].values(), strict=True):
+        table.add_row(label, f"{rate:,.0f}")
     table.add_row("fraction of the ideal", f"{result['fraction']:.2f}", style="bold")
-    console.print(table)
-    console.print(
-        f"{machine['processor']}, {machine['cores']} core(s); first row of metrics "
-        f"{training['seconds_to_first_row']:.1f} s after the command",
-        highlight=False,
-    )
-
-
-def _seconds(text: str) -> float:
-    with user_errors("--seconds"):
-        value = duration(text, Seconds)
-    if not value >= 1:
-        raise EngramError(f"--seconds is {text}; allowed: at least 1s")
-    return value
+    first_row = f"first row of metrics {training['seconds_to_first_row']:.1f} s after the command"
+    make_console().print(table, f"{machine['processor']}, {machine['cores']} core(s); {first_row}")

@@ -15,16 +15,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 
 LOOK_SECONDS = 1.0  # Seconds between two records of the run's descendants
 GRACE_SECONDS = 5.0  # Seconds that Ray's processes have to exit before they are killed
-STALE_SECONDS = 3600.0
-"""Age of the newest log after which the folder of a Ray session without a live process is removed: Ray writes its
-logs every minute, and its process may be in another container that shares the folder."""
 
 
 def start_clean_up(sessions: Path) -> "subprocess.Popen[bytes]":
@@ -40,16 +36,6 @@ def start_clean_up(sessions: Path) -> "subprocess.Popen[bytes]":
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-
-
-def remove_stale(sessions: Path) -> None:
-    """Remove the folders of Ray sessions whose process has ended and whose logs are older than STALE_SECONDS."""
-    for folder in sessions.glob("session_*_[0-9]*"):
-        with contextlib.suppress(OSError, ValueError):
-            newest = max(file.stat().st_mtime for file in (folder, *folder.glob("logs/*")))
-            alive = psutil.pid_exists(int(folder.name.rpartition("_")[2]))
-            if not alive and time.time() - newest > STALE_SECONDS:
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 def main(root: int, sessions: Path) -> None:

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Generator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,8 @@ from ray._private import parameter, ray_constants, services
 from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
-from ...base import places
 from ...base.errors import MISTAKE, NOT_AVAILABLE, EngramError, refuse
-from ...base.memory import address_space
-from ...base.messages import size_in_words
-from ...base.places import writable_home
+from ...base.places import private_folder, writable_home
 from . import orphans
 
 LOOPBACK = "127.0.0.1"
@@ -37,8 +35,6 @@ OBJECT_STORE_BYTES = 1 << 30
 """Bytes for unrolls in flight: far more than two unrolls per actor need, small enough for containers."""
 ANSWER_SECONDS = 10.0  # Seconds within which a cluster's head must respond
 STOP_SECONDS = 10.0  # Seconds within which Ray must stop; otherwise this process ends, and the orphan cleanup kills Ray
-ADDRESS_SPACE = 6 * 2**30
-"""Bytes of address space that each process needs with Ray: with 4 GiB, some abort or hang at startup."""
 START_ATTEMPTS = 3
 SLOW_START = "timed out during startup"
 """Ray's message when its processes take longer than half a minute to start, as on a busy machine."""
@@ -60,53 +56,43 @@ ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPEN
 def start_ray(
     num_actors: int | None, address: str | None = None, cpus_per_actor: float = 1.0, num_learners: int = 1
 ) -> None:
-    """Start a private Ray for `num_actors` actors, or join the cluster at `address`; do nothing if Ray is running.
-
-    `num_actors` is None if the cluster's size determines it.
-    """
+    """Start a private Ray for `num_actors` actors (None: one per CPU), or join the cluster at `address`; do
+    nothing if Ray is running."""
     if ray.is_initialized():
         return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    logging.getLogger("ray").setLevel(logging.ERROR)  # Ray warns that it does not handle SIGTERM, which is intended
     if address is None:
         start_private(cpus_needed(num_actors, cpus_per_actor, num_learners))
     else:
-        _prepare()
         _join(address)
-        hide_token()
+    with contextlib.suppress(OSError):  # Ray creates its token file readable by all
+        _token_file().chmod(0o600)
 
 
 def require_gpus(num_actors: int, gpus_per_actor: float, num_learners: int = 0) -> None:
     """Raise EngramError if Ray has too few GPUs for learners or actors, which would wait forever."""
     num_gpus = int(ray.cluster_resources().get("GPU", 0)) if gpus_per_actor or num_learners else 0
-    if num_gpus < num_learners:
-        raise EngramError(
-            f"num_learners is {num_learners}; allowed with --device cuda: at most {num_gpus}, the GPUs in Ray, or "
-            "--device cpu"
-        )
+    allowed = f"at most {num_gpus}, the GPUs in Ray, or --device cpu"
+    refuse(num_gpus < num_learners, f"num_learners is {num_learners}; allowed with --device cuda: {allowed}")
     # An actor uses only one GPU: two actors of 0.6 do not fit on one.
     room = num_gpus * int(1 / gpus_per_actor + 1e-9) if gpus_per_actor else num_actors
-    refuse(
-        room < num_actors,
-        f"--actor-gpus {gpus_per_actor:g}: Ray has {num_gpus} GPUs, with room for {room} such actors; allowed: a "
-        f"value at which {num_actors} fit, or --actor-gpus 0",
-    )
+    allowed = f"a value at which {num_actors} fit, or --actor-gpus 0"
+    text = f"--actor-gpus {gpus_per_actor:g}: Ray has {num_gpus} GPUs, with room for {room} such actors"
+    refuse(room < num_actors, f"{text}; allowed: {allowed}")
 
 
 def start_private(num_cpus: int) -> None:
-    """Start Ray on this machine only; the actors inherit environment variables from its processes. Raises EngramError
-    if a limit leaves its processes too little address space."""
-    for limit in address_space():
-        refuse(
-            limit.total < ADDRESS_SPACE,
-            f"{limit}; Ray's processes need {size_in_words(ADDRESS_SPACE)}: ulimit -v unlimited, or --local",
-        )
-    _prepare()
-    if not token_is_kept():  # otherwise Ray fails with a traceback; only this Ray needs the token
+    """Start Ray on this machine only; the actors inherit environment variables from its processes."""
+    if not _token_is_kept():  # otherwise Ray fails with a traceback; only this Ray needs the token
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     for name, value in ONE_THREAD.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default, 15, starves actors if anything else runs
-    sessions = private_folder() / "ray"  # Ray's default folder is accessible to everyone
-    orphans.remove_stale(sessions)
+    try:  # Ray's default folder is accessible to everyone
+        sessions = private_folder("engram-ray", os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
+    except OSError as problem:
+        raise EngramError(f"{problem}; set RAY_TMPDIR to another folder for Ray's sockets", NOT_AVAILABLE) from problem
     _clean_ups.append((orphans.start_clean_up(sessions), sessions))
     for _ in range(START_ATTEMPTS):
         try:
@@ -123,53 +109,31 @@ def start_private(num_cpus: int) -> None:
                     _temp_dir=str(sessions),
                     _system_config={"enable_metrics_collection": False, "preload_python_modules": list(PRELOADED)},
                 )
-            hide_token()
             return
         except Exception as problem:  # Ray has no specific exception for this
             if SLOW_START not in str(problem):
                 raise
             ray.shutdown()
-    raise EngramError(
-        f"Ray's processes did not start in {START_ATTEMPTS} attempts of half a minute: the machine is overloaded; "
-        "--local does not need Ray",
-        NOT_AVAILABLE,
-    )
+    message = f"Ray's processes did not start in {START_ATTEMPTS} attempts of half a minute: the machine is overloaded"
+    raise EngramError(f"{message}; --local does not need Ray", NOT_AVAILABLE)
 
 
-def token_file() -> Path:
+def _token_file() -> Path:
     """Path of Ray's token file, used unless RAY_AUTH_TOKEN is set."""
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or os.path.expanduser("~/.ray/auth_token"))
 
 
-def token_is_kept() -> bool:
+def _token_is_kept() -> bool:
     """Whether Ray can read or create its token file."""
-    file = token_file()
+    file = _token_file()
     if os.path.lexists(file) or "RAY_AUTH_TOKEN_PATH" in os.environ:
         return os.access(file, os.R_OK)
     return os.access(file.parent, os.W_OK) if file.parent.exists() else writable_home() is not None
 
 
-def hide_token() -> None:
-    """Make the token file readable by this user only: Ray creates it readable by all."""
-    with contextlib.suppress(OSError):
-        token_file().chmod(0o600)
-
-
-def private_folder() -> Path:
-    """Folder for sockets and logs of this user's private Ray sessions; no other user can read or write it. Raises
-    EngramError if another user has a folder of that name, or if it cannot be created."""
-    try:
-        return places.private_folder("engram-ray", os.environ.get("RAY_TMPDIR") or "/tmp")
-    except OSError as problem:
-        raise EngramError(f"{problem}; set RAY_TMPDIR to another folder for Ray's sockets", NOT_AVAILABLE) from problem
-
-
 def stop_ray() -> bool:
-    """Stop a private Ray or leave a cluster; return whether this succeeded within STOP_SECONDS.
-
-    If Ray does not respond, this process should end with `os._exit`, which skips Ray's exit handlers: they would wait
-    forever. The orphan cleanup then kills the remaining processes.
-    """
+    """Stop a private Ray or leave a cluster; return whether this succeeded within STOP_SECONDS. If not, this process
+    should end with `os._exit`: Ray's exit handlers would wait forever."""
     ending = threading.Thread(target=ray.shutdown, daemon=True)
     ending.start()
     ending.join(STOP_SECONDS)
@@ -191,11 +155,8 @@ def end_clean_ups() -> None:
 
 
 class _Job(JobConfig):
-    """Job whose processes do not search the working directory and the script's directory first for modules.
-
-    Ray puts both at the head of sys.path, where a user's `queue.py` would shadow the standard library's. Actors append
-    the working directory instead.
-    """
+    """Job whose processes do not search the working directory and the script's directory first for modules, where a
+    user's `queue.py` would shadow the standard library's. Actors append the working directory instead."""
 
     def _runtime_env_has_working_dir(self) -> bool:
         return True  # then Ray omits both
@@ -208,18 +169,14 @@ def cpus_needed(num_actors: int | None, cpus_per_actor: float, num_learners: int
     return actors + num_learners - 1  # the first learner is not a Ray process
 
 
-@contextlib.contextmanager
-def loopback_only() -> Generator[None]:
+def loopback_only() -> AbstractContextManager[None]:
     """Make Ray listen on the loopback address only: on Linux, it would use an address that others can reach."""
-    with _patch(services, resolve_ip_for_localhost=_loopback, get_node_ip_address=_loopback):
-        yield
+    return _patch(services, resolve_ip_for_localhost=_loopback, get_node_ip_address=_loopback)
 
 
-@contextlib.contextmanager
-def without_signal_handlers() -> Generator[None]:
+def without_signal_handlers() -> AbstractContextManager[None]:
     """Keep Ray from handling this process's signals: its SIGTERM handler prints a stack trace and ends the process."""
-    with _patch(ray_constants, RAY_DISABLE_FAILURE_SIGNAL_HANDLER=True):
-        yield
+    return _patch(ray_constants, RAY_DISABLE_FAILURE_SIGNAL_HANDLER=True)
 
 
 @contextlib.contextmanager
@@ -229,7 +186,7 @@ def few_processes() -> Generator[None]:
     start_process: Any = services.start_ray_process
 
     def start(command: list[str], kind: str, *args: Any, **kwargs: Any) -> Any:
-        return start_process(without_agents(command) if kind == "raylet" else command, kind, *args, **kwargs)
+        return start_process(_without_agents(command) if kind == "raylet" else command, kind, *args, **kwargs)
 
     parameters: Any = parameter.RayParams
     lean = partial(parameters, no_monitor=True, include_log_monitor=False)
@@ -240,25 +197,15 @@ def few_processes() -> Generator[None]:
         yield
 
 
-def without_agents(command: list[str]) -> list[str]:
+def _without_agents(command: list[str]) -> list[str]:
     """Replace each agent, which raylet requires in its command line, with a shell that reports the agent's ports as
     unused and exits when raylet does."""
     values = dict(text[2:].split("=", 1) for text in command if text.startswith("--") and "=" in text)
-    shells = {
-        f"--{agent}=": [f"{values['session_dir']}/{port}_{values['node_id']}" for port in ports]
-        for agent, ports in AGENT_PORTS.items()
-    }
-    return [
-        next(
-            (
-                flag + subprocess.list2cmdline([*NO_AGENT, *files])
-                for flag, files in shells.items()
-                if text.startswith(flag)
-            ),
-            text,
-        )
-        for text in command
-    ]
+    for agent, ports in AGENT_PORTS.items():
+        files = [f"{values['session_dir']}/{port}_{values['node_id']}" for port in ports]
+        shell = f"--{agent}={subprocess.list2cmdline([*NO_AGENT, *files])}"
+        command = [shell if text.startswith(f"--{agent}=") else text for text in command]
+    return command
 
 
 def _loopback(*_: Any, **__: Any) -> str:
@@ -278,20 +225,16 @@ def _patch(module: Any, **values: Any) -> Generator[None]:
             setattr(module, name, value)
 
 
-def _prepare() -> None:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    logging.getLogger("ray").setLevel(logging.ERROR)  # Ray warns that it does not handle SIGTERM, which is intended
-
-
 def _join(address: str) -> None:
     """Become a driver of a running cluster; `ray.shutdown` leaves it, and the cluster then ends this run's actors.
     Raises EngramError for an invalid address, or with NOT_AVAILABLE if no cluster responds there now."""
     resolved = address
     if address == "auto":  # the cluster recorded by `ray start`; Ray would join any running one, even a private one
-        resolved = os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None)
-    refuse(resolved in (None, "", "auto", "local"), _no_cluster(address, "Ray runs no cluster on this machine"))
+        resolved = os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None) or ""
     host, _, port = resolved.rpartition(":")
-    refuse(not host or not port.isdecimal(), _no_cluster(address, "that is not HOST:PORT"))
+    advice = "run on one of its machines, where `ray status` works, or omit --ray-address for a private Ray"
+    message = f"--ray-address {address}: cannot join a cluster ({{}}); {advice}"
+    refuse(not host or not port.isdecimal(), message.format("there is none on this machine, or it is not HOST:PORT"))
     try:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()  # Ray would try for minutes
         with without_signal_handlers():
@@ -303,13 +246,5 @@ def _join(address: str) -> None:
                 job_config=_Job(),
             )
     except (OSError, OverflowError, RuntimeError, ValueError, RayError) as problem:
-        lines = str(problem).strip().splitlines() or [type(problem).__name__]
-        code = MISTAKE if address == "auto" else NOT_AVAILABLE
-        raise EngramError(_no_cluster(address, lines[0]), code) from problem
-
-
-def _no_cluster(address: str, why: str) -> str:
-    return (
-        f"--ray-address {address}: cannot join a cluster ({why}); run on one of its machines, where "
-        "`ray status` works, or omit --ray-address for a private Ray"
-    )
+        reason = next(iter(str(problem).strip().splitlines()), type(problem).__name__)
+        raise EngramError(message.format(reason), MISTAKE if address == "auto" else NOT_AVAILABLE) from problem

@@ -88,13 +88,8 @@ def signals_as_interrupt() -> Generator[None]:
 
 
 def run_shown(jobs: Sequence[Job], at_a_time: int, console: Console, deadline: float = float("inf")) -> bool:
-    """Run and complete every job that is not finished, with a progress bar per process and a line per outcome; return
-    whether all are finished.
-
-    Args:
-        jobs: jobs in starting order.
-        at_a_time: number of concurrent processes, at least 1.
-        deadline: `time.monotonic()` at which every process is stopped with a checkpoint.
+    """Run and complete every job that is not finished, `at_a_time` processes at once; return whether all are finished.
+    At the `deadline`, a value of `time.monotonic()`, every process is stopped with a checkpoint.
 
     Raises KeyboardInterrupt after every process has written its checkpoint, and RunFailedError if a run failed, after
     the others have ended.
@@ -156,8 +151,7 @@ def _start(job: Job) -> "subprocess.Popen[bytes]":
 def _complete(job: Job, code: int) -> None:
     """Complete a job whose process has ended with an exit code. Raises RunFailedError."""
     if code:
-        lines = job.log.read_text(errors="replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")[:LAST_LINE]
+        last = "".join(job.log.read_text(errors="replace").strip().splitlines()[-1:])[:LAST_LINE]
         raise RunFailedError(f"{job.label}: rl-train ended with exit code {code}; see {job.log} ({last})")
     job.complete()
 

@@ -1,7 +1,6 @@
 """Runs to compare, from directories or URLs, grouped by curve and environment: runs of one curve differ only in their
 seeds, unless `--by` selects other settings."""
 
-import re
 import tomllib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from ..runs.directory import CONFIG
 
 DEPTH = 4  # Depth to which RUN is searched for configurations
 METRICS = "metrics.jsonl"
+POINTS = 100  # Number of points of a curve
 
 
 class LoadedRun(NamedTuple):
@@ -30,12 +30,41 @@ class LoadedRun(NamedTuple):
 
     @property
     def last_step(self) -> float:
-        """Steps in the last row."""
-        return max((float(table["step"][-1]) for table in self.tables[:1] if len(table["step"])), default=0.0)
+        """Steps in the last row; 0 without rows."""
+        return max(self.tables[0]["step"], default=0.0)
 
-    def series(self, metric: str) -> tuple[Array, Array]:
-        """`series_of_run` of the metrics."""
-        return series_of_run(self.tables, metric)
+
+class Cell(NamedTuple):
+    """Runs of one curve in one environment."""
+
+    seeds: list[int]
+    finals: Array  # [R]: mean of the metric over the last tenth of the steps that all runs have reached
+    values: Array  # [R, S]: metric at the environment's steps
+
+
+class Comparison(NamedTuple):
+    """Curves in one or more environments."""
+
+    metric: str
+    environments: dict[str, Array]  # [S]: steps of the points of the curves, up to those that all runs have reached
+    cells: dict[str, dict[str, Cell]]  # By curve and environment
+    notes: list[str]  # Remarks for the reader of the comparison
+
+    def strata(self, curve: str, among: Sequence[str]) -> list[Array]:
+        """Final scores [R] of a curve by environment, scaled to 0..1 over all curves if `among` has several of them."""
+        finals = [self.cells[curve][name].finals for name in among]
+        if len(among) == 1:
+            return finals
+        strata: list[Array] = []
+        for name, scores in zip(among, finals, strict=True):
+            every = np.concatenate([cells[name].finals for cells in self.cells.values() if name in cells])
+            low, high = every.min(), every.max()
+            strata.append((scores - low) / (high - low) if high > low else np.full_like(scores, 0.5))
+        return strata
+
+    def shared(self, *curves: str) -> list[str]:
+        """Environments in which all these curves have runs."""
+        return [name for name in self.environments if all(name in self.cells[curve] for curve in curves)]
 
 
 def load(sources: Sequence[str]) -> list[LoadedRun]:
@@ -46,17 +75,12 @@ def load(sources: Sequence[str]) -> list[LoadedRun]:
         with store_errors(f"{redacted(source)} cannot be read", source):
             files, root = open_store(source)
             configs = [file for file in files.find(root, maxdepth=DEPTH) if file.endswith(f"/{CONFIG}")]
-            folders = sorted((file.removesuffix(f"/{CONFIG}") for file in configs), key=_natural)
+            folders = sorted(file.removesuffix(f"/{CONFIG}") for file in configs)
             name = redacted(source).rstrip("/")
             runs = [_read(files, folder, name + folder.removeprefix(root), defaults) for folder in folders]
         refuse(not runs, f"{redacted(source)} contains no run; expected: a run directory, or a folder or URL of runs")
         loaded |= {run.name: run for run in runs}
     return list(loaded.values())
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Sort key that puts seed-2 before seed-10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _read(files: Any, folder: str, name: str, defaults: dict[str, Any]) -> LoadedRun:
@@ -67,47 +91,6 @@ def _read(files: Any, folder: str, name: str, defaults: dict[str, Any]) -> Loade
         paths += [f"{folder}/members/{member}/{METRICS}" for member in range(settings["population"])]
     tables = [table_of(parse_log(files.cat_file(path) if files.exists(path) else b"")) for path in paths]
     return LoadedRun(name, defaults | settings, tables)
-
-
-POINTS = 100  # Number of points of a curve
-
-
-class Cell(NamedTuple):
-    """Runs of one curve in one environment."""
-
-    seeds: list[int]
-    finals: Array  # [R]: mean of the metric over the last tenth of the steps up to the environment's `end`
-    values: Array  # [R, S]: metric at the environment's `steps`
-
-
-class Environment(NamedTuple):
-    """Axes and scale that the curves of one environment share."""
-
-    end: float  # Steps that all runs in the environment have reached
-    steps: Array  # [S]: steps of the points of the curves
-
-
-class Comparison(NamedTuple):
-    """Curves in one or more environments."""
-
-    metric: str
-    environments: dict[str, Environment]
-    cells: dict[str, dict[str, Cell]]  # By curve and environment
-    notes: list[str]  # Remarks for the reader of the comparison
-
-    def strata(self, curve: str, among: Sequence[str]) -> list[Array]:
-        """Final scores [R] of a curve by environment, scaled to 0..1 over all curves if `among` has several of them."""
-        finals = {name: self.cells[curve][name].finals for name in among}
-        return [self._scale(*item) for item in finals.items()] if len(among) > 1 else list(finals.values())
-
-    def _scale(self, environment: str, finals: Array) -> Array:
-        every = np.concatenate([cells[environment].finals for cells in self.cells.values() if environment in cells])
-        low, high = every.min(), every.max()
-        return (finals - low) / (high - low) if high > low else np.full_like(finals, 0.5)
-
-    def shared(self, *curves: str) -> list[str]:
-        """Environments in which all these curves have runs."""
-        return [name for name in self.environments if all(name in self.cells[curve] for curve in curves)]
 
 
 def compare(runs: Sequence[LoadedRun], by: Sequence[str], metric: str) -> Comparison:
@@ -122,52 +105,37 @@ def compare(runs: Sequence[LoadedRun], by: Sequence[str], metric: str) -> Compar
     varied = dict.fromkeys(name for together in places.values() for name in _varying(together))
     which = by or _distinguishing(list(varied), places) or ["agent.core"]
     others = sorted(set(varied) - set(which))
-    notes = [f"runs also differ in {', '.join(others)}"] if others else []
-    curves: dict[str, dict[str, list[LoadedRun]]] = {}
+    comparison = Comparison(metric, {}, {}, [f"runs also differ in {', '.join(others)}"] if others else [])
     for place, together in places.items():
-        for run in together:
-            if len(run.series(metric)[0]):
-                curves.setdefault(_label(run, which), {}).setdefault(place, []).append(run)
-            else:
-                notes.append(f"left out because it has no {metric} yet: {run.name}")
-    return _measured(curves, metric, notes)
+        _add_environment(comparison, place, together, which)
+    refuse(not comparison.cells, f"no run has {metric} yet")
+    return comparison
 
 
-def _measured(curves: dict[str, dict[str, list[LoadedRun]]], metric: str, notes: list[str]) -> Comparison:
-    environments: dict[str, Environment] = {}
-    cells: dict[str, dict[str, Cell]] = {}
-    for name in dict.fromkeys(name for places in curves.values() for name in places):
-        together = [run for places in curves.values() for run in places.get(name, [])]
-        end = min(run.last_step for run in together)
-        if end < max(run.last_step for run in together):
-            notes.append(f"{name}: compared at {end:,.0f} steps, the last step of the shortest run")
-        begin = min(max(run.series(metric)[0][0] for run in together), end)
-        environments[name] = Environment(end, np.linspace(begin, end, POINTS))
-        for curve, places in curves.items():
-            if name in places:
-                cell = _cell(places[name], metric, environments[name])
-                if cell.seeds:
-                    cells.setdefault(curve, {})[name] = cell
-                if len(set(cell.seeds)) < len(cell.seeds):
-                    notes.append(f"{curve} in {name}: runs with equal seeds are not independent")
-                if len(cell.seeds) < len(places[name]):
-                    notes.append(f"{curve} in {name}: a run without {metric} up to {end:,.0f} steps is left out")
-    refuse(not cells, f"no run has {metric} yet")
-    return Comparison(metric, environments, cells, notes)
-
-
-def _cell(runs: Sequence[LoadedRun], metric: str, environment: Environment) -> Cell:
-    seeds: list[int] = []
-    finals: list[float] = []
-    values: list[Array] = []
-    for run in runs:
-        steps, series = run.series(metric)
-        final = final_value(steps, series, environment.end)
-        if np.isfinite(final):
-            seeds.append(run.settings["seed"])
-            finals.append(final)
-            values.append(smoothed(steps, series, environment.steps))
-    return Cell(seeds, np.array(finals), np.array(values))
+def _add_environment(comparison: Comparison, place: str, runs: Sequence[LoadedRun], which: Sequence[str]) -> None:
+    """Add an environment with its cells to a comparison; the settings `which` distinguish curves."""
+    metric, notes = comparison.metric, comparison.notes
+    series = {run.name: series_of_run(run.tables, metric) for run in runs}
+    notes += [f"left out because it has no {metric} yet: {run.name}" for run in runs if not len(series[run.name][0])]
+    runs = [run for run in runs if len(series[run.name][0])]
+    if not runs:
+        return
+    end = min(run.last_step for run in runs)
+    if end < max(run.last_step for run in runs):
+        notes.append(f"{place}: compared at {end:,.0f} steps, the last step of the shortest run")
+    begin = min(max(series[run.name][0][0] for run in runs), end)
+    comparison.environments[place] = points = np.linspace(begin, end, POINTS)
+    finals = {run.name: final_value(*series[run.name], end) for run in runs}
+    for curve in dict.fromkeys(_label(run, which) for run in runs):
+        group = [run for run in runs if _label(run, which) == curve and np.isfinite(finals[run.name])]
+        seeds = [run.settings["seed"] for run in group]
+        if group:
+            values = np.array([smoothed(*series[run.name], points) for run in group])
+            cell = Cell(seeds, np.array([finals[run.name] for run in group]), values)
+            comparison.cells.setdefault(curve, {})[place] = cell
+        if len(set(seeds)) < len(seeds):
+            notes.append(f"{curve} in {place}: runs with equal seeds are not independent")
+    notes += [f"{name}: left out without {metric} up to {end:,.0f} steps" for name, x in finals.items() if np.isnan(x)]
 
 
 def smoothed(steps: Array, values: Array, at: Array) -> Array:

@@ -16,6 +16,7 @@ Strata = Sequence[Array]
 
 RESAMPLES = 5000
 COVERAGE = 0.95
+_BOUNDS = ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)  # Quantiles of an interval
 SEED = 0  # Seed of the bootstrap: the same runs give the same intervals
 
 
@@ -33,15 +34,20 @@ def interquartile_mean(scores: Array) -> Array:
     return np.sort(scores, -1)[..., n // 4 : n - n // 4].mean(-1)
 
 
-def improvement(x: Strata, y: Strata) -> float:
-    """Probability that a run of `x` has a higher score than a run of `y`, averaged over environments (section 4.3).
+def improvement(x: Strata, y: Strata) -> Array:
+    """Probability [...] that a run of `x` has a higher score than a run of `y`, averaged over environments (section
+    4.3).
 
     P(X > Y) = 1 / E sum_e 1 / (R_x R_y) sum_i sum_j S(x_ei, y_ej), S = 1 if x > y, 1/2 if x = y, else 0.
 
     Args:
-        x, y: scores, E strata [R_x], [R_y].
+        x, y: scores, E strata [..., R_x], [..., R_y].
     """
-    return float(_improvement([scores[None] for scores in x], [scores[None] for scores in y])[0])
+    means: list[Array] = []
+    for scores, others in zip(x, y, strict=True):
+        a, b = scores[..., :, None], others[..., None, :]
+        means.append(((a > b) + 0.5 * (a == b)).mean((-2, -1)))
+    return np.mean(means, 0)
 
 
 def interquartile_mean_of(strata: Strata) -> Estimate:
@@ -54,7 +60,7 @@ def interquartile_mean_of(strata: Strata) -> Estimate:
 def improvement_of(x: Strata, y: Strata) -> Estimate:
     """`improvement` with the interval of a stratified bootstrap of both."""
     rng = np.random.default_rng(SEED)
-    return _estimate(improvement(x, y), _improvement(_resample(x, rng), _resample(y, rng)), [*x, *y])
+    return _estimate(float(improvement(x, y)), improvement(_resample(x, rng), _resample(y, rng)), [*x, *y])
 
 
 def curve_of(values: Array) -> tuple[Array, Array, Array]:
@@ -70,21 +76,9 @@ def curve_of(values: Array) -> tuple[Array, Array, Array]:
     return interquartile_mean(values.T), low, high
 
 
-_BOUNDS = ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
-
-
 def _resample(strata: Strata, rng: np.random.Generator) -> list[Array]:
     """Sample [RESAMPLES, R] from each stratum: runs with replacement, never across environments."""
     return [scores[rng.integers(len(scores), size=(RESAMPLES, len(scores)))] for scores in strata]
-
-
-def _improvement(x: Strata, y: Strata) -> Array:
-    """`improvement` [N] of strata [N, R_x] and [N, R_y]."""
-    means: list[Array] = []
-    for a, b in zip(x, y, strict=True):
-        difference = a[:, :, None] - b[:, None, :]  # [N, R_x, R_y]
-        means.append(((difference > 0) + 0.5 * (difference == 0)).mean((1, 2)))
-    return np.mean(means, 0)
 
 
 def _estimate(value: float, samples: Array, strata: Strata) -> Estimate:

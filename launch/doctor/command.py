@@ -1,30 +1,50 @@
 """`rl-doctor`: problems of a machine or cluster for a run, the resources that the run needs, and advice."""
 
 import json
-from collections.abc import Sequence
+import os
+import platform
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ...actors.unroll import nbytes
 from ...agents.process import prepare_process
+from ...agents.values import flatten
 from ...base.errors import EngramError, file_errors, library_errors, user_errors
+from ...base.memory import memory as memory_here
+from ...base.memory import own_memory
 from ...base.messages import size_in_words
+from ...base.places import writable_home
+from ...base.processes import num_cores
+from ..cluster.ray_session import OBJECT_STORE_BYTES
 from ..config.command_line import make_console
+from ..config.run_config import RunConfig
 from ..config.run_flags import parse_run
 from ..config.sizes import check_memory
+from ..metrics.provenance import PACKAGES, machine, package_version
 from ..metrics.rows import read_rows
 from ..runs.directory import RunDirectory
 from ..runs.trained import run_config
-from .checks import Estimate, Facts, Finding, Verdict, estimate, examine, look
-from .symptoms import symptoms
+from .symptoms import Finding, Verdict, symptoms
 
+RAY_BYTES = 400 * 2**20  # Bytes of Ray's own processes on one machine
+TRAINING_COPIES, CHECKPOINT_COPIES = 4, 3
+"""Multiples of the size of the weights: weights, at most two moments and, in training, gradients."""
+FILES, FILES_PER_ACTOR = 1024, 32  # Open files that Ray's processes need; with fewer, connections fail
+MEMORY_LIMIT = 0.95  # Fraction of a machine's memory above which Ray kills processes
+LESS = "fewer --num-actors or --envs-per-actor, or a shorter --unroll-length"
 NODE_TIMEOUT = 120.0  # Seconds in which a node of the cluster must respond
 RESOURCES = {"cores": "CPU", "learners": "learner"}  # Ray resources of a node, by the field of Facts
 _COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
-
 _HELP = """usage: rl-doctor [--json] [flags of rl-train]
        rl-doctor RUN [--json]
 
@@ -42,49 +62,206 @@ rl-train (rl-train --help), and recommends changes. rl-bench measures the steps 
 Exit code 0 if the run can start, 1 if there is a problem."""
 
 
+class Estimate(NamedTuple):
+    """Cost of a run in bytes."""
+
+    unroll: int  # One unroll of one actor
+    object_store: int  # Maximum size of unrolls and weights in flight; 0 with --local
+    memory: int  # Total of all processes and the object store, on all machines
+    disk: int  # Checkpoints
+
+
+class Facts(NamedTuple):
+    """Facts about one machine, as seen by a process on it. Sizes are in bytes."""
+
+    name: str
+    versions: dict[str, str | None]  # Versions of Python and the packages
+    cores: int  # Cores that this run's processes may use
+    gpus: list[str]
+    memory: int  # Free memory, within the container's limit
+    shared_memory: int  # Free bytes in /dev/shm
+    files: int  # Files that a process may open, after raising its soft limit, as Ray does
+    learners: int = 0  # Ray resource `learner`: additional learners for which the node is reserved
+
+
+def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
+    """Estimate the cost of a run from a few steps of one environment; `work` is the size of the observations of an
+    update and of all actors, from `check_memory`. Raises ValueError if the agent cannot be made."""
+    sizes: list[int] = []
+    for length in (1, 2):
+        with closing(replace(config.factory(), num_envs=1, unroll_length=length).make_actor(0)) as actor:
+            sizes.append(nbytes(actor.unroll()))
+            weights = flatten(actor.agent).nbytes
+    unroll = config.actor_envs * (sizes[0] + (config.unroll_length - 1) * (sizes[1] - sizes[0]))
+    whole, private = own_memory()
+    store, processes = 0, 0
+    if not config.in_process:
+        ahead = config.lag_bound + 1
+        unrolls = actors if config.synchronous else -(-ahead * config.columns // config.actor_envs)
+        store = config.num_members * (unrolls * unroll + (1 + ahead) * weights)
+        processes = RAY_BYTES + actors * (private + 2 * unroll)
+    memory = whole + work + TRAINING_COPIES * weights * config.num_members + processes + store
+    disk = (config.keep_checkpoints + 2) * CHECKPOINT_COPIES * weights * config.num_members
+    return Estimate(unroll, store, memory, disk)
+
+
+def look() -> Facts:
+    """Return the facts about this process's machine."""
+    import resource  # not on Windows
+
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Facts(
+        name=socket.gethostname(),
+        versions={"python": platform.python_version()} | {name: package_version(name) for name in PACKAGES},
+        cores=num_cores(),
+        gpus=machine()["gpus"],
+        memory=memory_here().free,
+        shared_memory=shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0,
+        files=2**20 if files == resource.RLIM_INFINITY else files,
+    )
+
+
+def examine(config: RunConfig, here: Facts, nodes: Sequence[Facts], estimate: Estimate, actors: int) -> list[Finding]:
+    """Return all findings; `here` is this machine, and `nodes` are all machines of the run."""
+    memory, cores = sum(node.memory for node in nodes), sum(node.cores for node in nodes)
+    value = f"{size_in_words(memory)} free, {size_in_words(estimate.memory)} needed"
+    findings = [versions(here, nodes), _if(estimate.memory > MEMORY_LIMIT * memory, "memory", "problem", value, LESS)]
+    gpus, full = sum(len(node.gpus) for node in nodes), actors * config.actor_cpus > cores
+    value = f"{cores} cores and {gpus} GPUs on {len(nodes)} machine(s) for {actors} actors"
+    advice = f"--num-actors {max(1, int(cores / config.actor_cpus))}: "
+    advice += "the others wait forever" if config.ray_address else "they take turns"
+    findings.append(_if(full, "processors", _severity(config), value, advice))
+    if config.num_learners > 1:
+        findings.append(learners(config, nodes))
+    if not config.in_process:
+        findings += [shared_memory(config, nodes, estimate), open_files(nodes, actors)]
+    return [*findings, run_disk(config, estimate), *environment()]
+
+
+def _if(wrong: object, what: str, verdict: Verdict, value: str, advice: str) -> Finding:
+    return Finding(what, value, verdict, advice) if wrong else Finding(what, value, "ok")
+
+
+def _severity(config: RunConfig) -> Verdict:
+    return "problem" if config.ray_address else "warning"  # a private Ray lets processes share CPUs
+
+
+def versions(here: Facts, nodes: Sequence[Facts]) -> Finding:
+    """Check that all nodes have exactly the same versions of Python and the packages."""
+    other = [
+        f"{name} {version} here, {node.versions.get(name)} on {node.name}"
+        for name, version in here.versions.items()
+        for node in nodes
+        if node.versions.get(name) != version
+    ]
+    value = "; ".join(other) or ", ".join(f"{name} {version}" for name, version in here.versions.items())
+    advice = "one image, or one constraints.txt, for all nodes (docs/tutorials/cluster.md)"
+    return _if(other, "versions", "problem", value, advice)
+
+
+def learners(config: RunConfig, nodes: Sequence[Facts]) -> Finding:
+    """Check that additional learners have CPUs in addition to the actors', and reserved nodes if there are any."""
+    cores, reserved = sum(node.cores for node in nodes), sum(node.learners for node in nodes)
+    room, claim = max(0, int(cores - (config.fixed_actors or 1) * config.actor_cpus)), f"a CPU of {cores}"
+    if 0 < reserved < room:
+        room, claim = reserved, f"one of {reserved} Ray resources `learner`"
+    advice, full = f"--num-learners {room + 1}: each but the first claims {claim}", config.num_learners - 1 > room
+    return _if(full, "learners", _severity(config), f"{config.num_learners}", advice)
+
+
+def shared_memory(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> Finding:
+    """Check that unrolls fit in shared memory."""
+    needed, node = estimate.object_store, min(nodes, key=lambda node: node.shared_memory)
+    if not config.ray_address:
+        if needed > OBJECT_STORE_BYTES:
+            value = f"{size_in_words(needed)} needed, {size_in_words(OBJECT_STORE_BYTES)} allowed"
+            return Finding("shared memory", value, "problem", LESS)
+        needed = OBJECT_STORE_BYTES
+    value = f"{size_in_words(node.shared_memory)} free in /dev/shm of {node.name}, {size_in_words(needed)} needed"
+    advice = f"docker run --shm-size={max(2, round(1.5 * needed / 2**30))}g, or Ray uses slow files"
+    return _if(node.shared_memory < needed, "shared memory", "warning", value, advice)
+
+
+def open_files(nodes: Sequence[Facts], actors: int) -> Finding:
+    """Check the limit of open files of every node."""
+    needed, node = FILES + FILES_PER_ACTOR * actors, min(nodes, key=lambda node: node.files)
+    value = f"{node.files:,} allowed on {node.name}, {needed:,} needed"
+    return _if(node.files < needed, "open files", "problem", value, "ulimit -n 65536")
+
+
+def run_disk(config: RunConfig, estimate: Estimate) -> Finding:
+    """Check that the checkpoints fit on the disk and can be written."""
+    folder = Path(config.run_dir or "runs").absolute()
+    while not folder.exists():
+        folder = folder.parent
+    if not os.access(folder, os.W_OK):
+        return Finding("run directory", f"{folder} cannot be written", "problem", "another --run-dir")
+    free = shutil.disk_usage(folder).free
+    value = f"{size_in_words(free)} free under {folder}, {size_in_words(estimate.disk)} for checkpoints"
+    advice = "another --run-dir, or fewer --keep-checkpoints"
+    return _if(free < estimate.disk + 2**28, "run directory", "problem", value, advice)
+
+
+def environment() -> Iterator[Finding]:
+    """Yield warnings about this process's environment."""
+    if (threads := os.environ.get("OMP_NUM_THREADS", "1")) != "1":
+        value = f"OMP_NUM_THREADS = {threads}"
+        yield Finding("threads", value, "warning", "unset it: actors then use one thread each")
+    if (mode := os.environ.get("RAY_AUTH_MODE", "token")) != "token":
+        value = f"RAY_AUTH_MODE = {mode}"
+        yield Finding("token", value, "warning", "unset it: anyone on the network can run code as you")
+    if writable_home() is None:
+        value = f"{os.path.expanduser('~')} cannot be written"
+        yield Finding("home directory", value, "warning", "HOME=DIR, a directory for tokens and caches")
+    if not torch.cuda.is_available() and Path("/proc/driver/nvidia/version").exists():
+        value = f"torch {torch.__version__} does not use this machine's GPU"
+        yield Finding("GPU", value, "warning", "install torch for the GPU's driver, or --device cpu")
+
+
 def main(arguments: Sequence[str]) -> int:
     """Examine according to the arguments; return the exit code."""
     if {"-h", "--help"} & set(arguments):
         print(_HELP)
         return 0
     if arguments and not arguments[0].startswith("-"):
-        return examine_run(arguments[0], arguments[1:])
-    config = parse_run([argument for argument in arguments if argument != "--json"], other_flags=("--json",))
-    prepare_process(1)
-    here = look()
-    nodes, lost = cluster(config.ray_address) if config.ray_address else ([here], [])
-    cores = sum(node.cores for node in nodes) if not config.local else 1
-    actors = config.fixed_actors or max(1, int(cores / config.actor_cpus))
-    with user_errors(), library_errors("one actor and one update do not fit in memory", MemoryError):
-        with closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
-            work = check_memory(config, factory, batch)
-        cost = estimate(config, work, actors)  # after the batch is closed: some environments allow only one
-    findings = [*lost, *examine(config, here, nodes, cost, actors)]
-    if "--json" in arguments:
-        print_json(findings, estimate=cost._asdict(), nodes=[node._asdict() for node in nodes])
+        findings, others, passing = run_findings(arguments[0], arguments[1:]), {}, ("ok",)
     else:
-        show(findings, cost, make_console())
-    return int(worst(findings) == "problem")
+        config = parse_run([argument for argument in arguments if argument != "--json"], other_flags=("--json",))
+        prepare_process(1)
+        here = look()
+        nodes, findings = cluster(config.ray_address) if config.ray_address else ([here], [])
+        cores = sum(node.cores for node in nodes) if not config.local else 1
+        actors = config.fixed_actors or max(1, int(cores / config.actor_cpus))
+        with user_errors(), library_errors("one actor and one update do not fit in memory", MemoryError):
+            with closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
+                work = check_memory(config, factory, batch)
+            cost = estimate(config, work, actors)  # after the batch is closed: some environments allow only one
+        if nodes:
+            findings += examine(config, here, nodes, cost, actors)
+        others: dict[str, Any] = {"estimate": cost._asdict(), "nodes": [node._asdict() for node in nodes]}
+        passing = ("ok", "warning")
+    worst = max((finding.verdict for finding in findings), key=list(_COLORS).index)
+    if "--json" in arguments:
+        facts = {"verdict": worst, "findings": [finding._asdict() for finding in findings]}
+        print(json.dumps(facts | others, indent=1))
+    else:
+        show(findings, others.get("estimate"), make_console())
+    return int(worst not in passing)
 
 
-def examine_run(path: str, arguments: Sequence[str]) -> int:
-    """Report symptoms in a run's metrics, for a population those of every member; return 1 if there are any."""
+def run_findings(path: str, arguments: Sequence[str]) -> list[Finding]:
+    """Return symptoms in a run's metrics, for a population those of every member."""
     if wrong := [argument for argument in arguments if argument != "--json"]:
         raise EngramError(f"{wrong[0]!r} cannot be combined with the run directory {path!r}; allowed there: --json")
     run = RunDirectory.open(path, lock=False)
     config = run_config(run)
     runs = {f"member {i}: ": run.member(i) for i in range(config.population)} or {"": run}
     with file_errors(f"cannot read the metrics of {run.path}"):
-        findings = [
+        return [
             finding._replace(what=prefix + finding.what)
             for prefix, member in runs.items()
             for finding in symptoms(read_rows(member.metrics_file), config)
         ]
-    if "--json" in arguments:
-        print_json(findings)
-    else:
-        show_findings(findings, make_console())
-    return int(worst(findings) != "ok")
 
 
 def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
@@ -118,33 +295,14 @@ def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
     return facts, lost
 
 
-def worst(findings: Sequence[Finding]) -> Verdict:
-    """The worst verdict."""
-    return max((finding.verdict for finding in findings), key=list(_COLORS).index)
-
-
-def print_json(findings: Sequence[Finding], **others: Any) -> None:
-    """Print the findings and `others` as one JSON object."""
-    facts = {"verdict": worst(findings), "findings": [finding._asdict() for finding in findings]}
-    print(json.dumps(facts | others, indent=1))
-
-
-def show(findings: Sequence[Finding], cost: Estimate, console: Console) -> None:
-    """Print two tables: the findings and the estimate."""
-    show_findings(findings, console)
-    rows = Table("this run needs", "", box=None)
-    rows.add_row("parameters", f"{cost.parameters:,}")
-    rows.add_row("one unroll", size_in_words(cost.unroll))
-    rows.add_row("object store", f"at most {size_in_words(cost.object_store)}")
-    rows.add_row("memory", f"about {size_in_words(cost.memory)} in total on all machines")
-    rows.add_row("checkpoints", f"at most {size_in_words(cost.disk)}")
-    console.print()
-    console.print(rows)
-
-
-def show_findings(findings: Sequence[Finding], console: Console) -> None:
-    """Print a table of findings."""
+def show(findings: Sequence[Finding], cost: dict[str, int] | None, console: Console) -> None:
+    """Print a table of findings, and the estimate, if any."""
     table = Table("check", "result", "", "recommendation", box=None)
     for what, value, verdict, advice in findings:
         table.add_row(what, value, Text(verdict, _COLORS[verdict]), advice)
     console.print(table)
+    if cost:
+        needs = Table("this run needs", "at most", box=None)
+        for name, size in cost.items():
+            needs.add_row(name.replace("_", " "), size_in_words(size))
+        console.print("", needs)

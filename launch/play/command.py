@@ -4,23 +4,28 @@ import inspect
 import json
 import os
 import sys
-import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import tyro
+from rich.text import Text
 
 from ... import zoo
+from ...agents.process import prepare_process
 from ...base.errors import refuse, user_errors
 from ...base.files import replace_file
-from ...base.settings import Settings, setting
-from ...envs.registration import environment_names, is_environment, purpose
+from ...base.messages import check_name
+from ...base.settings import setting
+from ...envs.registration import environment_names, is_environment, make_batch, purpose
+from ..api.agent import TrainedAgent, load_agent
 from ..config.command_line import parse
-from .game import Game, Player
-from .terminal import Terminal
+from ..runs.trained import ActingAgent, evaluation_seed
+from .terminal import Terminal, with_legend
 
+COMPILING = 30  # Seconds to compile the slowest environment
 KEYS = {
     "up": ("up", "w", "k"),
     "down": ("down", "s", "j"),
@@ -30,69 +35,89 @@ KEYS = {
 }
 """Keys by the name of the action; other actions are typed as numbers, with leading zeros if there are over ten."""
 NEXT, QUIT, VIEW, RULES, PAUSE, TAKE_OVER = ("n", "\n"), ("q", "\x1b"), "v", "?", " ", "t"
-AGENT_FPS, FASTEST_FPS = 8.0, 256.0
+AGENT_FPS, FASTEST_FPS = 8.0, 256.0  # Steps per second of an agent
 SPEEDS = {"+": 2.0, "=": 2.0, "-": 0.5}
 COMMON_KEYS = "v view   ? rules   q quit"
 AGENT_KEYS = f"space go/pause   n step   +- speed   t take over   {COMMON_KEYS}"
 HAND_KEYS = f"t agent continues   arrows or digits act   n next   {COMMON_KEYS}"
-
 _HELP = f"""Play an environment ({", ".join(environment_names())}), or watch a trained agent and take over from it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlayConfig(Settings):
-    """The environment or agent to play, and the settings."""
+class Game:
+    """One environment, with all actions and scores.
 
-    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
+    Args:
+        name: short name or id of one of engram's environments.
+        agent: observes every step, and chooses actions that the user does not.
+    """
+
+    def __init__(self, name: str, env_args: dict[str, Any], seed: int, agent: TrainedAgent | None = None) -> None:
+        self.name, self.env_args, self.seed, self.agent = name, env_args, seed, agent
+        self.batch = make_batch(name, 1, **env_args)
+        self.actions: list[int] = []
+        self.scores: list[float] = []  # Scores of the finished episodes
+        self.score, self.reward, self.steps = 0.0, 0.0, 0
+        self.over = False  # Whether the game has ended; the next action begins another
+        self._began = True  # Whether the observation is the first of an episode
+
+    def begin(self) -> None:
+        """Compile the rules, so that no key press waits for the compiler, and begin the first game."""
+        print(f"rl-play: compiling {self.name}, once, up to {COMPILING} s", file=sys.stderr, flush=True)
+        self.batch.reset(seed=self.seed)
+        self.batch.step(np.array([0]))
+        self.observation, _ = self.batch.reset(seed=self.seed)
+
+    def act(self, action: int | None = None) -> None:
+        """Take a step with the user's action or, if it is None, the agent's; after the end, begin the next episode."""
+        if self.agent:
+            own = int(self.agent.act(self.observation, self.reward, began=self._began)[0])
+            if action is not None:
+                self.agent.acted(action)
+            action = own if action is None else action
+        assert action is not None
+        self.observation, reward, terminated, truncated, _ = self.batch.step(np.array([action]))
+        self.actions.append(action)
+        self.score, self.steps = (0.0, 0) if self.over else (self.score, self.steps + 1)
+        self._began, self.over = self.over, bool(terminated[0] or truncated[0])
+        self.reward = float(reward[0])
+        self.score += self.reward
+        if self.over:
+            self.scores.append(self.score)
+
+    def facts(self) -> str:
+        """Return the episode fields that the environment reports, as text."""
+        values = self.batch.episode_facts(np.array([0]))[0]
+        named = zip(self.batch.episode_fields, values, strict=True)
+        return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in named)
+
+    def recording(self) -> dict[str, Any]:
+        """The recording of the game."""
+        recorded = {name: getattr(self, name) for name in ("env_args", "seed", "actions", "scores")}
+        return {"env": self.name, **recorded, "unfinished_score": None if self.over else self.score}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlayConfig(ActingAgent):
+    """The environment or agent to play, and the settings; checkpoint, member and greedy apply to an agent."""
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
     """Environment, by short name or id; or a run directory or zoo:NAME, to watch its agent and take over from it."""
     full: bool = False
     """Show the whole board instead of the agent's view (the key v toggles it)."""
-    seed: int = setting(0, (0, None))
-    """Seed of the levels, at least 0."""
-    env_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters of the environment, KEY=VALUE; with a run, those that differ from the training run's."""
-    fps: float = setting(0.0, (0, 1000))
-    """Steps per second; the action is "stay" while no key is pressed. 0 waits for a key."""
     record: str = setting("", file="")
     """Output file (JSON) for environment, parameters, seed, actions and scores."""
-    checkpoint: str = "latest"
-    """With a run: latest, best or a step."""
-    member: int = setting(-1, (-1, None))
-    """With a run: member of a population; -1 is the one with the highest mean return in training."""
-    greedy: bool = False
-    """With a run: take the most likely action instead of sampling one from the policy."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.checkpoint, self.member, self.greedy) != ("latest", -1, False) and not self.is_run():
-            raise ValueError("checkpoint, member and greedy need a run directory or zoo:NAME, and NAME is neither")
-
-    def is_run(self) -> bool:
-        """Whether an agent plays."""
-        return self.name.startswith(zoo.PREFIX) or (not is_environment(self.name) and os.path.isdir(self.name))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play according to the arguments; return the exit code."""
+    """Let the user play according to the arguments until they quit; return the exit code."""
     config = parse(PlayConfig, arguments, "rl-play", _HELP)
     with user_errors():
-        return play(config)
-
-
-def play(config: PlayConfig) -> int:
-    """Let the user play until they quit."""
-    player = None
-    if config.is_run():
-        options = {"checkpoint": config.checkpoint, "member": config.member, "greedy": config.greedy}
-        player = Player(config.name, env_args=config.env_args, seed=config.seed, **options)
-    game = player.game if player else Game(config.name, config.env_args, config.seed)
-    if not player and config.fps and "stay" not in game.batch.action_names:
-        raise ValueError(f"fps is {config.fps}, but {config.name} has no action 'stay'; allowed: 0")
+        game = _new_game(config)
     refuse(not (sys.stdin.isatty() and sys.stdout.isatty()), "playing needs a terminal")
     game.begin()
     try:
-        with Terminal() as terminal:
-            _Session(game, terminal, config, player).run()
+        with (terminal := Terminal()).opened():
+            _Session(game, terminal, config.full).run()
     except KeyboardInterrupt:
         pass
     finally:
@@ -105,13 +130,26 @@ def play(config: PlayConfig) -> int:
     return 0
 
 
-class _Session:
-    """A connection of the user's keys, the agent, the game and the screen."""
+def _new_game(config: PlayConfig) -> Game:
+    if not config.run.startswith(zoo.PREFIX) and (is_environment(config.run) or not os.path.isdir(config.run)):
+        if not is_environment(config.run):
+            check_name("environment", config.run, environment_names())
+        return Game(config.run, config.env_args, config.seed)
+    prepare_process(1)
+    choice = {name: getattr(config, name) for name in ("checkpoint", "member", "greedy", "seed", "env_args")}
+    agent = load_agent(config.run, **choice)
+    env = agent.config.env
+    message = f"{config.run} plays {env}; rl-play shows only engram's environments, rl-eval --gif any"
+    refuse(not is_environment(env), message)
+    return Game(env, agent.config.env_args | config.env_args, evaluation_seed(config.seed), agent)
 
-    def __init__(self, game: Game, terminal: Terminal, config: PlayConfig, player: Player | None) -> None:
-        self.game, self.terminal, self.player, self.full = game, terminal, player, config.full
-        self.fps = config.fps or (AGENT_FPS if player else 0.0)
-        self.by_hand, self.paused = player is None, player is not None
+
+class _Session:
+    """A connection of the user's keys, the game and the screen."""
+
+    def __init__(self, game: Game, terminal: Terminal, full: bool) -> None:
+        self.game, self.terminal, self.full, self.fps = game, terminal, full, AGENT_FPS
+        self.by_hand, self.paused = game.agent is None, True
         names = list(game.batch.action_names)
         self.moves = {key: names.index(name) for name, keys in KEYS.items() if name in names for key in keys}
         self.numbered = [action for action, name in enumerate(names) if name not in KEYS]
@@ -121,36 +159,26 @@ class _Session:
         """Play until the user quits."""
         while True:
             self._show()
-            waits = not self.fps or self.paused or (self.by_hand and self.game.over)
-            key = self.terminal.key(-1 if waits else max(round(1000 / self.fps), 1))
+            key = self.terminal.key(-1 if self.paused else max(round(1000 / self.fps), 1))
             if key in QUIT:
                 return
             if key == VIEW:
                 self.full = not self.full
             elif key == RULES:
                 self._show_rules()
-            elif self.player and key == TAKE_OVER:
+            elif self.game.agent and key == TAKE_OVER:
                 self.by_hand, self.paused = not self.by_hand, True
-            elif self.player and key in SPEEDS:
+            elif self.game.agent and key in SPEEDS:
                 self.fps = min(max(self.fps * SPEEDS[key], 0.5), FASTEST_FPS)
-            elif not self.by_hand:
-                self._let_agent_act(key)
-            elif self.game.over:
-                if key in NEXT:
-                    self._act(0)
-            elif (action := self.moves[PAUSE] if key == "" else self._action(key)) is not None:
-                self._act(action)
-
-    def _act(self, action: int) -> None:
-        self.game.act(self.player.choose(action) if self.player else action)
-
-    def _let_agent_act(self, key: str) -> None:
-        assert self.player
-        if key == PAUSE:
-            self.paused = not self.paused
-        elif key in NEXT or key == "":
-            self.game.act(self.player.choose())
-            self.paused = self.paused or self.game.over
+            elif not self.by_hand and key == PAUSE:
+                self.paused = not self.paused
+            elif not self.by_hand and (key in NEXT or key == ""):
+                self.game.act()
+                self.paused = self.paused or self.game.over
+            elif self.by_hand and self.game.over and key in NEXT:
+                self.game.act(0)
+            elif self.by_hand and not self.game.over and (action := self._action(key)) is not None:
+                self.game.act(action)
 
     def _action(self, key: str) -> int | None:
         """The action of a key, or of the digits typed so far; None while the number is incomplete or not an action."""
@@ -164,19 +192,20 @@ class _Session:
 
     def _show(self) -> None:
         game = self.game
-        view = "the whole board" if self.full else "the agent's observation"
         status = f"step {game.steps}   reward {game.reward:+.6g}   score {game.score:.6g}"
         if game.over:
             status += f"   the end ({facts})" if (facts := game.facts()) else "   the end"
-        elif self.player:
+        elif game.agent:
             acting = "the agent waits" if self.paused else f"the agent plays, {self.fps:g} steps/s"
             status += f"   {'you play' if self.by_hand else acting}"
+        view = "the whole board" if self.full else "the agent's observation"
         title = f"{game.name}   seed {game.seed}, game {len(game.scores) + (not game.over)}   {view}"
-        lines = [title, purpose(type(game.batch))]
-        self.terminal.show(lines, game.batch.paint(0, self.full), game.batch.symbols, status, self._keys())
+        width, height = self.terminal.console.size
+        board = with_legend(game.batch.paint(0, self.full), game.batch.symbols, max(height - 6, 1), width)
+        self.terminal.show(title, purpose(type(game.batch)), "", board, "", status, self._keys())
 
     def _keys(self) -> str:
-        if self.player:
+        if self.game.agent:
             return HAND_KEYS if self.by_hand else AGENT_KEYS
         if self.game.over:
             return f"n next game   {COMMON_KEYS}"
@@ -187,13 +216,10 @@ class _Session:
 
     def _show_rules(self) -> None:
         """Show the environment's docstring page by page."""
-        height, width = self.terminal.size
+        console = self.terminal.console
         text = inspect.cleandoc(type(self.game.batch).__doc__ or "").partition("\nArgs:")[0]
-        lines: list[str] = []
-        for line in (purpose(type(self.game.batch)), "", *text.splitlines()):
-            indent = line[: len(line) - len(line.lstrip())]
-            lines += textwrap.wrap(line, width, subsequent_indent=indent) or [""]
-        page = max(height - 1, 1)
+        lines = Text(f"{purpose(type(self.game.batch))}\n\n{text}").wrap(console, console.width)
+        page = max(console.height - 1, 1)
         for start in range(0, len(lines), page):
-            self.terminal.lines(*lines[start : start + page], "any key continues")
+            self.terminal.show(*lines[start : start + page], "any key continues")
             self.terminal.key(-1)

@@ -6,9 +6,9 @@ import select
 import sys
 import termios
 import tty
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from functools import cache
-from typing import NamedTuple
 
 from rich.color import Color as RichColor
 from rich.console import Console, Group, RenderableType
@@ -24,16 +24,7 @@ UPPER_HALF = "▀"  # Shows two pixels, one above the other: ink and floor
 ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
 _KEY = re.compile(r"\x1b[\[O][\d;]*(?:([A-D])|.)|.", re.DOTALL)  # an arrow, another escape sequence, or a character
 
-
-class Glyph(NamedTuple):
-    """One character; None stands for the terminal's default color."""
-
-    character: str
-    ink: Color | None = None
-    floor: Color | None = None
-
-
-Line = list[Glyph]
+Line = list[tuple[str, Style]]  # Characters with their colors
 
 
 def compose(canvas: Canvas, height: int, width: int) -> list[Line]:
@@ -54,91 +45,81 @@ def with_legend(canvas: Canvas, symbols: Sequence[tuple[Color, str]], height: in
     """Render the canvas with a legend of its colors on the right, unless it would no longer show whole cells."""
     need = max((len(text) for _, text in symbols), default=0) + 3 + GAP
     if len(symbols) > height or (2 * canvas.cols > width - need and not canvas.freehand) or need > width // 2:
-        return text_of(compose(canvas, height, width))
-    legend = Text("\n").join(Text.assemble(("██ ", _style(color, None)), text) for color, text in symbols)
+        return _text(compose(canvas, height, width))
     table = Table.grid(padding=(0, GAP, 0, 0))
-    table.add_row(text_of(compose(canvas, height, width - need)), legend)
+    legend = Text("\n").join(Text.assemble(("██ ", style(color)), text) for color, text in symbols)
+    table.add_row(_text(compose(canvas, height, width - need)), legend)
     return table
 
 
-def text_of(lines: Sequence[Line]) -> Text:
-    """Lines of glyphs as text with styles."""
-    parts = (Text.assemble(*((x.character, _style(x.ink, x.floor)) for x in line)) for line in lines)
-    text = Text("\n").join(parts)
-    text.no_wrap, text.overflow = True, "crop"
-    return text
-
-
 @cache
-def _style(ink: Color | None, floor: Color | None) -> Style:
-    return Style.from_color(*(None if color is None else RichColor.from_rgb(*color) for color in (ink, floor)))
+def style(ink: Color | None = None, floor: Color | None = None) -> Style:
+    """Colors of a character and of the space behind it; None is the terminal's default."""
+    return Style.from_color(*(color and RichColor.from_rgb(*color) for color in (ink, floor)))
+
+
+def _text(lines: Sequence[Line]) -> Text:
+    return Text("\n", no_wrap=True, overflow="crop").join(Text.assemble(*line) for line in lines)
 
 
 def _glyphs(cell: Cell) -> Line:
-    return [Glyph(character, cell.ink, cell.floor) for character in cell.sign]
+    return [(character, style(cell.ink, cell.floor)) for character in cell.sign]
 
 
 def _pixels(canvas: Canvas, scale: float) -> list[Line]:
     """The image, two pixels per character, with the captions on top; `scale` is in pixels per cell."""
     scale = scale if canvas.freehand or scale < 1 else float(int(scale))
     width, lines = max(int(canvas.cols * scale), 1), max(round(canvas.rows * scale / 2), 1)
-    pixels = canvas.pixels(2 * lines, width).tolist()
-    grid = [
-        [Glyph(UPPER_HALF, tuple(top), tuple(bottom)) for top, bottom in zip(upper, lower, strict=True)]
-        for upper, lower in zip(pixels[::2], pixels[1::2], strict=True)
+    ink = canvas.pixels(2 * lines, width).tolist()
+    characters = {
+        (int((row + 0.5) * scale / 2), k): (character, color)
+        for row, col, text, color, _ in canvas.words
+        for k, character in enumerate(text, start=int(col * scale + 0.5))
+        if row < canvas.rows
+    }
+    return [
+        [
+            (character, style(color, tuple(lower)))
+            for column, (upper, lower) in enumerate(zip(ink[2 * line], ink[2 * line + 1], strict=True))
+            for character, color in [characters.get((line, column), (UPPER_HALF, tuple(upper)))]
+        ]
+        for line in range(lines)
     ]
-    for row, col, text, color, _ in canvas.words:
-        at = int((row + 0.5) * scale / 2)
-        for k, character in enumerate(text, start=int(col * scale + 0.5)):
-            if row < canvas.rows and 0 <= at < lines and 0 <= k < width:
-                grid[at][k] = Glyph(character, color, grid[at][k].floor)
-    return grid
 
 
 def _captions(canvas: Canvas, width: int) -> list[Line]:
     """The rows below the grid as lines: text and cells from left to right."""
-    parts = [(round(row), col, [Glyph(c) for c in text]) for row, col, text, _, _ in canvas.words if row >= canvas.rows]
+    parts = [
+        (round(row), col, [(c, style()) for c in text]) for row, col, text, *_ in canvas.words if row >= canvas.rows
+    ]
     parts += [(row, col, _glyphs(cell)) for (row, col), cell in canvas.cells.items() if row >= canvas.rows]
     lines: dict[int, Line] = {}
     for row, _, part in sorted(parts, key=lambda part: part[:2]):
-        lines.setdefault(row, []).extend((*part, Glyph(" ")))
+        lines.setdefault(row, []).extend((*part, (" ", style())))
     return [line[:width] for line in lines.values()]
 
 
 class Terminal:
-    """The full screen of a terminal during a `with` statement, without scrolling, with single key presses."""
+    """The full screen of a terminal, without scrolling, with single key presses."""
 
     def __init__(self) -> None:
-        self._console, self._typed = Console(highlight=False), ""
+        self.console, self._typed = Console(highlight=False), ""
 
-    def __enter__(self) -> "Terminal":
-        self._before = termios.tcgetattr(sys.stdin)
+    @contextmanager
+    def opened(self) -> Generator[None]:
+        """Use the screen and the keys during the body."""
+        before = termios.tcgetattr(sys.stdin)
         tty.setcbreak(sys.stdin)
-        self._console.set_alt_screen(True)
-        self._console.show_cursor(False)
-        return self
+        try:
+            with self.console.screen():
+                yield
+        finally:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
-    def __exit__(self, *_: object) -> None:
-        self._console.show_cursor(True)
-        self._console.set_alt_screen(False)
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)
-
-    def show(self, head: Sequence[str], canvas: Canvas, symbols: Sequence[tuple[Color, str]], *foot: str) -> None:
-        """Show lines of text, the canvas with its legend, and more lines of text."""
-        width, height = self._console.size
-        board = with_legend(canvas, symbols, max(height - len(head) - len(foot) - 2, 1), width)
-        self.lines(*head, "", board, "", *foot)
-
-    def lines(self, *lines: RenderableType) -> None:
+    def show(self, *lines: RenderableType) -> None:
         """Show these lines only; text that does not fit is cut off."""
         texts = [Text(line, no_wrap=True, overflow="crop") if isinstance(line, str) else line for line in lines]
-        self._console.update_screen(Group(*texts))
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Lines and columns."""
-        width, height = self._console.size
-        return height, width
+        self.console.update_screen(Group(*texts))
 
     def key(self, milliseconds: int) -> str:
         """Return the next key: a character, or up, down, left, right; "" after the timeout (none if it is negative)."""

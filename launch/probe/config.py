@@ -57,9 +57,9 @@ class ProbeConfig(Settings):
 
 
 BY_TASK: dict[str, dict[str, Any]] = {
-    "nth_farthest:NthFarthest": {"batch_size": 128, "head_layers": 4},
+    "vectors:NthFarthest": {"batch_size": 128, "head_layers": 4},
     "execute:Execute": {"batch_size": 128, "head_layers": 4},
-    "dictionary:Dictionary": {"batch_size": 32},
+    "symbols:Dictionary": {"batch_size": 32},
     "temporal_order:TemporalOrder": {"batch_size": 32, "bptt_length": 4},
 }
 """Settings of the papers' recipes that differ from the defaults, by class of task. The first two papers have batches of

@@ -64,6 +64,4 @@ def test_rl_doctor_names_a_home_directory_that_cannot_be_written(folder: Path) -
     found = {each["what"]: each for each in json.loads(done.stdout)["findings"]}
     assert found["home directory"]["verdict"] == "warning"
     assert found["home directory"]["found"] == f"{ROOTS} cannot be written"
-    assert f"caches are under {folder}/engram-cache-{NOBODY}" in found["home directory"]["advice"]
-    assert "cannot be read or written; each private Ray gets a different one" in found["token"]["found"]
     assert found["run directory"]["verdict"] == "ok"

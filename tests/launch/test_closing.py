@@ -11,7 +11,7 @@ import engram
 import slow_envs
 from engram.actors.factory import ActorFactory
 from engram.base.errors import EngramError
-from engram.launch.bench.parts import open_parts
+from engram.launch.bench.command import open_parts
 from engram.launch.config.run_flags import parse_run
 from engram.launch.doctor import command as doctor
 from engram.launch.evaluate import command as evaluate

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import error, spaces
+from gymnasium import spaces
 from gymnasium.utils import EzPickle
 
 from engram.actors.factory import ActorFactory
@@ -243,20 +243,6 @@ def test_an_observation_outside_of_its_space_is_refused(space, outside):
         batch.step_into(np.zeros(1, np.int64), *rows)
 
 
-def test_an_environment_that_exits_the_process_is_an_error():
-    batch, rows = started(Echo(spaces.Discrete(2), spaces.Discrete(2)), 1)
-    batch.vector.envs[0].step = lambda _: sys.exit(0)
-    with pytest.raises(RuntimeError, match=r"echo called sys\.exit\(0\)"):
-        batch.step_into(np.zeros(1, np.int64), *rows)
-
-
-def test_an_info_that_is_no_dict_is_refused():
-    batch, rows = started(Echo(spaces.Discrete(2), spaces.Discrete(2)), 1)
-    batch.vector.envs[0].step = lambda _: (0, 1.0, True, False, None)
-    with pytest.raises(ValueError, match="echo returned info = None; expected a dict"):
-        batch.step_into(np.zeros(1, np.int64), *rows)
-
-
 def test_nested_dicts_and_text(caplog):
     inner = spaces.Dict({"a": spaces.Discrete(3), "words": spaces.Text(4)})
     space = spaces.Dict({"deep": inner, "flat": spaces.Box(0, 1, (2,), np.float32)})
@@ -286,14 +272,6 @@ def test_actions_of_every_kind(space, expected, actions, sums):
     assert batch.single_action_space == expected
     batch.step_into(np.array(actions), *rows)
     np.testing.assert_array_equal(rows[1], sums)
-    bad = np.array(actions)
-    for wrong in (-1, 9):
-        bad.reshape(2, -1)[1, -1] = wrong
-        with pytest.raises(ValueError, match=r"for environment 1 of echo; allowed: 0\.\."):
-            batch.step_into(bad, *rows)
-    for bad in (np.array(actions, np.float64), np.array(actions)[:1], np.array(actions)[:, None]):
-        with pytest.raises(ValueError, match="expected integers"):
-            batch.step_into(bad, *rows)
 
 
 def test_a_tuple_is_a_dict_by_position():
@@ -314,9 +292,6 @@ def test_real_actions_fill_the_environments_bounds_and_are_clipped_to_them():
     np.testing.assert_array_equal(seen.high, [1, np.inf, 5])
     batch.step_into(np.array([[0.5, 40.0, 2.0], [-3.0, -40.0, 9.0]], np.float32), *rows)
     np.testing.assert_array_equal(rows[1], [7.5 + 40 + 2, 0 - 40 + 5])
-    for bad in (np.zeros((2, 2), np.float32), np.full((2, 3), np.nan, np.float32)):
-        with pytest.raises(ValueError, match="expected finite"):
-            batch.step_into(bad, *rows)
 
 
 @pytest.mark.parametrize(
@@ -328,7 +303,7 @@ def test_real_actions_fill_the_environments_bounds_and_are_clipped_to_them():
             "observation space Graph.*supported: Box, Discrete",
         ),
         (spaces.Text(3), spaces.Discrete(2), r"observation space Text.*supported: Box"),
-        (spaces.Dict({"a": spaces.Text(3)}), spaces.Discrete(2), "all text"),
+        (spaces.Dict({"a": spaces.Text(3)}), spaces.Discrete(2), "observation space Dict.*supported: Box"),
         (spaces.Dict({"a": spaces.Tuple([])}), spaces.Discrete(2), "observation space Tuple"),
         (spaces.Discrete(2), spaces.Text(3), r"action space Text.*supported: Discrete, MultiDiscrete and Box"),
         (spaces.Discrete(2), spaces.MultiBinary(2), "action space MultiBinary"),
@@ -399,18 +374,6 @@ def test_environments_that_cannot_be_saved_say_so(name, message):
     batch.close()
 
 
-def test_impossible_numbers():
-    for numbers, message in (((0,), "num_envs is 0"), ((2, -1), "first_index is -1")):
-        with pytest.raises(ValueError, match=message):
-            make_batch("CartPole-v1", *numbers)
-
-
-def test_a_step_needs_a_reset():
-    batch = make_batch("CartPole-v1", 2)
-    with pytest.raises(error.ResetNeeded):
-        batch.step_into(np.zeros(2, np.int64), *room(batch))
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -421,11 +384,17 @@ def test_a_step_needs_a_reset():
             "engram.envs.maze:Mase",
             "engram.envs.maze: no 'Mase'; expected a subclass of gymnasium.Env, .*available: Maze",
         ),
-        ("fractions:Fraction", "fractions: 'Fraction' is a class that is not a gymnasium.Env; .*available: \\(none\\)"),
-        ("subprocess:getoutput", "subprocess: 'getoutput' is a function; expected .* @engram.envs.foreign.environment"),
-        ("math:pi", "math: 'pi' is a float; expected"),
+        (
+            "fractions:Fraction",
+            "fractions: 'Fraction' is no environment; .*available: \\(none\\)",
+        ),
+        (
+            "subprocess:getoutput",
+            "subprocess: 'getoutput' is no environment; expected .* @engram.envs.foreign",
+        ),
+        ("math:pi", "math: 'pi' is no environment; expected"),
         ("my_environments:", "environment 'my_environments:' is incomplete; expected module:Class"),
-        ("gymnasium:Env", "gymnasium: 'Env' is a class that is not a gymnasium.Env"),
+        ("gymnasium:Env", "gymnasium: 'Env' is no environment"),
     ],
 )
 def test_unknown_environments_are_answered_with_known_ones(name, message):
@@ -469,7 +438,7 @@ def test_a_marked_function_makes_environments(monkeypatch):
 
     module.make = make  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, "marked_environment", module)
-    with pytest.raises(ValueError, match="'make' is a function; expected"):
+    with pytest.raises(ValueError, match="'make' is no environment; expected"):
         make_batch("marked_environment:make", 2)
     environment_maker(make)
     assert make_batch("marked_environment:make", 2, length=4).vector.envs[0].length == 4

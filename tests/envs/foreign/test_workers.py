@@ -97,7 +97,7 @@ def assert_equal(one: list[np.ndarray], other: list[np.ndarray]) -> None:
 def test_any_number_of_workers_gives_the_same_results_also_after_a_restore(make: Make, workers: int) -> None:
     plain, split = make(0), make(workers)
     assert type(plain) is not type(split)
-    assert len(split.vector.processes) == {2: 2, 4: 3}[workers]  # groups of 3 and 2, or of 2, 2 and 1
+    assert len(split.processes) == {2: 2, 4: 3}[workers]  # groups of 3 and 2, or of 2, 2 and 1
     rows, expected = rows_of(split), rows_of(plain)
     split.reset_into(rows[0], 7)
     plain.reset_into(expected[0], 7)
@@ -128,7 +128,7 @@ def test_a_worker_that_dies_is_an_error_and_takes_the_others_along(make: Make) -
     batch.reset_into(rows[0], 1)
     with pytest.raises(RuntimeError, match=r"a worker process of .*:Walk has ended"):
         batch.step_into(np.zeros(NUM_ENVS, np.int64), *rows)
-    assert not any(process.is_alive() for process in batch.vector.processes)
+    assert not any(process.is_alive() for process in batch.processes)
 
 
 @pytest.mark.nightly
@@ -136,7 +136,7 @@ def test_workers_survive_the_signals_that_make_their_owner_save_and_end_when_it_
     batch = make(2)
     rows = rows_of(batch)
     batch.reset_into(rows[0], 1)
-    processes = [psutil.Process(process.pid) for process in batch.vector.processes]
+    processes = [psutil.Process(process.pid) for process in batch.processes]
     for process in processes:
         process.send_signal(signal.SIGINT)
         process.terminate()

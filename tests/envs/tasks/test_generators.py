@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from engram.envs.tasks import temporal_order
-from engram.envs.tasks.dictionary import END, END_OF_SUPPORT, NEXT_EXAMPLE, PLACEHOLDER
 from engram.envs.tasks.execute import OPERATIONS, VOCABULARY
 from engram.envs.tasks.registry import make_task
+from engram.envs.tasks.symbols import END, END_OF_SUPPORT, NEXT_EXAMPLE, PLACEHOLDER
 
 MANY = 300
 

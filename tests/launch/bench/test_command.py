@@ -14,8 +14,7 @@ import torch
 from engram.agents.agent import AgentConfig
 from engram.base.errors import EngramError
 from engram.base.processes import num_cores, tree_memory
-from engram.launch.bench.command import training_speed
-from engram.launch.bench.parts import Parts, measure, open_parts, speed_of_light
+from engram.launch.bench.command import measure, open_parts, speed_of_light, training_speed
 from engram.launch.config.run_config import RunConfig
 from engram.launch.entry import rl_bench as run
 from engram.launch.metrics import provenance as machine
@@ -47,12 +46,12 @@ def bench(*words: object) -> int:
 
 
 def test_speed_of_light() -> None:
-    parts = Parts(env=1e-6, infer=4e-6, learn=20e-6)
-    assert speed_of_light(parts, 2, learner_has_device=False) == pytest.approx(2 / 25e-6)
-    assert speed_of_light(parts, 2, learner_has_device=True) == pytest.approx(1 / 20e-6)
-    assert speed_of_light(parts, 1, learner_has_device=True) == pytest.approx(1 / 20e-6)
-    slow_actors = Parts(env=1e-6, infer=4e-6, learn=1e-6)
-    assert speed_of_light(slow_actors, 2, learner_has_device=True) == pytest.approx(2 / 5e-6)
+    parts = {"env": 1e-6, "infer": 4e-6, "learn": 20e-6}
+    assert speed_of_light(**parts, cores=2, learner_has_device=False) == pytest.approx(2 / 25e-6)
+    assert speed_of_light(**parts, cores=2, learner_has_device=True) == pytest.approx(1 / 20e-6)
+    assert speed_of_light(**parts, cores=1, learner_has_device=True) == pytest.approx(1 / 20e-6)
+    slow_actors = parts | {"learn": 1e-6}
+    assert speed_of_light(**slow_actors, cores=2, learner_has_device=True) == pytest.approx(2 / 5e-6)
 
 
 def test_measure_takes_turns_and_tells_seconds_per_step() -> None:
@@ -110,7 +109,7 @@ def test_bench_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert rates["reached"] == pytest.approx(training["steps"] / training["seconds"], rel=1e-3)
     assert training["seconds"] <= 1.5
     assert result["fraction"] == pytest.approx(rates["reached"] / rates["ideal"], rel=1e-2)
-    assert rates["ideal"] == pytest.approx(num_cores() / sum(1 / rates[x] for x in Parts._fields), rel=1e-2)
+    assert rates["ideal"] == pytest.approx(num_cores() / sum(1 / rates[x] for x in ("env", "infer", "learn")), rel=1e-2)
     assert 0 < training["seconds_to_first_row"] < 120
     assert 0 < training["metrics"]["perf/learner_busy"] <= 1
 

@@ -3,7 +3,6 @@
 import ast
 import contextlib
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -18,7 +17,6 @@ import pytest
 
 from engram.base.errors import EngramError
 from engram.base.processes import tree
-from engram.launch.cluster import orphans
 from engram.launch.cluster.ray_session import cpus_needed
 from engram.launch.train import command as train
 from runs import FOREVER, last_step, start, wait_for
@@ -167,21 +165,8 @@ def test_a_run_writes_no_secret_anywhere(tmp_path: Path) -> None:
     assert [(name, path) for name, secret in secrets.items() for path in texts if secret.encode() in texts[path]] == []
 
 
-def test_folders_of_rays_without_a_process_are_removed(tmp_path: Path) -> None:
-    """By the clean-up process when a run has ended, and by the next run where that process was killed, too."""
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        ended.wait()
-    own, other, recent, old = (
-        tmp_path / f"session_2026-01-01_00-00-00_000001_{pid}" for pid in (os.getpid(), 1, ended.pid, f"0{ended.pid}")
-    )
-    for folder in (own, other, recent, old):
-        (folder / "logs").mkdir(parents=True)
-        (folder / "logs" / "raylet.out").touch()
-    for path in (own, other, old):
-        for each in (path, path / "logs", path / "logs" / "raylet.out"):
-            os.utime(each, (0, 0))
-    orphans.remove_stale(tmp_path)
-    assert sorted(tmp_path.iterdir()) == sorted([own, other, recent])
+def test_the_folder_of_a_ray_whose_process_has_ended_is_removed(tmp_path: Path) -> None:
+    (other := tmp_path / f"session_2026-01-01_00-00-00_000001_{os.getpid()}").mkdir()
     script = "import sys; from pathlib import Path; from engram.launch.cluster import orphans; "
     script += "p = orphans.start_clean_up(Path(sys.argv[1])); print(p.pid)"
     first = subprocess.Popen([sys.executable, "-P", "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
@@ -189,22 +174,7 @@ def test_folders_of_rays_without_a_process_are_removed(tmp_path: Path) -> None:
     mine.mkdir()
     assert first.communicate()[0].strip().isdigit()
     wait_for(lambda: not mine.exists(), seconds=60)
-    assert own.exists()
-
-
-def test_too_little_address_space_for_ray_is_one_line(tmp_path: Path) -> None:
-    limit = 4 * 2**30
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("rl-train")), *TINY, "--run-dir", str(tmp_path / "run")],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 2, done.stderr
-    assert "the address space limit (ulimit -v) is 4.29 GB; Ray's processes need 6.44 GB: ulimit -v" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert other.exists()
 
 
 def test_a_ray_has_room_for_every_actor() -> None:

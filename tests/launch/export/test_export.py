@@ -16,7 +16,7 @@ from engram.agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, Obse
 from engram.agents.torsos import TorsoConfig
 from engram.agents.values import EnvOutput, map_leaves
 from engram.launch.entry import rl_export as run
-from engram.launch.export.graph import EXAMPLES, Step, onnx_model, traced
+from engram.launch.export.command import EXAMPLES, Step, onnx_model, traced
 from small_cores import SMALL
 
 STEPS, ENVS = 250, 8

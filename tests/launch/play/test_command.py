@@ -22,9 +22,8 @@ from rich.text import Text
 from engram.base.errors import EngramError
 from engram.envs.drawing import WHITE, Canvas
 from engram.envs.registration import environment_names, make_batch
-from engram.launch.play.command import main
-from engram.launch.play.game import Game
-from engram.launch.play.terminal import UPPER_HALF, Glyph, compose, with_legend
+from engram.launch.play.command import Game, main
+from engram.launch.play.terminal import UPPER_HALF, Line, compose, style, with_legend
 from engram.launch.play.terminal import Terminal as Screen
 
 RED, BLUE, GREEN = (255, 0, 0), (0, 0, 255), (0, 255, 0)
@@ -98,23 +97,18 @@ def test_a_person_plays_and_the_game_is_recorded(tmp_path):
 
 
 @pytest.mark.nightly
-def test_real_time_the_rules_and_few_colors(tmp_path):
-    file = tmp_path / "game.json"
-    words = ("mini-pacman", "--record", str(file), "--fps", "100", "--env-args", "frame_cap=40")
-    terminal = Terminal(*words, terminal="xterm")
-    terminal.wait_for("the end (")
+def test_the_rules_and_few_colors():
+    terminal = Terminal("mini-pacman", terminal="xterm")
+    terminal.wait_for("arrows move")
     terminal.press(b"?")
-    terminal.wait_for("otherwise a ghost ends the episode")
+    terminal.wait_for("otherwise a ghost ends the")
     terminal.wait_for("any key continues")
     terminal.press(b" ")
     terminal.wait_for("any key continues")
     terminal.press(b" ")  # two pages of 24 lines
-    terminal.wait_for("n next game")
+    terminal.wait_for("arrows move")
     terminal.press(b"q")
     assert terminal.close() == 0
-    saved = json.loads(file.read_text())
-    assert set(saved["actions"]) == {0}
-    assert len(saved["scores"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -157,7 +151,7 @@ def test_purpose_and_symbols_are_on_the_screen_and_compiling_comes_before_it():
 
 def test_an_agent_plays_pauses_changes_speed_and_hands_over(tmp_path):
     file = tmp_path / "game.json"
-    terminal = Terminal("zoo:graph-fwm", "--fps", "2", "--record", str(file))
+    terminal = Terminal("zoo:graph-fwm", "--record", str(file))
     terminal.wait_for("the agent waits")
     terminal.press(b"n", b"n", b"t")
     terminal.wait_for("you play")
@@ -183,7 +177,7 @@ def test_the_agent_of_a_run_that_is_none_is_refused(tmp_path):
 
 def test_the_first_key_compiles_nothing():
     code = (
-        "from engram.launch.play.game import Game; g = Game('maze', {}, 0); g.begin();"
+        "from engram.launch.play.command import Game; g = Game('maze', {}, 0); g.begin();"
         "step = g.batch.loops.step; n = len(step.signatures); g.act(0); assert n == len(step.signatures) > 0"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
@@ -223,7 +217,6 @@ def test_scores_are_sums_of_rewards(name):
         (["CartPole-v1"], "unknown environment 'CartPole-v1'"),
         (["maze", "--env-args", "sise=9"], "maze has no parameter 'sise'; did you mean: size"),
         (["maze"], "playing needs a terminal"),
-        (["maze", "--fps", "5"], "fps is 5.0, but maze has no action 'stay'; allowed: 0"),
         (["maze", "--ful"], "unknown flag '--ful'; did you mean: --full"),
     ],
 )
@@ -237,11 +230,9 @@ def test_mistakes_are_told(words, message, monkeypatch):
     ("words", "message"),
     [
         (["maze", "--seed", "-1"], "seed is -1"),
-        (["maze", "--fps", "-1"], "fps is -1.0; allowed: 0..1000"),
         (["maze", "--record", "/"], "record is '/', which is a directory"),
         (["maze", "--record", "/nowhere/at/all"], "there is no directory '/nowhere/at'"),
         ([], "missing: NAME"),
-        (["maze", "--greedy"], "checkpoint, member and greedy need a run directory"),
         (["zoo:graph-fwm", "--member", "-2"], "member is -2"),
     ],
 )
@@ -261,28 +252,28 @@ def board() -> Canvas:
     return canvas
 
 
-def text(lines: list[list[Glyph]]) -> list[str]:
-    return ["".join(glyph.character for glyph in line) for line in lines]
+def text(lines: list[Line]) -> list[str]:
+    return ["".join(character for character, _ in line) for line in lines]
 
 
 def test_small_cells_are_two_characters():
     lines = compose(board(), 5, 11)
     assert text(lines) == ["  ██  ", "     ·", "", "in hand:    "[:11]]
-    assert lines[0][0] == Glyph(" ", (0, 0, 0), RED)
-    assert lines[0][2] == Glyph("█", BLUE, RED)
-    assert lines[1][5] == Glyph("·", BLUE, WHITE)
-    assert [glyph.floor for glyph in lines[3]] == [None] * 9 + [GREEN] * 2
+    assert lines[0][0] == (" ", style((0, 0, 0), RED))
+    assert lines[0][2] == ("█", style(BLUE, RED))
+    assert lines[1][5] == ("·", style(BLUE, WHITE))
+    assert [colors.bgcolor for _, colors in lines[3]] == [None] * 9 + [style(None, GREEN).bgcolor] * 2
 
 
 def test_large_cells_are_pixels():
     lines = compose(board(), 14, 40)  # 2 rows in 12 lines: 12 pixels per cell
     assert [len(line) for line in lines] == [36] * 12 + [0, 12]
-    assert lines[0][0] == Glyph(UPPER_HALF, RED, RED)
-    assert lines[3][18] == Glyph(UPPER_HALF, BLUE, BLUE)
-    assert lines[5][0] == Glyph(UPPER_HALF, RED, RED)
-    assert lines[6][0] == Glyph(UPPER_HALF, WHITE, WHITE)
+    assert lines[0][0] == (UPPER_HALF, style(RED, RED))
+    assert lines[3][18] == (UPPER_HALF, style(BLUE, BLUE))
+    assert lines[5][0] == (UPPER_HALF, style(RED, RED))
+    assert lines[6][0] == (UPPER_HALF, style(WHITE, WHITE))
     split = compose(board(), 12, 15)  # 5 pixels per cell: the floor ends within a character
-    assert split[2][0] == Glyph(UPPER_HALF, RED, WHITE)
+    assert split[2][0] == (UPPER_HALF, style(RED, WHITE))
 
 
 def test_what_does_not_fit_is_shown_smaller():
@@ -291,8 +282,8 @@ def test_what_does_not_fit_is_shown_smaller():
     lines = compose(canvas, 20, 60)
     assert len(lines) <= 20
     assert {len(line) for line in lines} == {60}
-    assert lines[3][10] == Glyph(UPPER_HALF, (0, 0, 0), (0, 0, 0))
-    assert lines[3][50] == Glyph(UPPER_HALF, RED, RED)
+    assert lines[3][10] == (UPPER_HALF, style((0, 0, 0), (0, 0, 0)))
+    assert lines[3][50] == (UPPER_HALF, style(RED, RED))
 
 
 def test_words_lie_above_freehand_pictures():
@@ -301,4 +292,4 @@ def test_words_lie_above_freehand_pictures():
     canvas.text(1.5, 1.75, "A", BLUE)
     lines = compose(canvas, 4, 8)
     assert text(lines)[2][4] == "A"
-    assert lines[2][4] == Glyph("A", BLUE, RED)
+    assert lines[2][4] == ("A", style(BLUE, RED))

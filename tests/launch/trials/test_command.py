@@ -22,8 +22,7 @@ from engram.launch.runs.directory import RunDirectory
 from engram.launch.runs.trained import run_config
 from engram.launch.train import command
 from engram.launch.trials import command as several
-from engram.launch.trials.command import trial_runs
-from engram.launch.trials.plan import Plan, TrialRun, new_folder, summary
+from engram.launch.trials.command import Plan, TrialRun, new_folder, summary, trial_runs
 from engram.learners import checkpoints
 from runs import FOREVER, TINY, family, gone, start, wait_for
 

@@ -1,20 +1,80 @@
-"""Dictionary inference: translate by a letter code that only examples reveal (Munkhdalai et al. 2019)."""
+"""Symbols to output again: copied, reversed or doubled, or translated by a code that only examples reveal.
+
+Sources: Santoro et al. 2018, appendix A.2 (copy, reverse, double; the sampling of numbers as in the released
+learn_to_execute.py); Munkhdalai et al. 2019 (double copy of 50 symbols, dictionary inference).
+"""
 
 from typing import Any
 
 import numpy as np
 
 from ...base.compiled import kernel
-from ...base.messages import check_integer
+from ...base.errors import refuse
+from ...base.messages import check_choice, check_integer, low_high
 from ..arrays import Array
 from ..randomness import integer
-from .nth_farthest import draw_order
 from .task import Batch, Task
+from .vectors import draw_order
 
+ORDERS = ("copy", "reverse", "double")
 LETTERS = 26
 SOURCES = LETTERS // 2
 TRIES = 1000  # Queries sampled before the support's first letter is resampled
 END, NEXT_EXAMPLE, END_OF_SUPPORT, PLACEHOLDER = range(LETTERS, LETTERS + 4)
+
+
+@kernel
+def copy(
+    random: Array, low: int, high: int, symbols: int, number: bool, order: int, inputs: Array, targets: Array
+) -> None:
+    """Fill inputs [T, B] and targets [T, B, 1]: sequences of low..high symbols, each ended by the symbol `symbols`."""
+    for i in range(inputs.shape[1]):
+        length = low + integer(random, i, high - low + 1)
+        for t in range(high + 1):
+            if t >= length:
+                inputs[t, i] = symbols
+            elif t == 0 and number:
+                inputs[t, i] = 1 + integer(random, i, symbols - 1)
+            else:
+                inputs[t, i] = integer(random, i, symbols)
+        for t in range(2 * length if order == 2 else length):
+            position = length - 1 - t if order == 1 else t % length
+            targets[high + 1 + t, i, 0] = inputs[position, i]
+
+
+class Copying(Task):
+    """A sequence followed by an end symbol, then queried at blank steps: in order, backward or twice.
+
+    Args:
+        length: length of a sequence: an integer, or (smallest, largest), sampled uniformly for each sequence.
+        num_symbols: number of symbols.
+        order: "copy", "reverse" or "double".
+        number: whether the first symbol is never 0, as in decimal numbers.
+    """
+
+    symbols = True
+
+    def __init__(
+        self,
+        num_sequences: int,
+        *,
+        length: Any = (1, 5),
+        num_symbols: int = 10,
+        order: str = "copy",
+        number: bool = True,
+        **common: Any,
+    ) -> None:
+        super().__init__(num_sequences, **common)
+        check_integer("num_symbols", num_symbols, 2)
+        check_choice("order", order, ORDERS)
+        self.low, self.high = low_high("length", length, 1, None)
+        self.order, self.number = ORDERS.index(order), number
+        self.classes, self.inputs = num_symbols, num_symbols + 1
+        self.steps = self.high + 1 + self.high * (2 if order == "double" else 1)
+        self.chance = 1 / num_symbols
+
+    def _fill(self, batch: Batch) -> None:
+        copy(self.random, self.low, self.high, self.classes, self.number, self.order, batch.inputs, batch.targets)
 
 
 @kernel
@@ -30,7 +90,9 @@ def is_new(inputs: Array, i: int, pairs: int, length: int, first: int) -> bool:
 
 
 @kernel
-def fill(random: Array, pairs: int, length: int, inputs: Array, targets: Array, alphabet: Array, code: Array) -> None:
+def translate(
+    random: Array, pairs: int, length: int, inputs: Array, targets: Array, alphabet: Array, code: Array
+) -> None:
     """Fill inputs [T, B] and targets [T, B, 1]; alphabet [26] and code [26] are scratch space. The first 13 letters of
     the shuffled alphabet are sources, the other 13 their translations."""
     for i in range(inputs.shape[1]):
@@ -81,13 +143,11 @@ class Dictionary(Task):
         super().__init__(num_sequences, **common)
         check_integer("num_pairs", num_pairs, 1)
         check_integer("length", length, 1)
-        if num_pairs < 2 and length > 1:
-            raise ValueError(
-                f"num_pairs is {num_pairs} for length {length}; allowed: at least 2, so that there is a new word"
-            )
+        text = f"num_pairs is {num_pairs} for length {length}; allowed: at least 2, so that there is a new word"
+        refuse(num_pairs < 2 and length > 1, text)
         self.pairs, self.length = num_pairs, length
         self.steps = num_pairs * (2 * length + 1) + 2 * length + 1
         self._alphabet, self._code = np.zeros(LETTERS, np.int64), np.zeros(LETTERS, np.int64)
 
     def _fill(self, batch: Batch) -> None:
-        fill(self.random, self.pairs, self.length, batch.inputs, batch.targets, self._alphabet, self._code)
+        translate(self.random, self.pairs, self.length, batch.inputs, batch.targets, self._alphabet, self._code)
