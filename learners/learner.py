@@ -25,11 +25,7 @@ from .loss import CAUSES, KL, METRICS, Gradient, Minibatch, evaluate, gradient, 
 from .optimizers import clip_global_norm, make_optimizer, scheduled, set_gradients, set_hyperparameters
 from .replay import Replay
 
-_IN_OPTIMIZER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
-"""The optimizer's names for settings other than the learning rate and Adam's betas."""
-
 ADAM_BETA2 = 0.999  # Adam's decay of squared gradients
-
 
 MADE, LEFT_OUT, NOT_TRIED = 1.0, 2.0, 3.0
 """Codes of an update: it changed the weights; its divergence exceeded the algorithm's `target_kl`; it was skipped after
@@ -279,17 +275,6 @@ class Learner:
         self.config = config
         self._use_config()
 
-    def effective(self, setting: str) -> float:
-        """Value of a numeric setting in the last update or, before any update, in the next one: the optimizer's
-        value if it has one; for the learning rate, the value before scheduling."""
-        group = self.optimizer.param_groups[0]
-        if setting == "lr" and not isinstance(group["lr"], Tensor):
-            share = self._lr_share(self._scheduled_at)
-            return self.config.lr if group["lr"] == self.config.lr * share else group["lr"] / (share or 1.0)
-        if setting == "adam_beta1" and "betas" in group:
-            return group["betas"][0]
-        return group.get(_IN_OPTIMIZER.get(setting, ""), self.config.value(setting))  # a CUDA graph's lr is float32
-
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next update depends on."""
         return {
@@ -309,23 +294,18 @@ class Learner:
 
     def _use_config(self) -> float:
         """Set the optimizer's hyperparameters according to the current schedules; return the learning rate."""
-        self._scheduled_at = self.steps
-        lr = self.config.lr * self._lr_share(self.steps)
-        settings = {ours: getattr(self.config, name) for name, ours in _IN_OPTIMIZER.items()}
-        settings |= {"betas": (self.config.adam_beta1, ADAM_BETA2)}
-        set_hyperparameters(self.optimizer, settings)
-        entropy_share = scheduled(self.config.entropy_schedule, 1.0, self.steps, self.total_steps)
+        config = self.config
+        lr = config.lr * scheduled(config.lr_schedule, 1.0, self.steps, self.total_steps, config.lr_warmup)
+        entropy_share = scheduled(config.entropy_schedule, 1.0, self.steps, self.total_steps)
         if isinstance(self._lr, Tensor) and isinstance(self._entropy_share, Tensor):
             self._lr.fill_(lr)
             self._entropy_share.fill_(entropy_share)
         else:
             self._lr, self._entropy_share = lr, entropy_share
-        set_hyperparameters(self.optimizer, {"lr": self._lr})
+        adam = {"betas": (config.adam_beta1, ADAM_BETA2)}
+        rmsprop = {"decay": config.rmsprop_decay, "momentum": config.rmsprop_momentum}
+        set_hyperparameters(self.optimizer, {"lr": self._lr, "eps": config.eps, **adam, **rmsprop})
         return lr
-
-    def _lr_share(self, step: int) -> float:
-        """Factor by which the schedule multiplies the learning rate."""
-        return scheduled(self.config.lr_schedule, 1.0, step, self.total_steps, self.config.lr_warmup)
 
 
 def _step_if(optimizer: torch.optim.Optimizer, valid: Tensor) -> None:

@@ -45,8 +45,6 @@ class Answer(NamedTuple):
     steps: int
     skipped: int
     cause: str | None
-    effective: dict[str, float]
-    """Values of the requested settings."""
     optimizer: Any
     """Packed state of the optimizer."""
 
@@ -69,12 +67,11 @@ class MemberProcess(RemoteProcess):
         self,
         member: int,
         state: tuple[dict[str, Any], LearnerConfig] | None,
-        settings: Sequence[str],
         stored: Sequence[Stored],
         pieces: int,
     ) -> Any:
-        """Run one update of a member, starting from `state` unless it is None. Return a pickled Answer with
-        the values of `settings`, in `pieces` parts; a pickled None, without an update, if an unroll is lost."""
+        """Run one update of a member, starting from `state` unless it is None. Return a pickled Answer in `pieces`
+        parts; a pickled None, without an update, if an unroll is lost."""
         if state is not None:
             self._learners[member] = self._make_learner()
             self._learners[member].load_state_dict(state[0])
@@ -84,9 +81,9 @@ class MemberProcess(RemoteProcess):
             return cut(pickle.dumps(None), pieces)
         learner = self._learners[member]
         learner.learn(batch)
-        metrics, effective = learner.read(), {name: learner.effective(name) for name in settings}
-        facts = learner.updates, learner.steps, learner.skipped, learner.cause, effective
-        answer = Answer(flatten(learner.agent), metrics, *facts, pack(learner.optimizer.state_dict()))
+        metrics, optimizer = learner.read(), pack(learner.optimizer.state_dict())
+        facts = learner.updates, learner.steps, learner.skipped, learner.cause
+        answer = Answer(flatten(learner.agent), metrics, *facts, optimizer)
         return cut(pickle.dumps(answer, protocol=5), pieces)
 
 
@@ -190,8 +187,6 @@ class RemoteLearner(Learner):
         """Number of pieces of the next response."""
         self._newest = self.optimizer.state_dict()
         """Newest state of the optimizer."""
-        self._effective: dict[str, float] = {}
-        """Values of settings in the other process after the last update or change."""
 
     def send(self, batch: Unroll) -> None:
         """Do nothing: `begin` sends the batch to the other process."""
@@ -206,9 +201,9 @@ class RemoteLearner(Learner):
         self._learning = None
         if self._home.ready():
             state = None if self._at == self._home.starts else (on_cpu(self.state_dict()), self.config)
-            self._at, settings = self._home.starts, list(self._effective)
+            self._at = self._home.starts
             learn = self._home.process.handle.learn.options(num_returns=self._pieces)
-            pieces = learn.remote(self._member, state, settings, self._batch, self._pieces)
+            pieces = learn.remote(self._member, state, self._batch, self._pieces)
             self._learning = [pieces] if self._pieces == 1 else pieces
 
     def finish(self) -> None:
@@ -227,7 +222,7 @@ class RemoteLearner(Learner):
         result: Answer | None = pickle.loads(response)
         if result is not None:
             load(self.agent, result.weights)
-            self.updates, self.steps, self._skipped, self.cause, self._effective, optimizer = result[2:]
+            self.updates, self.steps, self._skipped, self.cause, optimizer = result[2:]
             self._newest, self._pieces = unpack(optimizer), pieces_of(len(response))
             self._read += result.metrics
         return result is not None
@@ -242,17 +237,11 @@ class RemoteLearner(Learner):
 
     def reconfigure(self, config: LearnerConfig) -> None:
         super().reconfigure(config)
-        self._at, self._effective = 0, {}
-
-    def effective(self, setting: str) -> float:
-        if setting not in self._effective:
-            self._effective[setting] = super().effective(setting)
-        return self._effective[setting]
+        self._at = 0
 
     def take_over(self, agent: dict[str, Any], optimizer: dict[str, Any]) -> None:
         super().take_over(agent, optimizer)
-        self._newest = self.optimizer.state_dict()
-        self._at, self._effective = 0, {}
+        self._newest, self._at = self.optimizer.state_dict(), 0
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"optimizer": self._newest}
