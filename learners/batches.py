@@ -1,9 +1,7 @@
 """Batches: assembly from unrolls, shares of several learners, and preparation for updates."""
 
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,8 +17,8 @@ from .config import LearnerConfig
 
 
 class Batcher:
-    """Split and join unrolls along the batch axis into batches of `batch_size`; every environment is used exactly once.
-    Unrolls of different members of a population never mix: use one batcher per member."""
+    """Split and join unrolls of one member along the batch axis into batches of `batch_size` environments; every
+    environment is used exactly once."""
 
     def __init__(self, batch_size: int) -> None:
         self.batch_size = batch_size
@@ -28,13 +26,11 @@ class Batcher:
         self._waiting = 0
 
     def add(self, unroll: Unroll) -> None:
-        """Append the environments of an unroll to the queue."""
         self._parts.append(unroll)
         self._waiting += len(unroll.weights_version)
 
     @property
     def complete(self) -> bool:
-        """Whether the queue contains enough environments for a batch."""
         return self._waiting >= self.batch_size
 
     def take(self) -> Unroll | None:
@@ -102,20 +98,6 @@ class Group:
 ALONE = Group()
 
 
-@dataclass
-class Updates:
-    """Progress of the updates from one batch."""
-
-    batch: Unroll
-    targets: Targets | None  # Targets of all updates; None if each update has its own.
-    cause: Tensor  # Of this share; see `cause_of`
-    first: bool  # Whether running moments of the inputs start with this batch
-    within: Tensor  # Whether all updates so far are within the algorithm's `target_kl`
-    rows: list[Tensor] = field(default_factory=list[Tensor])
-    """One row of `Unread.updates` (learners/learner.py) for each update."""
-    stopped: bool = False  # Whether the remaining updates are skipped
-
-
 def with_bonus(batch: Unroll, bonus: float) -> Unroll:
     """Return the batch with its novelty extra scaled to units of reward."""
     extras = batch.env.extras
@@ -155,14 +137,3 @@ def some_of(batch: Unroll, targets: Targets | None, chosen: slice | Tensor) -> t
 def valid_steps(batch: Unroll) -> int:
     """Number of steps of a batch whose action had an effect."""
     return int((~(batch.env.terminated | batch.env.truncated)[:-1]).sum())
-
-
-def means(updates: Sequence[Sequence[float]]) -> list[float]:
-    """Mean of each metric over the updates of a batch; with several updates, non-finite values are omitted."""
-    if len(updates) == 1:
-        return list(updates[0])
-    means: list[float] = []
-    for metric in zip(*updates, strict=True):
-        finite = [value for value in metric if math.isfinite(value)]
-        means.append(sum(finite) / len(finite) if finite else math.nan)
-    return means

@@ -5,9 +5,11 @@ CPU, and the device skips a non-finite update and keeps the metrics.
 """
 
 import copy
+import math
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +19,7 @@ from ..agents.agent import Agent
 from ..agents.cores.core import readable
 from ..agents.sequence.compiled import compile_steps
 from .algorithms.algorithm import Targets
-from .batches import ALONE, Group, Updates, cause_of, learned_rewards, means, some_of, valid_steps, with_bonus
+from .batches import ALONE, Group, cause_of, learned_rewards, some_of, valid_steps, with_bonus
 from .config import LearnerConfig
 from .device.cuda_graph import Recorded, changing, cuda_graph
 from .device.transfer import Transfer
@@ -32,14 +34,19 @@ MADE, LEFT_OUT, NOT_TRIED = 1.0, 2.0, 3.0
 such an update."""
 
 
-class Unread(NamedTuple):
-    """Results of a batch's updates on the device."""
+@dataclass
+class Updates:
+    """Progress of the updates from one batch."""
 
-    updates: Tensor
-    """float [U, M + 2], one row per update: metrics, gradient norm, and a code: MADE, LEFT_OUT, NOT_TRIED or, for a
-    non-finite value, the negated index of its cause in CAUSES."""
-    names: tuple[str, ...]
-    lr: float
+    batch: Unroll
+    targets: Targets | None  # Targets of all updates; None if each update has its own
+    cause: Tensor  # Of this share; see `cause_of`
+    first: bool  # Whether running moments of the inputs start with this batch
+    within: Tensor  # Whether all updates so far are within the algorithm's `target_kl`
+    rows: list[Tensor] = field(default_factory=list[Tensor])
+    """For each update float [M + 2]: metrics, gradient norm, and a code: MADE, LEFT_OUT, NOT_TRIED or, for a non-finite
+    value, the negated index of its cause in CAUSES."""
+    stopped: bool = False  # Whether the remaining updates are skipped
 
 
 class Learner:
@@ -54,7 +61,11 @@ class Learner:
     def __init__(self, agent: Agent, config: LearnerConfig, total_steps: int) -> None:
         self.agent, self.config, self.total_steps = agent, config, total_steps
         self.device = agent.policy.weight.device
-        self.recorded = self._recording() if config.cuda_graph else None
+        self.recorded: Recorded | None = None
+        if config.cuda_graph and self.device.type == "cuda":
+            self.recorded = Recorded(self._learn, lambda: changing(agent, self.optimizer), cuda_graph(self.device))
+        elif config.cuda_graph:
+            print(f"engram: --cuda-graph has no effect on {self.device}", file=sys.stderr)
         self.optimizer = make_optimizer(
             config.optimizer,
             agent.parameters(),
@@ -69,7 +80,7 @@ class Learner:
         self.steps = 0  # Number of consumed environment steps
         self._skipped = 0
         self.cause: str | None = None  # Cause of the newest skipped update among the metrics read, one of CAUSES
-        self._unread: list[Unread] = []
+        self._unread: list[tuple[Tensor, float]] = []  # `Updates.rows` of batches, stacked, and learning rates
         self._read: list[dict[str, float]] = []
         self.replay = Replay()
         self._transfer = None if self.device.type == "cpu" else Transfer(self.device)
@@ -89,9 +100,6 @@ class Learner:
         self.group.close()
         self.group = group
         group.share_sums(self.agent)
-        if self.recorded is not None and group.size > 1:
-            self.recorded = None
-            print("engram: learners that exchange gradients do not record a CUDA graph", file=sys.stderr)
 
     @property
     def skipped(self) -> int:
@@ -120,9 +128,8 @@ class Learner:
         return with_bonus(received[0], bonus), received[1]
 
     def count(self, batch: Unroll, updates: Tensor) -> None:
-        """Record a batch that was learned from, with `updates` as in `Unread`."""
-        names = (*METRICS, *self.config.method.metrics, "learner/grad_norm")
-        self._unread.append(Unread(updates, names, self._lr_used))
+        """Record a batch that was learned from, with the stacked `Updates.rows`."""
+        self._unread.append((updates, self._lr_used))
         self.updates += 1
         (steps,) = self.group.total(float(valid_steps(batch)))
         self.steps += int(steps)
@@ -142,9 +149,10 @@ class Learner:
         """Copy all unread metrics from the device in one transfer."""
         if not self._unread:
             return
-        values = iter(torch.cat([unread.updates.flatten() for unread in self._unread]).cpu().tolist())
-        for unread in self._unread:
-            rows = [[next(values) for _ in range(len(unread.names) + 1)] for _ in range(len(unread.updates))]
+        names = (*METRICS, *self.config.method.metrics, "learner/grad_norm")
+        values = iter(torch.cat([updates for updates, _ in self._unread]).cpu().tolist())
+        for updates, lr in self._unread:
+            rows = [next(values) for _ in updates]
             codes = [row.pop() for row in rows]
             for code in codes:
                 self._skipped += code <= 0
@@ -152,9 +160,9 @@ class Learner:
             tried = [row for row, code in zip(rows, codes, strict=True) if code != NOT_TRIED]
             limit = {"learner/kl_stop": float(LEFT_OUT in codes)} if self.config.method.target_kl else {}
             self._read.append(
-                dict(zip(unread.names, means(tried), strict=True))
+                dict(zip(names, _means(tried), strict=True))
                 | limit
-                | {"learner/lr": unread.lr, "learner/skipped": float(self._skipped)}
+                | {"learner/lr": lr, "learner/skipped": float(self._skipped)}
                 | ({f"learner/skipped_{self.cause}": 1.0} if self.cause in CAUSES[1:] else {})
             )
         self._unread = []
@@ -169,7 +177,7 @@ class Learner:
         return [] if groups == [None] else [every if x is None else self.group.share(x, width) for x in groups]
 
     def _learn(self, batch: Unroll, indices: Sequence[Tensor]) -> Tensor:
-        """Run all updates from one batch; return the metrics of each, as in `Unread`."""
+        """Run all updates from one batch; return their stacked `Updates.rows`."""
         updates = self.prepare(batch)
         for chosen in indices or [slice(None)]:
             minibatch = self.minibatch(updates, chosen)
@@ -214,14 +222,18 @@ class Learner:
             valid = code == MADE
             updates.within = updates.within & (code < LEFT_OUT)
             updates.stopped = readable(updates.within) and not updates.within
-        _step_if(self.optimizer, valid)
+        if not readable(valid):  # the device skips the step, so that the CPU need not wait for the value
+            self.optimizer.found_inf = (~valid).float()  # pyright: ignore[reportAttributeAccessIssue]
+            self.optimizer.step()
+        elif valid:
+            self.optimizer.step()
         if minibatch.targets is None and (units := self.agent.units) is not None:
             final = (minibatch.batch.env.terminated | minibatch.batch.env.truncated)[:-1]
             units.renormalize((gradient.returns * units.unit).flatten(), (~final & valid).flatten())
         updates.rows.append(torch.cat([row, code.reshape(1)]))
 
     def complete(self, updates: Updates) -> Tensor:
-        """Add the batch to the running moments of the inputs; return the metrics of each update."""
+        """Add the batch to the running moments of the inputs; return the stacked `Updates.rows`."""
         if not updates.first:
             self.agent.observe(updates.batch.env)
         if self._first_returns:
@@ -231,7 +243,7 @@ class Learner:
     def _fixed_targets(self, batch: Unroll) -> Targets:
         """Compute targets with the current weights, normalized by a return scale that includes this batch."""
         with torch.no_grad(), matrix_precision(self.config.precision, self.device):
-            now = evaluate(self.agent, batch, self.config, self.group).now
+            now = evaluate(self.agent, batch, self.config, self.group)
             targets = self.config.method.targets(now)
             units = self.agent.units
             if units is None:
@@ -243,12 +255,6 @@ class Learner:
     def _no_returns(self) -> bool:
         """Whether values have a return scale that includes no returns yet."""
         return self.agent.units is not None and self.agent.units.unused
-
-    def _recording(self) -> Recorded | None:
-        if self.device.type == "cuda":
-            return Recorded(self._learn, lambda: changing(self.agent, self.optimizer), cuda_graph(self.device))
-        print(f"engram: CUDA graphs are not available on {self.device}; --cuda-graph has no effect", file=sys.stderr)
-        return None
 
     def _forget(self) -> None:
         """Discard the recorded update after a change to its tensors or settings."""
@@ -267,9 +273,7 @@ class Learner:
         self._use_config()  # restores the learning rate and epsilon, which were copied with the moments
 
     def reconfigure(self, config: LearnerConfig) -> None:
-        """Learn with `config` from now on; weights and moments are kept. Raises ValueError for another optimizer."""
-        if config.optimizer != self.config.optimizer:
-            raise ValueError(f"optimizer is {config.optimizer!r}; allowed: {self.config.optimizer!r}, as before")
+        """Learn with `config`, which has the same optimizer, from now on; weights and moments are kept."""
         if config != self.config:
             self._forget()
         self.config = config
@@ -308,12 +312,12 @@ class Learner:
         return lr
 
 
-def _step_if(optimizer: torch.optim.Optimizer, valid: Tensor) -> None:
-    """Run an optimizer step if `valid` (a bool scalar) is true; otherwise leave optimizer and weights unchanged. The
-    device skips the step, so that the CPU need not wait for the value."""
-    if readable(valid):
-        if bool(valid):
-            optimizer.step()
-        return
-    optimizer.found_inf = (~valid).float()  # pyright: ignore[reportAttributeAccessIssue]
-    optimizer.step()
+def _means(updates: Sequence[Sequence[float]]) -> list[float]:
+    """Mean of each metric over the updates of a batch; with several updates, non-finite values are omitted."""
+    if len(updates) == 1:
+        return list(updates[0])
+    means: list[float] = []
+    for metric in zip(*updates, strict=True):
+        finite = [value for value in metric if math.isfinite(value)]
+        means.append(sum(finite) / len(finite) if finite else math.nan)
+    return means

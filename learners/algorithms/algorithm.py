@@ -37,7 +37,8 @@ class Pass(NamedTuple):
     log_behaviors: Tensor  # Log probabilities of the behavior policy, float [T, B, A]
     features: Tensor  # Outputs of the core, inputs of the heads, float [T, B, H], with gradient
     action_spec: ActionSpec  # Action space
-
+    auxiliary: Tensor | None = None  # Auxiliary loss of the core, float [T, B]
+    prediction: Tensor | None = None  # Error of predictions of the next step, float [T, B]
     player: Imitated | None = None  # Only with `imitate`
     total: Callable[..., Sequence[Any]] = lambda *parts: parts
     """Function that sums tensors over the learners that share the batch, for statistics of the batch."""

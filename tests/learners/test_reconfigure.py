@@ -88,9 +88,3 @@ def test_rmsprops_numbers_reach_the_optimizer() -> None:
     learner.step(batch)
     group = learner.optimizer.param_groups[0]
     assert (group["decay"], group["momentum"], group["eps"]) == (0.5, 0.3, 0.2)
-
-
-def test_the_optimizer_cannot_change() -> None:
-    learner, _ = make(0)
-    with pytest.raises(ValueError, match="optimizer is 'rmsprop_tf'; allowed: 'adam'"):
-        learner.reconfigure(replace(learner.config, optimizer="rmsprop_tf"))

@@ -33,7 +33,7 @@ def test_an_update_from_parts_of_stored_unrolls_is_that_of_the_whole_batch() -> 
     batch = join([some_environments(unroll, cut) for unroll, cut in zip(unrolls, cuts, strict=True)])
     process = MemberProcess(lambda: Learner(factory.make_actor(0).agent, config, total_steps=1000), ".")
     stored = [Stored(pack(unroll), cut.start, cut.stop) for unroll, cut in zip(unrolls, cuts, strict=True)]
-    answer = pickle.loads(b"".join(process.learn(0, (state, config), [], stored, 2)))
+    answer = pickle.loads(b"".join(process.learn(0, (state, config), stored, 2)))
     assert answer is not None
     initial.learn(batch)
     assert answer.steps == initial.steps == 2 * 3 * 5
