@@ -110,8 +110,8 @@ def make_optimizer(
     betas: tuple[float, float],
     recorded: bool = False,
 ) -> torch.optim.Optimizer:
-    """Create an optimizer by name. Adam ignores `decay` and `momentum`, RMSProp `betas` (decays of the mean and the mean
-    square). `recorded`: whether steps are recorded as part of a CUDA graph."""
+    """Create an optimizer by name. Only RMSProp uses `decay` and `momentum`, only Adam `betas` (decays of the mean and
+    the mean square). `recorded`: whether steps are recorded as part of a CUDA graph."""
     if name == "adam":
         # The fused kernel makes one pass over memory: 3 to 5 times faster on a CPU than torch's other implementations.
         return Adam(parameters, lr=lr, betas=betas, eps=eps, fused=True, capturable=recorded)
