@@ -27,13 +27,7 @@ class Evaluation(NamedTuple):
 
 
 class PopulationController:
-    """State that decisions depend on.
-
-    Args:
-        config: the scheme and its settings.
-        seed: seed of the run.
-        members: number of members, at least 2.
-    """
+    """State that decisions depend on."""
 
     def __init__(self, config: PopulationConfig, seed: int, members: int) -> None:
         self.config, self.seed, self.members = config, seed, members

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 
 from .config import PopulationConfig
-from .search_space import Values, first_values, mutated
+from .search_space import Values
 
 _FIRST, _GENERATION, _REPLACEMENT = 0x9B70, 0x9B71, 0x9B72
 """Keys of the population's random streams, distinct from those of environments and weights."""
@@ -37,7 +37,8 @@ class Decision(NamedTuple):
 
 def initial_values(config: PopulationConfig, seed: int, members: int) -> list[Values]:
     """Sample the initial settings of every member."""
-    return first_values(config.explored, members, _stream(seed, _FIRST, 0))
+    rng = _stream(seed, _FIRST, 0)
+    return [{x.setting: x.sample(rng) for x in config.explored} for _ in range(members)]
 
 
 def decide(
@@ -48,20 +49,9 @@ def decide(
     scores: Scores,
     values: Sequence[Values],
 ) -> list[Decision]:
-    """Make a decision about each evaluated member.
-
-    Args:
-        config: the scheme and its settings.
-        seed: seed of the run.
-        generation: index of the evaluation, from 1; with the seed it determines the randomness.
-        evaluated: members to decide about, in order.
-        scores: recorded returns of every member.
-        values: explored settings of every member.
-
-    Returns:
-        One decision per evaluated member, in order. They apply simultaneously: if A copies B and B copies C, A gets
-        B's previous weights.
-    """
+    """Make a decision about each evaluated member from the scores and explored settings of all members. `generation` is
+    the index of the evaluation, from 1. Decisions apply simultaneously: if A copies B and B copies C, A gets B's
+    previous weights."""
     rng = _stream(seed, _GENERATION, generation)
     decide_one = _compare_with_random if config.scheme == "lp-rnn" else _truncate
     return [decide_one(config, rng, member, scores, values) for member in evaluated]
@@ -84,7 +74,7 @@ def replace_failing(
     best = max(healthy, key=lambda member: (_mean(scores[member]) if scores[member] else -math.inf, -member))
     decisions: list[Decision] = []
     for member in failing:
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_REPLACEMENT, step, member)))
+        rng = _stream(seed, _REPLACEMENT, step, member)
         mean, best_mean = (_mean(scores[m]) if scores[m] else None for m in (member, best))
         new = _mutate(config, values[best], rng) if config.scheme == "truncation" else dict(values[member])
         reason = f"non-finite loss for {config.patience} updates"
@@ -147,7 +137,13 @@ def _keep(member: int, mean: float, values: Values, reason: str) -> Decision:
 
 
 def _mutate(config: PopulationConfig, values: Values, rng: np.random.Generator) -> Values:
-    return mutated(config.explored, values, config.factors, config.resample, rng)
+    """Resample every setting with probability `resample`, else perturb it (Jaderberg et al. 2017, section 4.1)."""
+    return {
+        x.setting: x.sample(rng)
+        if rng.random() < config.resample
+        else x.perturb(values[x.setting], config.factors, rng)
+        for x in config.explored
+    }
 
 
 def _comparable(config: PopulationConfig, scores: Scores) -> list[int]:
@@ -158,5 +154,5 @@ def _mean(scores: Sequence[float]) -> float:
     return math.fsum(scores) / len(scores)  # exact, so the same on every machine
 
 
-def _stream(seed: int, key: int, generation: int) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(key, generation)))
+def _stream(seed: int, *key: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from engram.learners.checkpoints import pack, unpack
 from engram.learners.optimizers import clip_global_norm, make_optimizer, set_gradients
-from engram.learners.state_codec import pack, unpack
 
 SHAPE = (4, 3, 2, 2)
 
