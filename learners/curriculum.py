@@ -62,11 +62,7 @@ class Curriculum(_Stages):
         """Record episodes of this stage, as in `Unroll.episodes`; return whether the next stage begins. `steps` is the
         number of learned steps so far, over all stages."""
         self._window.extend(value for _, value in self._reported(episodes))
-        full = len(self._window) == self._window.maxlen and len(self._ended) >= self._num_envs
-        ended = (full and self._mean() >= self.config.scores[self.stage]) or (
-            0 < self.config.curriculum_steps <= steps - self._began
-        )
-        if self.is_last or not ended:
+        if self.is_last or not (self._is_learned() or 0 < self.config.curriculum_steps <= steps - self._began):
             return False
         self.stage += 1
         self._began = steps
@@ -82,6 +78,11 @@ class Curriculum(_Stages):
         """Return the stage (from 1) and, after its first episode, the mean to compare with the stage's score."""
         score = {"curriculum/score": self._mean()} if self._window else {}
         return {"curriculum/stage": self.stage + 1.0} | score
+
+    def _is_learned(self) -> bool:
+        """Whether the last episodes, including at least one per environment, reach the stage's score."""
+        full = len(self._window) == self._window.maxlen and len(self._ended) >= self._num_envs
+        return full and self._mean() >= self.config.scores[self.stage]
 
     def _mean(self) -> float:
         return sum(self._window) / len(self._window)

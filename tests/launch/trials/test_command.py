@@ -187,7 +187,7 @@ def test_a_run_of_a_seed_is_that_of_the_seed_alone() -> None:
         (f"--sweep {SPACE}", "--sweep needs --trials N"),
         (
             "--sweep learner.lrr=uniform(0,1) --trials 2",
-            "sweep learner.lrr: not a numeric setting; did you mean: learner.lr",
+            "learner.lrr: not a numeric setting; did you mean",
         ),
         ("--sweep learner.clip_rho=uniform(0.5,1) --algorithm ppo --trials 2", "clip_rho"),
         (f"--sweep {SPACE} --trials 2 --population 2", "population is 2; allowed with --sweep: 0"),
