@@ -225,7 +225,7 @@ class PopulationHost:
         return [decision.member for decision in decisions]
 
     def _carry_out(self, decisions: Sequence[Decision]) -> list[Decision]:
-        """Execute all copies at once and return them: a source that is itself replaced provides its previous weights."""
+        """Execute and return all copies at once: a source that is itself replaced provides its previous weights."""
         copies = [decision for decision in decisions if decision.copy]
         targets = {decision.member for decision in copies}
         sources = {decision.opponent for decision in copies if decision.opponent is not None}

@@ -9,7 +9,6 @@ trains that process's members until a replacement has started.
 
 import os
 import pickle
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -27,13 +26,9 @@ from ...agents.values import flatten, load
 from ..config import LearnerConfig
 from ..group import LOOK_SECONDS, GroupLostError, LearnerLossError
 from ..learner import Learner
-from .answers import MOST_LOSSES, PATIENCE, START_SECONDS, answer_of
-from .worker import ProcessHandle, RemoteProcess, claims, on_cpu
+from .processes import MOST_LOSSES, PATIENCE, START_SECONDS, ProcessHandle, RemoteProcess, answer_of, claims, on_cpu
 
-FETCH_SECONDS = 10.0  # Seconds within which an unroll must arrive; its machine may be unreachable
-FETCH_IN_DOUBT_SECONDS, DOUBT_SECONDS = 1.0, 30.0
-"""After a loss, the shorter limit applies for a while: unrolls of other members are probably on the same machine."""
-_doubt_until = 0.0  # Monotonic time
+FETCH_SECONDS = 5.0  # Seconds within which an unroll must arrive; its machine may be unreachable
 
 
 class Answer(NamedTuple):
@@ -89,16 +84,11 @@ class MemberProcess(RemoteProcess):
 
 def batch_of(stored: Sequence[Stored]) -> Unroll | None:
     """Join parts of unrolls, fetching those in Ray's store; None if one is lost."""
-    global _doubt_until
     parts: list[Unroll] = []
     for parcel, first, end in stored:
-        in_doubt = time.monotonic() < _doubt_until
-        seconds = FETCH_IN_DOUBT_SECONDS if in_doubt else FETCH_SECONDS
         try:
-            value: Any = ray.get(parcel, timeout=seconds) if isinstance(parcel, ray.ObjectRef) else parcel
+            value: Any = ray.get(parcel, timeout=FETCH_SECONDS) if isinstance(parcel, ray.ObjectRef) else parcel
         except RayError:
-            if not in_doubt:
-                _doubt_until = time.monotonic() + DOUBT_SECONDS
             return None
         parts.append(some_environments(unpack(value), slice(first, end)))
     return join(parts)
@@ -150,7 +140,7 @@ class MemberHome:
     def get(self, pieces: list[Any]) -> bytes:
         """Return a response. Raises GroupLostError as soon as the process is dead or has not responded for too long."""
         while not ray.wait(pieces, timeout=LOOK_SECONDS)[0]:
-            self.process.pulse.check()
+            self.process.check()
         response, self._losses = b"".join(answer_of(pieces, PATIENCE)), 0
         return response
 

@@ -8,10 +8,12 @@ continue from the state of rank 0, with the batch of the interrupted update; a r
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
 import torch
+from ray.exceptions import RayError
 
 from ...actors.failures import ActorFailureError
 from ...actors.pool import ActorPool, ActorStateError
@@ -20,10 +22,8 @@ from ...actors.unroll import Unroll
 from ...agents.values import Weights
 from ..group import LOOK_SECONDS, GroupLostError, LearnerLossError, Share
 from ..learner import Learner
-from .answers import MOST_LOSSES, PATIENCE, START_SECONDS, answer_of, has_arrived
-from .gpus import reserve
-from .store import RayStore
-from .worker import LearnerProcess, MakePool, ProcessHandle, Status, claims, connect, digest, on_cpu, prefix_of
+from .processes import MOST_LOSSES, PATIENCE, START_SECONDS, ProcessHandle, answer_of, claims, on_cpu, reserve
+from .worker import LearnerProcess, MakePool, RayStore, Status, connect, digest
 
 CLOSE_SECONDS = 5.0
 """Seconds within which the other learners must close their environments."""
@@ -32,10 +32,8 @@ CLOSE_SECONDS = 5.0
 class _Worker(ProcessHandle):
     """Another learner's process."""
 
-    collecting: Any = None
-    """Ray's reference to its next status; None while no status is expected."""
-    batch: Unroll | None = None
-    """`header` of its complete batch; None while there is none."""
+    collecting: Any = None  # Ray's reference to its next status; None while no status is expected
+    batch: Unroll | None = None  # `header` of its complete batch; None while there is none
     failures = progress = 0
 
 
@@ -74,11 +72,10 @@ class Team:
         self._learner: Learner | None = None
         self.seconds: list[float] = []
         """Wall time of acting for each unroll of the other learners; the caller empties the list."""
+        # Computed once: a replacement's resources must not depend on the remaining machines.
         self._reserved, self._claims = reserve(learner_device), claims(learner_device)
-        """Ray resources of every worker, computed once: a replacement's must not depend on the remaining machines."""
         self._workers = [self._start(rank, 0) for rank in range(1, len(shares))]
-        self._replacements: list[_Worker] = []
-        """Starting replacements of lost workers."""
+        self._replacements: list[_Worker] = []  # Starting replacements of lost workers
         self._stuck = StuckProcesses(ray.util.get_node_ip_address())
         for worker in self._workers:
             answer_of(worker.starting, START_SECONDS)
@@ -206,8 +203,8 @@ class Team:
         """Run one update of all learners; return the batch with the weight versions and episodes of all shares."""
         before, hashes, parts = learner.updates, list[str](), [batch]
         while learner.updates == before:
-            while not self.ready():
-                pass
+            if not self.ready():
+                continue
             parts = [batch, *(worker.batch for worker in self._workers if worker.batch)]
             learning = [worker.handle.learn.remote() for worker in self._workers]
             try:
@@ -250,13 +247,13 @@ class Team:
         except RuntimeError as problem:
             raise GroupLostError(str(problem).splitlines()[0]) from problem
         self._answers(joining)
-        RayStore(prefix_of(self._groups)).remove()
+        RayStore(self._groups).remove()
 
     def _watch(self) -> None:
         """Raise GroupLostError if another learner is dead or has not responded for too long."""
         self._stuck.end_overdue()
         for worker in self._workers:
-            worker.pulse.check()
+            worker.check()
 
     def _rebuild(self, problem: GroupLostError) -> None:
         """Continue without lost learners in a new group, from this process's state, and start replacements."""
@@ -279,7 +276,7 @@ class Team:
                 problem = another
         for worker in self._workers:
             worker.batch = None
-            worker.pulse.reset()
+            worker.forget_ping()
             worker.collecting = worker.handle.collect.remote(self._header, 0)
 
     def _welcome(self) -> None:
@@ -306,4 +303,12 @@ class Team:
         leaving = {worker.handle.leave.remote(self._groups): worker for worker in self._workers}
         if leaving:
             ray.wait(list(leaving), num_returns=len(leaving), timeout=PATIENCE)
-        return [worker for ref, worker in leaving.items() if not has_arrived(ref)]
+        return [worker for ref, worker in leaving.items() if not _has_arrived(ref)]
+
+
+def _has_arrived(ref: Any) -> bool:
+    """Whether a response has arrived; an error due to the loss of its process does not count."""
+    with suppress(RayError):
+        ray.get(ref, timeout=0)
+        return True
+    return False
