@@ -228,7 +228,7 @@ def test_an_update_that_cannot_be_recorded_is_done_and_says_why(capfd):
     other.recorded = Recorded(other._learn, list, refuse)
     assert [plain.step(batch) for batch in batches] == [other.step(batch) for batch in batches]
     said = capfd.readouterr().err.strip().splitlines()
-    message = "engram: the update is not recorded; its operations are launched one by one: RuntimeError: no such graph"
+    message = "engram: the update is not recorded; it runs one operation at a time: RuntimeError: no such graph"
     assert said == [message]
 
 
