@@ -9,10 +9,7 @@ from torch import Tensor
 
 from ..actors.extras import NOVELTY
 from ..actors.unroll import Unroll, join, some_environments
-from ..agents.agent import Agent
-from ..agents.normalization import share_sums
 from ..agents.values import map_leaves
-from .algorithms.algorithm import Targets
 from .config import LearnerConfig
 
 
@@ -90,10 +87,6 @@ class Group:
     def close(self) -> None:
         """Leave the group, even while an exchange waits for a lost learner."""
 
-    def share_sums(self, agent: Agent) -> None:
-        """Make an agent's running statistics include the data of all learners."""
-        share_sums(agent, self.total)
-
 
 ALONE = Group()
 
@@ -124,16 +117,6 @@ def cause_of(batch: Unroll) -> Tensor:
     return cause
 
 
-def some_of(batch: Unroll, targets: Targets | None, chosen: slice | Tensor) -> tuple[Unroll, Targets | None]:
-    """Select environments of a batch and their targets; an empty selection returns a batch without valid steps."""
-    empty = isinstance(chosen, Tensor) and not len(chosen)
-    chosen = slice(0, 1) if empty else chosen
-    part = some_environments(batch, chosen)
-    if empty:  # all environments of this minibatch belong to other learners
-        part = part._replace(env=part.env._replace(terminated=torch.ones_like(part.env.terminated)))
-    return part, targets and Targets(*(x[:, chosen] for x in targets))
-
-
-def valid_steps(batch: Unroll) -> int:
-    """Number of steps of a batch whose action had an effect."""
-    return int((~(batch.env.terminated | batch.env.truncated)[:-1]).sum())
+def valid_steps(batch: Unroll) -> Tensor:
+    """Whether the action of each step had an effect, bool [T, B]."""
+    return ~(batch.env.terminated | batch.env.truncated)[:-1]

@@ -19,13 +19,8 @@ from ..base.messages import check_name
 
 
 class _Stages:
-    """Episodes of the current stage, or of all stages of a mixture.
-
-    Args:
-        config: the stages, and the score required in each.
-        fields: names of the environment's own episode fields, in the order of the columns after EPISODE_COLUMNS.
-        num_envs: number of environments of all actors; 0 if it varies.
-    """
+    """Episodes of the current stage, or of all stages of a mixture. `fields` names the columns after EPISODE_COLUMNS;
+    `num_envs` counts the environments of all actors, 0 if it varies."""
 
     def __init__(self, config: LevelsConfig, fields: Sequence[str], num_envs: int) -> None:
         self.config, self._num_envs = config, num_envs

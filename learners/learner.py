@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..actors.unroll import Unroll
+from ..actors.unroll import Unroll, some_environments
 from ..agents.agent import Agent
 from ..agents.cores.core import readable
+from ..agents.normalization import share_sums
 from ..agents.sequence.compiled import compile_steps
 from .algorithms.algorithm import Targets
-from .batches import ALONE, Group, cause_of, learned_rewards, some_of, valid_steps, with_bonus
+from .batches import ALONE, Group, cause_of, learned_rewards, valid_steps, with_bonus
 from .config import LearnerConfig
 from .device.cuda_graph import Recorded, changing, cuda_graph
 from .device.transfer import Transfer
@@ -99,7 +100,7 @@ class Learner:
         """Learn from a share of every batch from now on, alongside the other learners of the group."""
         self.group.close()
         self.group = group
-        group.share_sums(self.agent)
+        share_sums(self.agent, group.total)
 
     @property
     def skipped(self) -> int:
@@ -131,7 +132,7 @@ class Learner:
         """Record a batch that was learned from, with the stacked `Updates.rows`."""
         self._unread.append((updates, self._lr_used))
         self.updates += 1
-        (steps,) = self.group.total(float(valid_steps(batch)))
+        (steps,) = self.group.total(float(valid_steps(batch).sum()))
         self.steps += int(steps)
 
     def send(self, batch: Unroll) -> None:
@@ -194,16 +195,20 @@ class Learner:
         if first:
             self.agent.observe(batch.env)
         if self.agent.units is not None:
-            final = (batch.env.terminated | batch.env.truncated)[:-1]
-            reward = learned_rewards(batch, self.config)
-            self.agent.units.measure(reward[1:].flatten(), ~final.flatten())
+            rewards = learned_rewards(batch, self.config)[1:]
+            self.agent.units.measure(rewards.flatten(), valid_steps(batch).flatten())
         fixed = self._fixed_targets(batch) if once or self._first_returns else None
         cause = cause_of(batch)
         return Updates(batch, fixed if once else None, cause, first, cause <= 0)
 
     def minibatch(self, updates: Updates, chosen: slice | Tensor) -> Minibatch:
         """Return the inputs of the loss for an update from these environments."""
-        part, targets = some_of(updates.batch, updates.targets, chosen)
+        empty = isinstance(chosen, Tensor) and not len(chosen)
+        chosen = slice(0, 1) if empty else chosen
+        part, targets = some_environments(updates.batch, chosen), updates.targets
+        if empty:  # all environments of this minibatch belong to other learners: none of its steps is valid
+            part = part._replace(env=part.env._replace(terminated=torch.ones_like(part.env.terminated)))
+        targets = targets and Targets(*(x[:, chosen] for x in targets))
         return Minibatch(self.agent, part, self.config, targets, self._entropy_share, self.group)
 
     def apply(self, updates: Updates, minibatch: Minibatch, gradient: Gradient) -> None:
@@ -228,8 +233,8 @@ class Learner:
         elif valid:
             self.optimizer.step()
         if minibatch.targets is None and (units := self.agent.units) is not None:
-            final = (minibatch.batch.env.terminated | minibatch.batch.env.truncated)[:-1]
-            units.renormalize((gradient.returns * units.unit).flatten(), (~final & valid).flatten())
+            counted = valid_steps(minibatch.batch) & valid
+            units.renormalize((gradient.returns * units.unit).flatten(), counted.flatten())
         updates.rows.append(torch.cat([row, code.reshape(1)]))
 
     def complete(self, updates: Updates) -> Tensor:

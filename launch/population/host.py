@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.files import AppendedFile, abandon_after
-from ...learners.population.controller import PopulationController
-from ...learners.population.decisions import Decision
+from ...learners.population.decisions import Decision, PopulationController
 from ..config.run_config import RunConfig
 from ..metrics.member import Member
 from ..metrics.panel import Panel, short

@@ -78,7 +78,7 @@ class Algorithm:
 
     Settings: ClassVar[type[Any]] = NoSettings
     """Frozen dataclass of the settings of this algorithm, each with a docstring and a check."""
-    on_policy: ClassVar[bool]  # Whether every batch must be collected with the newest weights (synchronous mode)
+    on_policy: bool  # Whether every batch must be collected with the newest weights (synchronous mode)
     metrics: ClassVar[tuple[str, ...]] = ()  # Names of the algorithm's own metrics, means over valid steps
     targets_once: ClassVar[bool] = False
     """Whether targets are computed once per batch, by a pass before the first update, instead of in every pass."""

@@ -13,21 +13,14 @@ from .algorithm import Algorithm, Pass, Targets, Terms
 
 
 class Imitation(Algorithm):
-    """Imitation of a player, to test whether a network can represent the player's behavior.
-
-    Args:
-        base: algorithm that determines the minibatches and whether training is synchronous.
-    """
+    """Imitation of a player, to test whether a network can represent the player's behavior. `base` determines the
+    minibatches and whether training is synchronous."""
 
     metrics: ClassVar[tuple[str, ...]] = ("imitation/agreement",)
 
     def __init__(self, base: Algorithm) -> None:
         super().__init__(base.settings)
-        self._base = base
-
-    @property
-    def on_policy(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._base.on_policy
+        self._base, self.on_policy = base, base.on_policy
 
     def minibatches(self, num_envs: int, generator: torch.Generator) -> list[Tensor | None]:
         return self._base.minibatches(num_envs, generator)

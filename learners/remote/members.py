@@ -40,17 +40,11 @@ class Answer(NamedTuple):
     steps: int
     skipped: int
     cause: str | None
-    optimizer: Any
-    """Packed state of the optimizer."""
+    optimizer: Any  # Packed state
 
 
 class MemberProcess(RemoteProcess):
-    """Ray actor with the learners of some members.
-
-    Args:
-        make_learner: creates a learner, whose state is set later.
-        directory: see RemoteProcess.
-    """
+    """Ray actor with the learners of some members; `make_learner` creates one, whose state is set later."""
 
     def __init__(self, make_learner: Callable[[], Learner], directory: str) -> None:
         super().__init__(directory)
@@ -59,11 +53,7 @@ class MemberProcess(RemoteProcess):
         self._learners: dict[int, Learner] = {}
 
     def learn(
-        self,
-        member: int,
-        state: tuple[dict[str, Any], LearnerConfig] | None,
-        stored: Sequence[Stored],
-        pieces: int,
+        self, member: int, state: tuple[dict[str, Any], LearnerConfig] | None, stored: Sequence[Stored], pieces: int
     ) -> Any:
         """Run one update of a member, starting from `state` unless it is None. Return a pickled Answer in `pieces`
         parts; a pickled None, without an update, if an unroll is lost."""
@@ -95,14 +85,8 @@ def batch_of(stored: Sequence[Stored]) -> Unroll | None:
 
 
 class MemberHome:
-    """Process with the learners of some members, or its replacement.
-
-    Args:
-        rank: index of the process among the run's learners; the run's process has index 0.
-        make_learner: creates a learner, whose state is set later.
-        device: device of the run's learner; the process uses a device of the same type.
-        report: displays a message to the user.
-    """
+    """Process with the learners of some members, or its replacement. `rank` is its index among the run's learners;
+    `device` is that of the run's process, which has index 0."""
 
     def __init__(
         self, rank: int, make_learner: Callable[[], Learner], device: torch.device, report: Callable[[str], None]
@@ -138,7 +122,7 @@ class MemberHome:
         return self._ready
 
     def get(self, pieces: list[Any]) -> bytes:
-        """Return a response. Raises GroupLostError as soon as the process is dead or has not responded for too long."""
+        """Return a response. Raises GroupLostError as soon as the process is lost."""
         while not ray.wait(pieces, timeout=LOOK_SECONDS)[0]:
             self.process.check()
         response, self._losses = b"".join(answer_of(pieces, PATIENCE)), 0
@@ -156,27 +140,18 @@ class MemberHome:
 
 
 class RemoteLearner(Learner):
-    """Learner whose updates run in another process.
-
-    Args:
-        home: the process.
-        member: index of the member in the population.
-        claim: GPU claim to keep as long as this learner exists (see gpus.py).
-    """
+    """Learner of a member whose updates run in another process; keeps a GPU claim as long as it exists."""
 
     def __init__(
         self, agent: Agent, config: LearnerConfig, total_steps: int, home: MemberHome, member: int, claim: Any = None
     ) -> None:
         self._home, self._member, self._claim = home, member, claim
         super().__init__(agent, config, total_steps)
-        self._at = 0
-        """Index, from 1, of the home's process that has this learner's newest state; 0 if none has it."""
+        self._at = 0  # Index, from 1, of the home's process that has this learner's newest state; 0 if none has it
         self._batch: Sequence[Stored] = ()
         self._learning: Any = None
-        self._pieces = 1
-        """Number of pieces of the next response."""
-        self._newest = self.optimizer.state_dict()
-        """Newest state of the optimizer."""
+        self._pieces = 1  # Number of pieces of the next response
+        self._newest = self.optimizer.state_dict()  # Newest state of the optimizer
 
     def send(self, batch: Unroll) -> None:
         """Do nothing: `begin` sends the batch to the other process."""
@@ -240,12 +215,11 @@ class RemoteLearner(Learner):
 def learn_dealt(learners: Sequence[Learner], batches: Sequence[Unroll]) -> None:
     """Call `learn` on every learner with its batch, concurrently if the learners are in several processes."""
     pairs = list(zip(learners, batches, strict=True))
-    for learner, batch in pairs:
-        if isinstance(learner, RemoteLearner):
-            learner.begin(batch)
+    remote = [(learner, batch) for learner, batch in pairs if isinstance(learner, RemoteLearner)]
+    for learner, batch in remote:
+        learner.begin(batch)
     for learner, batch in pairs:
         if not isinstance(learner, RemoteLearner):
             learner.learn(batch)
-    for learner, _ in pairs:
-        if isinstance(learner, RemoteLearner):
-            learner.finish()
+    for learner, _ in remote:
+        learner.finish()

@@ -18,10 +18,8 @@ from ...agents.values import map_leaves
 from ...base.errors import NOT_AVAILABLE, EngramError
 from ..group import GroupLostError, LearnerLossError
 
-PATIENCE = 2.0
-"""Seconds of waiting for other learners' batches between checks for signals."""
-SILENT_SECONDS = 5.0
-"""Seconds without a response to a ping after which a learner counts as lost; learners respond even while compiling."""
+PATIENCE = 2.0  # Seconds of waiting for other learners' batches between checks for signals
+SILENT_SECONDS = 5.0  # Seconds without a response to a ping after which a learner counts as lost
 PING_SECONDS = 1.0  # Seconds between two pings; each interrupts the other learner's update for a millisecond
 START_SECONDS = 600.0  # Seconds within which a learner's process must start, which may include booting a node
 CLAIM_SECONDS = 60.0  # Seconds within which Ray must start the process of a claim; it cannot if all GPUs are claimed
@@ -78,10 +76,8 @@ def on_cpu(state: Any) -> Any:
 
 
 def answer_of(ref: Any, seconds: float) -> Any:
-    """Return a response of another learner.
-
-    Raises GroupLostError if its process is lost or has left the group, and the ActorFailureError of its actors.
-    """
+    """Return a response of another learner. Raises GroupLostError if its process is lost or has left the group, and the
+    ActorFailureError of its actors."""
     try:
         return ray.get(ref, timeout=seconds)
     except RayTaskError as problem:
@@ -94,11 +90,7 @@ def answer_of(ref: Any, seconds: float) -> Any:
 
 
 class RemoteProcess:
-    """Ray actor with learners.
-
-    Args:
-        directory: working directory of the run, for a user's modules.
-    """
+    """Ray actor with learners. `directory` is the working directory of the run, for a user's modules."""
 
     def __init__(self, directory: str) -> None:
         if directory not in sys.path:
@@ -115,21 +107,15 @@ class RemoteProcess:
 
 
 class ProcessHandle:
-    """A starting or running RemoteProcess, for the run's process.
-
-    Args:
-        kind: class of the process.
-        rank: index of the process among the run's learners.
-        claim: Ray resources that the process claims (`claims`); a replacement claims the same.
-        arguments: arguments of that class.
-    """
+    """A starting or running RemoteProcess of this kind, for the run's process. `rank` is its index among the run's
+    learners; `claim` its Ray resources (`claims`), the same for a replacement."""
 
     def __init__(self, kind: type[RemoteProcess], rank: int, claim: dict[str, Any], *arguments: Any) -> None:
         options: dict[str, Any] = {**claim, "concurrency_groups": {"control": 1}}
         made: Any = ray.remote(**options)(kind)
         self.rank, self.handle = rank, made.remote(*arguments)
         self.starting = self.handle.place.remote()
-        self._ping: Any = None
+        self.ping: Any = None  # Ray's reference to the response; None while no response is expected
         self._pinged = 0.0
 
     @property
@@ -140,18 +126,14 @@ class ProcessHandle:
     def check(self) -> None:
         """Ping the process. Raises GroupLostError if it is dead or has not responded for too long."""
         now = time.monotonic()
-        if self._ping is not None and ray.wait([self._ping], timeout=0)[0]:
-            answer_of(self._ping, PATIENCE)
-            self._ping = None
-        if self._ping is None:
+        if self.ping is not None and ray.wait([self.ping], timeout=0)[0]:
+            answer_of(self.ping, PATIENCE)
+            self.ping = None
+        if self.ping is None:
             if now - self._pinged > PING_SECONDS:
-                self._ping, self._pinged = self.handle.ping.remote(), now
+                self.ping, self._pinged = self.handle.ping.remote(), now
         elif now - self._pinged > SILENT_SECONDS:
             raise GroupLostError(f"learner {self.rank} has not responded for {SILENT_SECONDS:.0f} s")
-
-    def forget_ping(self) -> None:
-        """Stop waiting for the response to an earlier ping."""
-        self._ping = None
 
     def end(self, stuck: StuckProcesses) -> None:
         """End the process."""

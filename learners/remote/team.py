@@ -25,8 +25,7 @@ from ..learner import Learner
 from .processes import MOST_LOSSES, PATIENCE, START_SECONDS, ProcessHandle, answer_of, claims, on_cpu, reserve
 from .worker import LearnerProcess, MakePool, RayStore, Status, connect, digest
 
-CLOSE_SECONDS = 5.0
-"""Seconds within which the other learners must close their environments."""
+CLOSE_SECONDS = 5.0  # Seconds within which the other learners must close their environments
 
 
 class _Worker(ProcessHandle):
@@ -40,16 +39,9 @@ class _Worker(ProcessHandle):
 class Team:
     """All learners. Methods without a docstring act as in ActorPool, on the actors of all learners.
 
-    Args:
-        pool: this process's actors.
-        shares: shares of all learners, in rank order.
-        make_learner: creates the learner of another process.
-        make_pool: returns a function that creates the actors of a share, for a process that starts at a step.
-        synchronous: whether a batch is one unroll from every actor.
-        report: displays a message to the user.
-        learner_device: device of this process's learner; the others use devices of the same type.
-
-    Raises EngramError if the device is a GPU that Ray has assigned to another process.
+    `pool` has this process's actors. `make_pool` returns a function that creates the actors of a share, for a process
+    that starts at a step. Raises EngramError if `learner_device`, that of this process's learner, is a GPU that Ray has
+    assigned to another process.
     """
 
     def __init__(
@@ -276,7 +268,7 @@ class Team:
                 problem = another
         for worker in self._workers:
             worker.batch = None
-            worker.forget_ping()
+            worker.ping = None
             worker.collecting = worker.handle.collect.remote(self._header, 0)
 
     def _welcome(self) -> None:
@@ -290,7 +282,7 @@ class Team:
         self.connect(self._learner)
 
     def _answers(self, refs: Sequence[Any]) -> list[Any]:
-        """Return the responses of other learners; raise as `answer_of` and `_watch` do as soon as a learner is lost."""
+        """Return the responses of other learners. Raises GroupLostError as soon as a learner is lost."""
         responses, left = dict[Any, Any](), list(refs)
         while left:
             done, left = ray.wait(left, num_returns=len(left), timeout=LOOK_SECONDS)
@@ -303,12 +295,8 @@ class Team:
         leaving = {worker.handle.leave.remote(self._groups): worker for worker in self._workers}
         if leaving:
             ray.wait(list(leaving), num_returns=len(leaving), timeout=PATIENCE)
-        return [worker for ref, worker in leaving.items() if not _has_arrived(ref)]
-
-
-def _has_arrived(ref: Any) -> bool:
-    """Whether a response has arrived; an error due to the loss of its process does not count."""
-    with suppress(RayError):
-        ray.get(ref, timeout=0)
-        return True
-    return False
+        for ref in list(leaving):
+            with suppress(RayError):  # no response, or the error of a process that is lost
+                ray.get(ref, timeout=0)
+                del leaving[ref]
+        return list(leaving.values())

@@ -33,12 +33,8 @@ MakePool = Callable[[Callable[[str], None]], ActorPool]
 
 
 class RayStore(Store):
-    """Rendezvous of a group in the key-value store of Ray's GCS, which only holders of Ray's token can read.
-
-    Args:
-        group: index of the group.
-        keep_waiting: called repeatedly while waiting for a key; an exception from it ends the wait.
-    """
+    """Rendezvous of a group in the key-value store of Ray's GCS, which only holders of Ray's token can read. The wait for
+    a key ends with an exception from `keep_waiting`."""
 
     def __init__(self, group: int, keep_waiting: Callable[[], None] = lambda: None) -> None:
         super().__init__()
@@ -105,15 +101,8 @@ class Status(NamedTuple):
 
 
 class LearnerProcess(RemoteProcess):
-    """Ray actor with a learner of rank 1 or more.
-
-    Args:
-        make_learner: creates the learner; `join` sets weights and counters.
-        make_pool: creates the learner's actors.
-        num_envs: number of environments in the learner's share of a batch.
-        synchronous: whether a batch is one unroll from each of these actors.
-        directory: see RemoteProcess.
-    """
+    """Ray actor with a learner of rank 1 or more, whose share of a batch has `num_envs` environments or, if
+    `synchronous`, is one unroll from each of its actors."""
 
     def __init__(
         self,
@@ -161,20 +150,17 @@ class LearnerProcess(RemoteProcess):
                 self._beginnings, self._first_version = version.beginnings, version.version
                 self._batcher = Batcher(self._num_envs)
             self._pool.publish(version._replace(values=flatten(self._learner.agent)), learned)
-        if self._batch is None:
-            self._batch = self._gather() if self._synchronous else self._batcher.next(self._next)
+        if self._batch is None and self._synchronous:
+            unrolls = self._pool.gather() or []
+            self._seconds += [unroll.seconds for unroll in unrolls]
+            self._batch = join(unrolls) if unrolls else None
+        elif self._batch is None:
+            self._batch = self._batcher.next(self._next)
         seconds, self._seconds = self._seconds, []
         messages = self._messages[:]
         del self._messages[: len(messages)]
         facts = self._batch and header(self._batch)
         return Status(facts, self._pool.failures, self._pool.progress, messages, seconds)
-
-    def _gather(self) -> Unroll | None:
-        unrolls = self._pool.gather()
-        if unrolls is None:
-            return None
-        self._seconds += [unroll.seconds for unroll in unrolls]
-        return join(unrolls)
 
     def _next(self) -> Unroll | None:
         while (unroll := self._pool.next()) is not None:
