@@ -73,7 +73,13 @@ def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
             _write(partial / "tensors.pt", buffer.getbuffer())
             _write(partial / _SUMS, _sums(partial))
             _sync_directory(partial)
-            _put_in_place(partial, path)
+            old = path.with_name(f"{path.name}.old")
+            if path.exists():
+                _remove(old)
+                path.rename(old)
+            partial.rename(path)
+            _sync_directory(directory)
+            _remove(old)
         except BaseException:
             _sweep(directory)  # removes the unfinished checkpoint, or the one that it has replaced
             raise
@@ -216,16 +222,6 @@ def _problem_of(path: Path) -> CheckpointError | None:
     except CheckpointError as problem:
         return problem
     return None
-
-
-def _put_in_place(partial: Path, path: Path) -> None:
-    old = path.with_name(f"{path.name}.old")
-    if path.exists():
-        _remove(old)
-        path.rename(old)
-    partial.rename(path)
-    _sync_directory(path.parent)
-    _remove(old)
 
 
 def _remove(path: Path) -> None:

@@ -24,7 +24,7 @@ from .batches import ALONE, Group, cause_of, learned_rewards, valid_steps, with_
 from .config import LearnerConfig
 from .device.cuda_graph import Recorded, changing, cuda_graph
 from .device.transfer import Transfer
-from .loss import CAUSES, KL, METRICS, Gradient, Minibatch, evaluate, gradient, matrix_precision, rescaled
+from .loss import CAUSES, KL, METRICS, Gradient, Minibatch, evaluate, gradient, matrix_precision
 from .optimizers import clip_global_norm, make_optimizer, scheduled, set_gradients, set_hyperparameters
 from .replay import Replay
 
@@ -71,11 +71,8 @@ class Learner:
             config.optimizer,
             agent.parameters(),
             lr=config.lr,
-            eps=config.eps,
-            decay=config.rmsprop_decay,
-            momentum=config.rmsprop_momentum,
-            betas=(config.adam_beta1, ADAM_BETA2),
             recorded=self.recorded is not None,
+            **self._hyperparameters(),
         )
         self.updates = 0  # Number of batches learned from; each results in a new version of the weights.
         self.steps = 0  # Number of consumed environment steps
@@ -255,7 +252,10 @@ class Learner:
                 return targets
             before = units.unit
             units.renormalize((targets.values * before).flatten(), now.step.valid.flatten())
-            return self.config.method.targets(rescaled(now, before / units.unit))
+            factor = before / units.unit
+            step = now.step._replace(rewards=now.step.rewards * factor)
+            now = now._replace(step=step, values=now.values * factor, bootstrap=now.bootstrap * factor)
+            return self.config.method.targets(now)
 
     def _no_returns(self) -> bool:
         """Whether values have a return scale that includes no returns yet."""
@@ -311,10 +311,14 @@ class Learner:
             self._entropy_share.fill_(entropy_share)
         else:
             self._lr, self._entropy_share = lr, entropy_share
-        adam = {"betas": (config.adam_beta1, ADAM_BETA2)}
-        rmsprop = {"decay": config.rmsprop_decay, "momentum": config.rmsprop_momentum}
-        set_hyperparameters(self.optimizer, {"lr": self._lr, "eps": config.eps, **adam, **rmsprop})
+        set_hyperparameters(self.optimizer, {"lr": self._lr} | self._hyperparameters())
         return lr
+
+    def _hyperparameters(self) -> dict[str, Any]:
+        """Settings of the optimizer other than the learning rate; either optimizer ignores those of the other."""
+        config, betas = self.config, (self.config.adam_beta1, ADAM_BETA2)
+        decay, momentum = config.rmsprop_decay, config.rmsprop_momentum
+        return {"eps": config.eps, "betas": betas, "decay": decay, "momentum": momentum}
 
 
 def _means(updates: Sequence[Sequence[float]]) -> list[float]:

@@ -16,8 +16,8 @@ from ..actors.unroll import Unroll
 from ..agents import bf16
 from ..agents.agent import Agent
 from ..agents.process import round_factors
-from ..agents.specs import best, log_policy, log_probability
-from .algorithms.algorithm import Imitated, Pass, Targets
+from ..agents.specs import log_policy, log_probability
+from .algorithms.algorithm import Pass, Targets
 from .batches import ALONE, Group, learned_rewards
 from .config import LearnerConfig, Precision
 from .replay import counted
@@ -76,24 +76,9 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = 
         agent.action_spec,
         None if out.auxiliary is None else out.auxiliary[:-1],
         out.prediction,
-        _imitate(agent, log_policies, batch) if config.imitate else None,
+        (batch.env.extras or {})[PLAYER][:-1] if config.imitate else None,
         group.total,
     )
-
-
-def _imitate(agent: Agent, log_policies: Tensor, batch: Unroll) -> Imitated:
-    """Agreement of the policy [T, B, ...] with the player's actions."""
-    assert batch.env.extras is not None
-    action = batch.env.extras[PLAYER][:-1]
-    agrees = best(agent.action_spec, log_policies.detach()) == action
-    agrees = agrees if agrees.dim() == 2 else agrees.all(-1)
-    return Imitated(log_probability(agent.action_spec, log_policies, action), agrees.to(log_policies.dtype))
-
-
-def rescaled(now: Pass, factor: Tensor) -> Pass:
-    """Convert rewards and values of a pass to other units."""
-    step = now.step._replace(rewards=now.step.rewards * factor)
-    return now._replace(step=step, values=now.values * factor, bootstrap=now.bootstrap * factor)
 
 
 class Minibatch(NamedTuple):

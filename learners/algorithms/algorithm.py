@@ -16,13 +16,6 @@ from ...agents.specs import ActionSpec, entropy, kl_divergence
 from ..returns import Transitions
 
 
-class Imitated(NamedTuple):
-    """Agreement of the policy with an imitated player, float [T, B] each."""
-
-    log_policy: Tensor  # log pi(a*_t | x_t) of the player's actions, with gradient
-    agrees: Tensor  # 1 where the most likely action is the player's, else 0
-
-
 class Pass(NamedTuple):
     """One pass of the network over a batch, with the actions and probabilities of the behavior policy."""
 
@@ -39,7 +32,7 @@ class Pass(NamedTuple):
     action_spec: ActionSpec  # Action space
     auxiliary: Tensor | None = None  # Auxiliary loss of the core, float [T, B]
     prediction: Tensor | None = None  # Error of predictions of the next step, float [T, B]
-    player: Imitated | None = None  # Only with `imitate`
+    player: Tensor | None = None  # Actions of the imitated player, [T, B, ...]
     total: Callable[..., Sequence[Any]] = lambda *parts: parts
     """Function that sums tensors over the learners that share the batch, for statistics of the batch."""
 

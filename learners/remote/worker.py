@@ -33,8 +33,8 @@ MakePool = Callable[[Callable[[str], None]], ActorPool]
 
 
 class RayStore(Store):
-    """Rendezvous of a group in the key-value store of Ray's GCS, which only holders of Ray's token can read. The wait for
-    a key ends with an exception from `keep_waiting`."""
+    """Rendezvous of a group in the key-value store of Ray's GCS, which only holders of Ray's token can read. An
+    exception from `keep_waiting` ends the wait for a key."""
 
     def __init__(self, group: int, keep_waiting: Callable[[], None] = lambda: None) -> None:
         super().__init__()
