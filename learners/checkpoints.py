@@ -20,6 +20,7 @@ import pickle
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,27 +67,25 @@ def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _sweep(directory)
-        partial = directory / f"{_PARTIAL}{path.name}"
-        try:
-            partial.mkdir()
-            _write(partial / "state.json", text.encode())
-            _write(partial / "tensors.pt", buffer.getbuffer())
-            _write(partial / _SUMS, _sums(partial))
-            _sync_directory(partial)
-            old = path.with_name(f"{path.name}.old")
-            if path.exists():
-                _remove(old)
-                path.rename(old)
-            partial.rename(path)
-            _sync_directory(directory)
+        unfinished = directory / f"{_PARTIAL}{path.name}"
+        unfinished.mkdir()
+        _write(unfinished / "state.json", text.encode())
+        _write(unfinished / "tensors.pt", buffer.getbuffer())
+        _write(unfinished / _SUMS, _sums(unfinished))
+        _sync_directory(unfinished)
+        old = path.with_name(f"{path.name}.old")
+        if path.exists():
             _remove(old)
-        except BaseException:
-            _sweep(directory)  # removes the unfinished checkpoint, or the one that it has replaced
-            raise
+            path.rename(old)
+        unfinished.rename(path)
+        _sync_directory(directory)
+        _remove(old)
     except OSError as problem:
         raise CheckpointError(
             f"cannot write checkpoint {path}: {problem.strerror or problem}; earlier checkpoints remain intact"
         ) from problem
+    finally:
+        _sweep(directory)  # removes an unfinished checkpoint, or one that is replaced
     return path
 
 
@@ -129,9 +128,14 @@ def verify(path: Path) -> None:
         raise CheckpointError(f"{path / _SUMS}: damaged")
 
 
-def is_intact(path: Path) -> bool:
-    """Whether `path` contains a complete checkpoint, unchanged bit for bit."""
-    return _problem_of(path) is None
+def is_intact(path: Path, report: Callable[[CheckpointError], object] = lambda problem: None) -> bool:
+    """Whether `path` contains a complete checkpoint, unchanged bit for bit; if not, report the problem."""
+    try:
+        verify(path)
+    except CheckpointError as problem:
+        report(problem)
+        return False
+    return True
 
 
 def latest(directory: Path) -> Path | None:
@@ -141,11 +145,8 @@ def latest(directory: Path) -> Path | None:
 
 def intact(directory: Path) -> Iterator[Path]:
     """Yield intact checkpoints, newest first; warn about damaged ones without modifying them."""
-    for path in _list(directory):
-        if (problem := _problem_of(path)) is None:
-            yield path
-        else:
-            _log.warning("skipped a damaged checkpoint: %s", problem)
+    warn = partial(_log.warning, "skipped a damaged checkpoint: %s")
+    return (path for path in _list(directory) if is_intact(path, warn))
 
 
 def any_in(directory: Path) -> bool:
@@ -214,14 +215,6 @@ def _list(directory: Path) -> list[Path]:
         return []
     named = [path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
     return sorted(named, key=lambda path: (step_of(path), not path.suffix), reverse=True)
-
-
-def _problem_of(path: Path) -> CheckpointError | None:
-    try:
-        verify(path)
-    except CheckpointError as problem:
-        return problem
-    return None
 
 
 def _remove(path: Path) -> None:
