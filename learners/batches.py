@@ -1,9 +1,7 @@
 """Batches: assembly from unrolls, shares of several learners, and preparation for updates."""
 
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,16 +9,13 @@ from torch import Tensor
 
 from ..actors.extras import NOVELTY
 from ..actors.unroll import Unroll, join, some_environments
-from ..agents.agent import Agent
-from ..agents.normalization import share_sums
 from ..agents.values import map_leaves
-from .algorithms.algorithm import Targets
 from .config import LearnerConfig
 
 
 class Batcher:
-    """Split and join unrolls along the batch axis into batches of `batch_size`; every environment is used exactly once.
-    Unrolls of different members of a population never mix: use one batcher per member."""
+    """Split and join unrolls of one member along the batch axis into batches of `batch_size` environments; every
+    environment is used exactly once."""
 
     def __init__(self, batch_size: int) -> None:
         self.batch_size = batch_size
@@ -28,13 +23,11 @@ class Batcher:
         self._waiting = 0
 
     def add(self, unroll: Unroll) -> None:
-        """Append the environments of an unroll to the queue."""
         self._parts.append(unroll)
         self._waiting += len(unroll.weights_version)
 
     @property
     def complete(self) -> bool:
-        """Whether the queue contains enough environments for a batch."""
         return self._waiting >= self.batch_size
 
     def take(self) -> Unroll | None:
@@ -94,26 +87,8 @@ class Group:
     def close(self) -> None:
         """Leave the group, even while an exchange waits for a lost learner."""
 
-    def share_sums(self, agent: Agent) -> None:
-        """Make an agent's running statistics include the data of all learners."""
-        share_sums(agent, self.total)
-
 
 ALONE = Group()
-
-
-@dataclass
-class Updates:
-    """Progress of the updates from one batch."""
-
-    batch: Unroll
-    targets: Targets | None  # Targets of all updates; None if each update has its own.
-    cause: Tensor  # Of this share; see `cause_of`
-    first: bool  # Whether running moments of the inputs start with this batch
-    within: Tensor  # Whether all updates so far are within the algorithm's `target_kl`
-    rows: list[Tensor] = field(default_factory=list[Tensor])
-    """One row of `Unread.updates` (learners/learner.py) for each update."""
-    stopped: bool = False  # Whether the remaining updates are skipped
 
 
 def with_bonus(batch: Unroll, bonus: float) -> Unroll:
@@ -142,27 +117,6 @@ def cause_of(batch: Unroll) -> Tensor:
     return cause
 
 
-def some_of(batch: Unroll, targets: Targets | None, chosen: slice | Tensor) -> tuple[Unroll, Targets | None]:
-    """Select environments of a batch and their targets; an empty selection returns a batch without valid steps."""
-    empty = isinstance(chosen, Tensor) and not len(chosen)
-    chosen = slice(0, 1) if empty else chosen
-    part = some_environments(batch, chosen)
-    if empty:  # all environments of this minibatch belong to other learners
-        part = part._replace(env=part.env._replace(terminated=torch.ones_like(part.env.terminated)))
-    return part, targets and Targets(*(x[:, chosen] for x in targets))
-
-
-def valid_steps(batch: Unroll) -> int:
-    """Number of steps of a batch whose action had an effect."""
-    return int((~(batch.env.terminated | batch.env.truncated)[:-1]).sum())
-
-
-def means(updates: Sequence[Sequence[float]]) -> list[float]:
-    """Mean of each metric over the updates of a batch; with several updates, non-finite values are omitted."""
-    if len(updates) == 1:
-        return list(updates[0])
-    means: list[float] = []
-    for metric in zip(*updates, strict=True):
-        finite = [value for value in metric if math.isfinite(value)]
-        means.append(sum(finite) / len(finite) if finite else math.nan)
-    return means
+def valid_steps(batch: Unroll) -> Tensor:
+    """Whether the action of each step had an effect, bool [T, B]."""
+    return ~(batch.env.terminated | batch.env.truncated)[:-1]

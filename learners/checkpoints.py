@@ -2,7 +2,7 @@
 
     checkpoints/step-000000123456/
         tensors.pt      tensors by name; `torch.load(..., weights_only=True)` reads it
-        state.json      everything else, and the location of each tensor (state_codec.py)
+        state.json      everything else, and the location of each tensor (see `pack`)
         SHA256SUMS      `sha256sum -c` reads it
 
 A checkpoint is written under a temporary name, synced to disk and renamed, so that a crash or a full disk at
@@ -10,37 +10,35 @@ any moment leaves earlier checkpoints unchanged. Loading runs no code from the f
 directory at a time.
 """
 
-import contextlib
 import hashlib
 import io
 import json
 import logging
+import math
 import os
 import pickle
 import re
 import shutil
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from ..base.errors import EngramError
-from .state_codec import pack, unpack
 
 FORMAT = 1
-_FILES = ("state.json", "tensors.pt")
 RENAMED = {"optimiser": "optimizer", "colours": "colors"} | {
     f"core.summariser.{name}": f"core.summarizer.{name}" for name in ("weight", "bias")
 }
 """Keys of older versions, with their current names."""
-_SUMS = "SHA256SUMS"
-FILES = (*_FILES, _SUMS)  # Files of a checkpoint in copying order; without the last one, it is incomplete
+_CONTENT, _SUMS = ("state.json", "tensors.pt"), "SHA256SUMS"
+FILES = (*_CONTENT, _SUMS)  # Files of a checkpoint in copying order; without the last one, it is incomplete
 _PARTIAL = ".partial-"
 _NAME = re.compile(r"step-(\d{12,})(\.old)?")  # `.old`: being replaced by a new checkpoint of the same step
-
-Stamp = tuple[tuple[int, ...], ...]
 
 _log = logging.getLogger(__name__)
 
@@ -69,21 +67,25 @@ def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _sweep(directory)
-        partial = directory / f"{_PARTIAL}{path.name}"
-        try:
-            partial.mkdir()
-            _write(partial / "state.json", text.encode())
-            _write(partial / "tensors.pt", buffer.getbuffer())
-            _write(partial / _SUMS, _sums(partial))
-            _sync_directory(partial)
-            _put_in_place(partial, path)
-        except BaseException:
-            _sweep(directory)  # removes the unfinished checkpoint, or the one that it has replaced
-            raise
+        unfinished = directory / f"{_PARTIAL}{path.name}"
+        unfinished.mkdir()
+        _write(unfinished / "state.json", text.encode())
+        _write(unfinished / "tensors.pt", buffer.getbuffer())
+        _write(unfinished / _SUMS, _sums(unfinished))
+        _sync_directory(unfinished)
+        old = path.with_name(f"{path.name}.old")
+        if path.exists():
+            _remove(old)
+            path.rename(old)
+        unfinished.rename(path)
+        _sync_directory(directory)
+        _remove(old)
     except OSError as problem:
         raise CheckpointError(
             f"cannot write checkpoint {path}: {problem.strerror or problem}; earlier checkpoints remain intact"
         ) from problem
+    finally:
+        _sweep(directory)  # removes an unfinished checkpoint, or one that is replaced
     return path
 
 
@@ -96,54 +98,44 @@ def load(path: Path) -> dict[str, Any]:
         written = document["format"]
         if written != FORMAT:
             raise CheckpointError(f"{path}: format {written} of another engram version; this version reads {FORMAT}")
-        _refuse_compressed(path / "tensors.pt")
         tensors = torch.load(path / "tensors.pt", map_location="cpu", weights_only=True)
         return _rename_keys(unpack(document["state"], tensors))
     except pickle.UnpicklingError as problem:
         raise CheckpointError(f"{path / 'tensors.pt'}: rejected: it contains more than tensors") from problem
-    except zipfile.BadZipFile as problem:
-        raise CheckpointError(f"{path / 'tensors.pt'}: rejected: it is not a zip of tensors ({problem})") from problem
     except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as problem:
         raise CheckpointError(f"{path}: not a checkpoint of engram ({problem})") from problem
 
 
 def _rename_keys(state: Any) -> Any:
-    """Rename the keys of older versions in a state."""
     if isinstance(state, dict):
         return {RENAMED.get(key, key): _rename_keys(value) for key, value in state.items()}
     return [_rename_keys(value) for value in state] if isinstance(state, list) else state
 
 
-def _refuse_compressed(file: Path) -> None:
-    """Raise CheckpointError unless the zip's members are uncompressed, so that tensors are no larger than the file."""
-    with zipfile.ZipFile(file) as archive:
-        members = archive.infolist()
-    size = file.stat().st_size
-    if any(m.compress_type != zipfile.ZIP_STORED for m in members) or sum(m.file_size for m in members) > size:
-        raise CheckpointError(
-            f"{file}: rejected: its members are compressed; allowed: uncompressed members, as written by torch.save"
-        )
-
-
 def verify(path: Path) -> None:
     """Raise CheckpointError naming the file unless all files exist and are unchanged, bit for bit."""
-    for name in (_SUMS, *_FILES):
+    for name in (_SUMS, *_CONTENT):
         if not (path / name).is_file():
             raise CheckpointError(f"{path}: not a complete checkpoint, {name} is missing")
     try:
         actual, recorded = _sums(path), (path / _SUMS).read_bytes()
     except OSError as problem:
         raise CheckpointError(f"{path}: cannot be read: {problem.strerror}") from problem
-    for name, line in zip(_FILES, actual.splitlines(keepends=True), strict=True):
+    for name, line in zip(_CONTENT, actual.splitlines(keepends=True), strict=True):
         if line not in recorded:
             raise CheckpointError(f"{path / name}: damaged, its checksum differs from the one in {_SUMS}")
     if actual != recorded:
         raise CheckpointError(f"{path / _SUMS}: damaged")
 
 
-def is_intact(path: Path) -> bool:
-    """Whether `path` contains a complete checkpoint, unchanged bit for bit."""
-    return _problem_of(path) is None
+def is_intact(path: Path, report: Callable[[CheckpointError], object] = lambda problem: None) -> bool:
+    """Whether `path` contains a complete checkpoint, unchanged bit for bit; if not, report the problem."""
+    try:
+        verify(path)
+    except CheckpointError as problem:
+        report(problem)
+        return False
+    return True
 
 
 def latest(directory: Path) -> Path | None:
@@ -153,11 +145,8 @@ def latest(directory: Path) -> Path | None:
 
 def intact(directory: Path) -> Iterator[Path]:
     """Yield intact checkpoints, newest first; warn about damaged ones without modifying them."""
-    for path in _list(directory):
-        if (problem := _problem_of(path)) is None:
-            yield path
-        else:
-            _log.warning("skipped a damaged checkpoint: %s", problem)
+    warn = partial(_log.warning, "skipped a damaged checkpoint: %s")
+    return (path for path in _list(directory) if is_intact(path, warn))
 
 
 def any_in(directory: Path) -> bool:
@@ -173,27 +162,23 @@ def prune(directory: Path, keep_last: int, best: Path | None = None) -> list[Pat
 class Kept:
     """Checkpoints of a run in its directory, of which only the newest are kept.
 
-    Files are read and hashed once, and again only if their size or timestamps change.
-
     Args:
-        directory: directory of the checkpoints; existing ones are verified immediately.
+        directory: directory of the checkpoints; existing ones are verified immediately, and only once.
         is_own: whether an intact checkpoint belongs to this run; those of other runs are neither counted nor removed.
     """
 
     def __init__(self, directory: Path, is_own: Callable[[Path], bool] = lambda _: True) -> None:
         self._directory, self._is_own = directory, is_own
-        self._checked: dict[Path, tuple[Stamp, bool]] = {}
+        self._counts: dict[Path, bool] = {}  # Whether a checkpoint is intact and the run's own
         self._find()
 
     def add(self, path: Path) -> None:
         """Register a checkpoint that this process has just written."""
-        self._checked[path] = (_stamp(path), True)
+        self._counts[path] = True
 
     def prune(self, keep_last: int, best: Path | None = None) -> list[Path]:
         """Remove all but the newest `keep_last` (at least 1) and `best`; return the removed ones. Damaged checkpoints
         and foreign files are neither counted nor removed. Raises CheckpointError if a removal fails."""
-        if keep_last < 1:
-            raise ValueError(f"keep_last is {keep_last}; allowed: at least 1")
         surplus = [path for path in self._find()[keep_last:] if best is None or path.name != best.name]
         try:
             for path in surplus:
@@ -204,14 +189,11 @@ class Kept:
 
     def _find(self) -> list[Path]:
         """Intact checkpoints of the run, newest first."""
-        before, self._checked = self._checked, {}
-        for path in _list(self._directory):
-            stamp = _stamp(path)
-            entry = before.get(path)
-            if entry is None or entry[0] != stamp:
-                entry = (stamp, _problem_of(path) is None and self._is_own(path))
-            self._checked[path] = entry
-        return [path for path, (_, is_own) in self._checked.items() if is_own]
+        paths = _list(self._directory)
+        for path in paths:
+            if path not in self._counts:
+                self._counts[path] = is_intact(path) and self._is_own(path)
+        return [path for path in paths if self._counts[path]]
 
 
 def path_of(directory: Path, step: int) -> Path:
@@ -235,34 +217,6 @@ def _list(directory: Path) -> list[Path]:
     return sorted(named, key=lambda path: (step_of(path), not path.suffix), reverse=True)
 
 
-def _problem_of(path: Path) -> CheckpointError | None:
-    try:
-        verify(path)
-    except CheckpointError as problem:
-        return problem
-    return None
-
-
-def _stamp(path: Path) -> Stamp:
-    """Size, inode and timestamps of each file, which change with the content."""
-    stamps: dict[str, tuple[int, ...]] = dict.fromkeys(FILES, ())
-    for name in FILES:
-        with contextlib.suppress(OSError):
-            status = (path / name).stat()
-            stamps[name] = status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
-    return tuple(stamps.values())
-
-
-def _put_in_place(partial: Path, path: Path) -> None:
-    old = path.with_name(f"{path.name}.old")
-    if path.exists():
-        _remove(old)
-        path.rename(old)
-    partial.rename(path)
-    _sync_directory(path.parent)
-    _remove(old)
-
-
 def _remove(path: Path) -> None:
     """Remove a directory after renaming it, so that a crash leaves no partial checkpoint under its name."""
     if path.exists():
@@ -277,7 +231,7 @@ def _sweep(directory: Path) -> None:
 
 def _sums(path: Path) -> bytes:
     lines: list[str] = []
-    for name in _FILES:
+    for name in _CONTENT:
         with (path / name).open("rb") as file:
             lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
     return "".join(lines).encode()
@@ -297,3 +251,81 @@ def _sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# -- nested state as JSON and a flat table of tensors -----------------------------------------------------------------
+
+
+def pack(state: Any) -> tuple[Any, dict[str, Tensor]]:
+    """Pack a state into a document (for `json.dumps`) and tensors, whose names are their paths in the state.
+
+        None, bool, int, str, finite float, list, dict with plain string keys      as themselves
+        torch tensor            {"$tensor": name}      comes back on the CPU, contiguous, without gradient
+        numpy array             {"$array": name}       comes back as a numpy array
+        numpy scalar            {"$scalar": name}      comes back as a numpy scalar
+        tuple                   {"$tuple": [...]}      a NamedTuple comes back as a plain tuple
+        other dicts             {"$items": [[key, value], ...]}     keys are str or int; a str may start with "$"
+        nan, inf, -inf          {"$float": "nan"}      JSON lacks these values
+
+    Raises TypeError naming the path of a value of another type.
+    """
+    tensors: dict[str, Tensor] = {}
+
+    def add(tensor: Tensor, path: tuple[str, ...]) -> str:
+        name = "/".join(path)
+        while name in tensors:  # {"a": {"b": x}, "a/b": y}
+            name += "'"
+        tensors[name] = tensor
+        return name
+
+    def packed(value: Any, path: tuple[str, ...]) -> Any:
+        if value is None or type(value) in (bool, int, str):
+            return value
+        if type(value) is float:
+            return value if math.isfinite(value) else {"$float": repr(value)}
+        if isinstance(value, Tensor):
+            # A copy, since saving a view would save the whole underlying storage.
+            return {"$tensor": add(value.detach().cpu().clone(memory_format=torch.contiguous_format), path)}
+        if isinstance(value, np.ndarray | np.generic):
+            tag = "$array" if isinstance(value, np.ndarray) else "$scalar"
+            return {tag: add(torch.from_numpy(np.array(value, order="C")), path)}
+        if isinstance(value, Mapping):
+            if wrong := [key for key in value if type(key) not in (str, int)]:
+                raise TypeError(f"state at {'/'.join(path)} has the key {wrong[0]!r}; allowed: str or int")
+            items = [[key, packed(part, (*path, str(key)))] for key, part in value.items()]
+            plain = all(isinstance(key, str) and not key.startswith("$") for key in value)
+            return dict(items) if plain else {"$items": items}
+        if isinstance(value, list | tuple):
+            parts = [packed(part, (*path, str(i))) for i, part in enumerate(value)]
+            return {"$tuple": parts} if isinstance(value, tuple) else parts
+        raise TypeError(
+            f"state at {'/'.join(path)} is a {type(value).__name__}; allowed: tensors, numpy arrays, None, bool, int, "
+            "float, str, and lists, tuples and dicts of them"
+        )
+
+    return packed(state, ()), tensors
+
+
+def unpack(document: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Restore a packed state. Raises KeyError or ValueError if the document is not from `pack`."""
+    if isinstance(document, list):
+        return [unpack(part, tensors) for part in document]
+    if not isinstance(document, dict):
+        return document
+    match next((key for key in document if key.startswith("$")), None):
+        case None:
+            return {key: unpack(value, tensors) for key, value in document.items()}
+        case "$tensor":
+            return tensors[document["$tensor"]]
+        case "$array":
+            return tensors[document["$array"]].numpy()
+        case "$scalar":
+            return tensors[document["$scalar"]].numpy()[()]
+        case "$tuple":
+            return tuple(unpack(part, tensors) for part in document["$tuple"])
+        case "$items":
+            return {key: unpack(value, tensors) for key, value in document["$items"]}
+        case "$float":
+            return float(document["$float"])
+        case tag:
+            raise ValueError(f"unknown tag {tag!r}")

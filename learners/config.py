@@ -104,7 +104,3 @@ class LearnerConfig(Settings):
     def resolved(self) -> "LearnerConfig":
         """Return a copy that contains every setting of the algorithm explicitly."""
         return replace(self, algorithm_args=asdict(self.method.settings))
-
-    def value(self, setting: str) -> Any:
-        """Look up a setting by name, including the algorithm's settings."""
-        return getattr(self if hasattr(self, setting) else self.method.settings, setting)

@@ -18,24 +18,34 @@ from ..actors.unroll import EPISODE_COLUMNS
 from ..base.messages import check_name
 
 
-class Curriculum:
-    """Current stage of a learner.
-
-    Args:
-        config: the stages, and the score required in each.
-        fields: names of the environment's own episode fields, in the order of the columns after EPISODE_COLUMNS.
-        num_envs: number of environments of all actors; 0 if it varies.
-    """
+class _Stages:
+    """Episodes of the current stage, or of all stages of a mixture. `fields` names the columns after EPISODE_COLUMNS;
+    `num_envs` counts the environments of all actors, 0 if it varies."""
 
     def __init__(self, config: LevelsConfig, fields: Sequence[str], num_envs: int) -> None:
         self.config, self._num_envs = config, num_envs
         names = (*EPISODE_COLUMNS, *fields)
         check_name("curriculum_measure", config.curriculum_measure, names[1:])
         self._column = names.index(config.curriculum_measure)
+        self._ended: set[int] = set()  # Environments that have completed an episode since all of them began one
+        self.unknown = 0  # Consecutive episodes that do not report the measure
+
+    def _reported(self, episodes: NDArray[np.floating[Any]]) -> list[tuple[int, float]]:
+        """Environment and measure of each of the episodes [K, 3 + F] that report the measure."""
+        reported = episodes[np.isfinite(episodes[:, self._column])]
+        self.unknown = 0 if len(reported) else self.unknown + len(episodes)
+        environments = reported[:, 0].astype(int).tolist()
+        self._ended.update(environments)
+        return list(zip(environments, reported[:, self._column].tolist(), strict=True))
+
+
+class Curriculum(_Stages):
+    """Current stage of a learner."""
+
+    def __init__(self, config: LevelsConfig, fields: Sequence[str], num_envs: int) -> None:
+        super().__init__(config, fields, num_envs)
         self.stage = 0  # Index of the current stage
         self._window: deque[float] = deque(maxlen=config.curriculum_episodes)
-        self._ended: set[int] = set()  # Environments that have completed an episode of this stage
-        self.unknown = 0  # Consecutive episodes that do not report the measure
         self._began = 0  # Learned steps when the stage began
 
     @property
@@ -44,12 +54,9 @@ class Curriculum:
         return self.stage == len(self.config.stages) - 1
 
     def add(self, episodes: NDArray[np.floating[Any]], steps: int) -> bool:
-        """Record episodes of this stage [K, 3 + F], as in `Unroll.episodes`; return whether the next stage begins.
-        `steps` is the number of learned steps so far, over all stages."""
-        reported = episodes[np.isfinite(episodes[:, self._column])]
-        self.unknown = 0 if len(reported) else self.unknown + len(episodes)
-        self._window.extend(reported[:, self._column].tolist())
-        self._ended.update(reported[:, 0].astype(int).tolist())
+        """Record episodes of this stage, as in `Unroll.episodes`; return whether the next stage begins. `steps` is the
+        number of learned steps so far, over all stages."""
+        self._window.extend(value for _, value in self._reported(episodes))
         if self.is_last or not (self._is_learned() or 0 < self.config.curriculum_steps <= steps - self._began):
             return False
         self.stage += 1
@@ -67,6 +74,14 @@ class Curriculum:
         score = {"curriculum/score": self._mean()} if self._window else {}
         return {"curriculum/stage": self.stage + 1.0} | score
 
+    def _is_learned(self) -> bool:
+        """Whether the last episodes, including at least one per environment, reach the stage's score."""
+        full = len(self._window) == self._window.maxlen and len(self._ended) >= self._num_envs
+        return full and self._mean() >= self.config.scores[self.stage]
+
+    def _mean(self) -> float:
+        return sum(self._window) / len(self._window)
+
     def __str__(self) -> str:
         stages = self.config.stages
         return f"stage {self.stage + 1} of {len(stages)}: {in_words(stages[self.stage])}"
@@ -81,16 +96,8 @@ class Curriculum:
         self._began = state.get("began", 0)  # missing in older checkpoints
         self._window = deque(state["window"], maxlen=self._window.maxlen)
 
-    def _is_learned(self) -> bool:
-        """Whether the last episodes, including at least one per environment, reach the stage's score."""
-        full = len(self._window) == self._window.maxlen and len(self._ended) >= self._num_envs
-        return full and self._mean() >= self.config.scores[self.stage]
 
-    def _mean(self) -> float:
-        return sum(self._window) / len(self._window)
-
-
-class Mixture:
+class Mixture(_Stages):
     """Shares of the environments per stage; all stages are trained concurrently.
 
         share_s = m / S + (1 - m) p_s (1 - p_s) / sum_r p_r (1 - p_r),    m = curriculum_mixture
@@ -98,40 +105,28 @@ class Mixture:
     p_s is the solved rate of the last `curriculum_episodes` episodes of stage s, 1/2 before the first; p (1 - p) is the
     learnability of Rutherford et al. 2024, "No Regrets", section 4. Shares are recomputed after that many episodes over
     all stages, at least one per environment, and change only if a share differs by at least CHANGE; then all episodes
-    restart.
-
-    Args:
-        config: the stages.
-        fields: see `Curriculum`.
-        num_envs: see `Curriculum`.
-        actor_envs: environments of each actor.
+    restart. `actor_envs` is the number of environments of each actor.
     """
 
     CHANGE = 0.05
     is_last = False  # False: episodes include those of stages other than the configured environment
 
     def __init__(self, config: LevelsConfig, fields: Sequence[str], num_envs: int, actor_envs: int) -> None:
-        names = (*EPISODE_COLUMNS, *fields)
-        check_name("curriculum_measure", config.curriculum_measure, names[1:])
-        self.config, self._num_envs, self._actor_envs = config, num_envs, actor_envs
-        self._column = names.index(config.curriculum_measure)
+        super().__init__(config, fields, num_envs)
+        self._actor_envs = actor_envs
         first = config.first_stage
         assert not isinstance(first, int)
         self.stage: Shares = first  # Share of each stage
         self._windows = [deque[float](maxlen=config.curriculum_episodes) for _ in config.stages]
-        self._ended: set[int] = set()
         self._new = 0
-        self.unknown = 0  # Consecutive episodes that do not report the measure
 
     def add(self, episodes: NDArray[np.floating[Any]], steps: int) -> bool:
-        """Record episodes [K, 3 + F], as in `Unroll.episodes`; return whether the shares change."""
         del steps
-        reported = episodes[np.isfinite(episodes[:, self._column])]
-        self.unknown = 0 if len(reported) else self.unknown + len(episodes)
-        for index, value in zip(reported[:, 0].astype(int).tolist(), reported[:, self._column].tolist(), strict=True):
-            self._windows[self._stage_of(index)].append(value)
-            self._ended.add(index)
-        self._new += len(reported)
+        for index, value in self._reported(episodes):
+            actor, position = divmod(index, self._actor_envs)
+            counts = widths(actor * self._actor_envs, self._actor_envs, self.stage)
+            self._windows[int(np.searchsorted(np.cumsum(counts), position, side="right"))].append(value)
+            self._new += 1
         if self._new < self.config.curriculum_episodes or len(self._ended) < self._num_envs:
             return False
         self.begin_episodes()
@@ -142,14 +137,8 @@ class Mixture:
         return True
 
     def begin_episodes(self) -> None:
-        """Restart counting when every environment begins a new episode, since short episodes end first."""
         self._ended.clear()
         self._new = 0
-
-    def _stage_of(self, index: int) -> int:
-        actor, position = divmod(index, self._actor_envs)
-        counts = widths(actor * self._actor_envs, self._actor_envs, self.stage)
-        return int(np.searchsorted(np.cumsum(counts), position, side="right"))
 
     def _shares(self) -> Shares:
         rates = [sum(window) / len(window) if window else 0.5 for window in self._windows]
@@ -170,12 +159,10 @@ class Mixture:
         return "mixture of " + ", ".join(f"{share:.0%} {in_words(stage)}" for share, stage in parts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next decision depends on."""
         windows = [list(window) for window in self._windows]
         return {"shares": list(self.stage), "windows": windows, "ended": sorted(self._ended), "new": self._new}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
         self.stage, self._ended, self._new = tuple(state["shares"]), set(state["ended"]), state["new"]
         for window, values in zip(self._windows, state["windows"], strict=True):
             window.clear()

@@ -6,7 +6,6 @@ learners call the same methods in the same order and get the same results, bit f
 
 import ctypes
 import functools
-import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -33,7 +32,7 @@ class GroupLostError(LearnerLossError):
 
 
 class Share(NamedTuple):
-    """Share of the actors and of a batch that belongs to one learner."""
+    """One learner's share of the actors and of a batch."""
 
     first_actor: int
     actors: int
@@ -54,14 +53,8 @@ def deal(learners: int, actors: int, environments: int | None, envs_per_actor: i
 
 
 class SharedGroup(Group):
-    """Group of learners in several processes; a subclass connects them.
-
-    Args:
-        rank: rank of this learner.
-        widths: environments of each learner's share, in order.
-        device: device of exchanged tensors.
-        keep_waiting: called repeatedly while waiting for others; an exception from it ends the wait.
-    """
+    """Group of learners in several processes; a subclass connects them. `widths` are the environments of each learner's
+    share, `device` that of exchanged tensors. An exception from `keep_waiting` ends a wait for others."""
 
     def __init__(
         self, rank: int, widths: Sequence[int], device: torch.device, keep_waiting: Callable[[], None]
@@ -79,12 +72,11 @@ class SharedGroup(Group):
         return self._all
 
     def total(self, *parts: Any) -> Sequence[Any]:
-        flat = torch.cat([torch.as_tensor(part, dtype=torch.float64).reshape(-1).to(self._device) for part in parts])
-        flat = self._sum(flat)
-        sums: list[Any] = []
-        for part, x in zip(parts, flat.split([math.prod(getattr(part, "shape", ())) for part in parts]), strict=True):
-            sums.append(x.to(part).view(part.shape) if isinstance(part, Tensor) else float(x))
-        return sums
+        full = [torch.as_tensor(part, dtype=torch.float64).to(self._device) for part in parts]
+        return [
+            x.to(part) if isinstance(part, Tensor) else float(x)
+            for part, x in zip(parts, self._sum_parts(full), strict=True)
+        ]
 
     def reduce(
         self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], metrics: Tensor, cause: Tensor
@@ -93,15 +85,15 @@ class SharedGroup(Group):
         full = [torch.zeros_like(p) if x is None else x for p, x in zip(parameters, gradients, strict=True)]
         causes = torch.zeros(self.size).to(metrics)
         causes[self.rank] = cause
-        parts = [*full, present.to(metrics), metrics, causes]
-        flat = torch.cat([part.detach().reshape(-1) for part in parts]).to(self._device)
-        flat = self._sum(flat)
-        *sums, present, metrics, causes = (
-            x.to(part.device).view(part.shape)
-            for part, x in zip(parts, flat.split([part.numel() for part in parts]), strict=True)
-        )
+        *sums, present, metrics, causes = self._sum_parts([*full, present.to(metrics), metrics, causes])
         exist = present.cpu().tolist()
         return [x if exists else None for x, exists in zip(sums, exist, strict=True)], metrics, causes.min()
+
+    def _sum_parts(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Sum each tensor over all learners, in one exchange."""
+        flat = self._sum(torch.cat([part.detach().reshape(-1) for part in parts]).to(self._device))
+        split = flat.split([part.numel() for part in parts])
+        return [x.to(part.device).view(part.shape) for part, x in zip(parts, split, strict=True)]
 
     def _sum(self, flat: Tensor) -> Tensor:
         """Add the tensors [K] of all learners in rank order, so that results are bit-identical on all of them. All send
@@ -131,15 +123,8 @@ class SharedGroup(Group):
 
 
 class GlooGroup(SharedGroup):
-    """Group of learners connected by torch.distributed's Gloo, which exchanges tensors on the CPU.
-
-    Args:
-        store: a torch.distributed.Store for the rendezvous.
-        rank, widths, keep_waiting: see SharedGroup.
-        address: address of the network interface to use.
-        connect_seconds: timeout of the connection; the store may have a separate timeout for
-            the rendezvous.
-    """
+    """Group of learners connected by torch.distributed's Gloo, which exchanges tensors on the CPU. `store` (a
+    torch.distributed.Store) is for the rendezvous, `address` is that of the network interface."""
 
     def __init__(
         self,

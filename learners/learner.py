@@ -5,45 +5,49 @@ CPU, and the device skips a non-finite update and keeps the metrics.
 """
 
 import copy
+import math
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..actors.unroll import Unroll
+from ..actors.unroll import Unroll, some_environments
 from ..agents.agent import Agent
 from ..agents.cores.core import readable
+from ..agents.normalization import share_sums
 from ..agents.sequence.compiled import compile_steps
 from .algorithms.algorithm import Targets
-from .batches import ALONE, Group, Updates, cause_of, learned_rewards, means, some_of, valid_steps, with_bonus
+from .batches import ALONE, Group, cause_of, learned_rewards, valid_steps, with_bonus
 from .config import LearnerConfig
 from .device.cuda_graph import Recorded, changing, cuda_graph
 from .device.transfer import Transfer
-from .loss import CAUSES, KL, METRICS, Gradient, Minibatch, evaluate, gradient, matrix_precision, rescaled
+from .loss import CAUSES, KL, METRICS, Gradient, Minibatch, evaluate, gradient, matrix_precision
 from .optimizers import clip_global_norm, make_optimizer, scheduled, set_gradients, set_hyperparameters
 from .replay import Replay
 
-_IN_OPTIMIZER = {"eps": "eps", "rmsprop_decay": "decay", "rmsprop_momentum": "momentum"}
-"""The optimizer's names for settings other than the learning rate and Adam's betas."""
-
 ADAM_BETA2 = 0.999  # Adam's decay of squared gradients
-
 
 MADE, LEFT_OUT, NOT_TRIED = 1.0, 2.0, 3.0
 """Codes of an update: it changed the weights; its divergence exceeded the algorithm's `target_kl`; it was skipped after
 such an update."""
 
 
-class Unread(NamedTuple):
-    """Results of a batch's updates on the device."""
+@dataclass
+class Updates:
+    """Progress of the updates from one batch."""
 
-    updates: Tensor
-    """float [U, M + 2], one row per update: metrics, gradient norm, and a code: MADE, LEFT_OUT, NOT_TRIED or, for a
-    non-finite value, the negated index of its cause in CAUSES."""
-    names: tuple[str, ...]
-    lr: float
+    batch: Unroll
+    targets: Targets | None  # Targets of all updates; None if each update has its own
+    cause: Tensor  # Of this share; see `cause_of`
+    first: bool  # Whether running moments of the inputs start with this batch
+    within: Tensor  # Whether all updates so far are within the algorithm's `target_kl`
+    rows: list[Tensor] = field(default_factory=list[Tensor])
+    """For each update float [M + 2]: metrics, gradient norm, and a code: MADE, LEFT_OUT, NOT_TRIED or, for a non-finite
+    value, the negated index of its cause in CAUSES."""
+    stopped: bool = False  # Whether the remaining updates are skipped
 
 
 class Learner:
@@ -58,22 +62,23 @@ class Learner:
     def __init__(self, agent: Agent, config: LearnerConfig, total_steps: int) -> None:
         self.agent, self.config, self.total_steps = agent, config, total_steps
         self.device = agent.policy.weight.device
-        self.recorded = self._recording() if config.cuda_graph else None
+        self.recorded: Recorded | None = None
+        if config.cuda_graph and self.device.type == "cuda":
+            self.recorded = Recorded(self._learn, lambda: changing(agent, self.optimizer), cuda_graph(self.device))
+        elif config.cuda_graph:
+            print(f"engram: --cuda-graph has no effect on {self.device}", file=sys.stderr)
         self.optimizer = make_optimizer(
             config.optimizer,
             agent.parameters(),
             lr=config.lr,
-            eps=config.eps,
-            decay=config.rmsprop_decay,
-            momentum=config.rmsprop_momentum,
-            betas=(config.adam_beta1, ADAM_BETA2),
             recorded=self.recorded is not None,
+            **self._hyperparameters(),
         )
         self.updates = 0  # Number of batches learned from; each results in a new version of the weights.
         self.steps = 0  # Number of consumed environment steps
         self._skipped = 0
         self.cause: str | None = None  # Cause of the newest skipped update among the metrics read, one of CAUSES
-        self._unread: list[Unread] = []
+        self._unread: list[tuple[Tensor, float]] = []  # `Updates.rows` of batches, stacked, and learning rates
         self._read: list[dict[str, float]] = []
         self.replay = Replay()
         self._transfer = None if self.device.type == "cpu" else Transfer(self.device)
@@ -92,10 +97,7 @@ class Learner:
         """Learn from a share of every batch from now on, alongside the other learners of the group."""
         self.group.close()
         self.group = group
-        group.share_sums(self.agent)
-        if self.recorded is not None and group.size > 1:
-            self.recorded = None
-            print("engram: learners that exchange gradients do not record a CUDA graph", file=sys.stderr)
+        share_sums(self.agent, group.total)
 
     @property
     def skipped(self) -> int:
@@ -124,11 +126,10 @@ class Learner:
         return with_bonus(received[0], bonus), received[1]
 
     def count(self, batch: Unroll, updates: Tensor) -> None:
-        """Record a batch that was learned from, with `updates` as in `Unread`."""
-        names = (*METRICS, *self.config.method.metrics, "learner/grad_norm")
-        self._unread.append(Unread(updates, names, self._lr_used))
+        """Record a batch that was learned from, with the stacked `Updates.rows`."""
+        self._unread.append((updates, self._lr_used))
         self.updates += 1
-        (steps,) = self.group.total(float(valid_steps(batch)))
+        (steps,) = self.group.total(float(valid_steps(batch).sum()))
         self.steps += int(steps)
 
     def send(self, batch: Unroll) -> None:
@@ -146,9 +147,10 @@ class Learner:
         """Copy all unread metrics from the device in one transfer."""
         if not self._unread:
             return
-        values = iter(torch.cat([unread.updates.flatten() for unread in self._unread]).cpu().tolist())
-        for unread in self._unread:
-            rows = [[next(values) for _ in range(len(unread.names) + 1)] for _ in range(len(unread.updates))]
+        names = (*METRICS, *self.config.method.metrics, "learner/grad_norm")
+        values = iter(torch.cat([updates for updates, _ in self._unread]).cpu().tolist())
+        for updates, lr in self._unread:
+            rows = [next(values) for _ in updates]
             codes = [row.pop() for row in rows]
             for code in codes:
                 self._skipped += code <= 0
@@ -156,9 +158,9 @@ class Learner:
             tried = [row for row, code in zip(rows, codes, strict=True) if code != NOT_TRIED]
             limit = {"learner/kl_stop": float(LEFT_OUT in codes)} if self.config.method.target_kl else {}
             self._read.append(
-                dict(zip(unread.names, means(tried), strict=True))
+                dict(zip(names, _means(tried), strict=True))
                 | limit
-                | {"learner/lr": unread.lr, "learner/skipped": float(self._skipped)}
+                | {"learner/lr": lr, "learner/skipped": float(self._skipped)}
                 | ({f"learner/skipped_{self.cause}": 1.0} if self.cause in CAUSES[1:] else {})
             )
         self._unread = []
@@ -173,7 +175,7 @@ class Learner:
         return [] if groups == [None] else [every if x is None else self.group.share(x, width) for x in groups]
 
     def _learn(self, batch: Unroll, indices: Sequence[Tensor]) -> Tensor:
-        """Run all updates from one batch; return the metrics of each, as in `Unread`."""
+        """Run all updates from one batch; return their stacked `Updates.rows`."""
         updates = self.prepare(batch)
         for chosen in indices or [slice(None)]:
             minibatch = self.minibatch(updates, chosen)
@@ -190,16 +192,20 @@ class Learner:
         if first:
             self.agent.observe(batch.env)
         if self.agent.units is not None:
-            final = (batch.env.terminated | batch.env.truncated)[:-1]
-            reward = learned_rewards(batch, self.config)
-            self.agent.units.measure(reward[1:].flatten(), ~final.flatten())
+            rewards = learned_rewards(batch, self.config)[1:]
+            self.agent.units.measure(rewards.flatten(), valid_steps(batch).flatten())
         fixed = self._fixed_targets(batch) if once or self._first_returns else None
         cause = cause_of(batch)
         return Updates(batch, fixed if once else None, cause, first, cause <= 0)
 
     def minibatch(self, updates: Updates, chosen: slice | Tensor) -> Minibatch:
         """Return the inputs of the loss for an update from these environments."""
-        part, targets = some_of(updates.batch, updates.targets, chosen)
+        empty = isinstance(chosen, Tensor) and not len(chosen)
+        chosen = slice(0, 1) if empty else chosen
+        part, targets = some_environments(updates.batch, chosen), updates.targets
+        if empty:  # all environments of this minibatch belong to other learners: none of its steps is valid
+            part = part._replace(env=part.env._replace(terminated=torch.ones_like(part.env.terminated)))
+        targets = targets and Targets(*(x[:, chosen] for x in targets))
         return Minibatch(self.agent, part, self.config, targets, self._entropy_share, self.group)
 
     def apply(self, updates: Updates, minibatch: Minibatch, gradient: Gradient) -> None:
@@ -218,14 +224,18 @@ class Learner:
             valid = code == MADE
             updates.within = updates.within & (code < LEFT_OUT)
             updates.stopped = readable(updates.within) and not updates.within
-        _step_if(self.optimizer, valid)
+        if not readable(valid):  # the device skips the step, so that the CPU need not wait for the value
+            self.optimizer.found_inf = (~valid).float()  # pyright: ignore[reportAttributeAccessIssue]
+            self.optimizer.step()
+        elif valid:
+            self.optimizer.step()
         if minibatch.targets is None and (units := self.agent.units) is not None:
-            final = (minibatch.batch.env.terminated | minibatch.batch.env.truncated)[:-1]
-            units.renormalize((gradient.returns * units.unit).flatten(), (~final & valid).flatten())
+            counted = valid_steps(minibatch.batch) & valid
+            units.renormalize((gradient.returns * units.unit).flatten(), counted.flatten())
         updates.rows.append(torch.cat([row, code.reshape(1)]))
 
     def complete(self, updates: Updates) -> Tensor:
-        """Add the batch to the running moments of the inputs; return the metrics of each update."""
+        """Add the batch to the running moments of the inputs; return the stacked `Updates.rows`."""
         if not updates.first:
             self.agent.observe(updates.batch.env)
         if self._first_returns:
@@ -235,24 +245,21 @@ class Learner:
     def _fixed_targets(self, batch: Unroll) -> Targets:
         """Compute targets with the current weights, normalized by a return scale that includes this batch."""
         with torch.no_grad(), matrix_precision(self.config.precision, self.device):
-            now = evaluate(self.agent, batch, self.config, self.group).now
+            now = evaluate(self.agent, batch, self.config, self.group)
             targets = self.config.method.targets(now)
             units = self.agent.units
             if units is None:
                 return targets
             before = units.unit
             units.renormalize((targets.values * before).flatten(), now.step.valid.flatten())
-            return self.config.method.targets(rescaled(now, before / units.unit))
+            factor = before / units.unit
+            step = now.step._replace(rewards=now.step.rewards * factor)
+            now = now._replace(step=step, values=now.values * factor, bootstrap=now.bootstrap * factor)
+            return self.config.method.targets(now)
 
     def _no_returns(self) -> bool:
         """Whether values have a return scale that includes no returns yet."""
         return self.agent.units is not None and self.agent.units.moments.unused
-
-    def _recording(self) -> Recorded | None:
-        if self.device.type == "cuda":
-            return Recorded(self._learn, lambda: changing(self.agent, self.optimizer), cuda_graph(self.device))
-        print(f"engram: CUDA graphs are not available on {self.device}; --cuda-graph has no effect", file=sys.stderr)
-        return None
 
     def _forget(self) -> None:
         """Discard the recorded update after a change to its tensors or settings."""
@@ -271,24 +278,11 @@ class Learner:
         self._use_config()  # restores the learning rate and epsilon, which were copied with the moments
 
     def reconfigure(self, config: LearnerConfig) -> None:
-        """Learn with `config` from now on; weights and moments are kept. Raises ValueError for another optimizer."""
-        if config.optimizer != self.config.optimizer:
-            raise ValueError(f"optimizer is {config.optimizer!r}; allowed: {self.config.optimizer!r}, as before")
+        """Learn with `config`, which has the same optimizer, from now on; weights and moments are kept."""
         if config != self.config:
             self._forget()
         self.config = config
         self._use_config()
-
-    def effective(self, setting: str) -> float:
-        """Value of a numeric setting in the last update or, before any update, in the next one: the optimizer's
-        value if it has one; for the learning rate, the value before scheduling."""
-        group = self.optimizer.param_groups[0]
-        if setting == "lr" and not isinstance(group["lr"], Tensor):
-            share = self._lr_share(self._scheduled_at)
-            return self.config.lr if group["lr"] == self.config.lr * share else group["lr"] / (share or 1.0)
-        if setting == "adam_beta1" and "betas" in group:
-            return group["betas"][0]
-        return group.get(_IN_OPTIMIZER.get(setting, ""), self.config.value(setting))  # a CUDA graph's lr is float32
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next update depends on."""
@@ -309,31 +303,30 @@ class Learner:
 
     def _use_config(self) -> float:
         """Set the optimizer's hyperparameters according to the current schedules; return the learning rate."""
-        self._scheduled_at = self.steps
-        lr = self.config.lr * self._lr_share(self.steps)
-        settings = {ours: getattr(self.config, name) for name, ours in _IN_OPTIMIZER.items()}
-        settings |= {"betas": (self.config.adam_beta1, ADAM_BETA2)}
-        set_hyperparameters(self.optimizer, settings)
-        entropy_share = scheduled(self.config.entropy_schedule, 1.0, self.steps, self.total_steps)
+        config = self.config
+        lr = config.lr * scheduled(config.lr_schedule, 1.0, self.steps, self.total_steps, config.lr_warmup)
+        entropy_share = scheduled(config.entropy_schedule, 1.0, self.steps, self.total_steps)
         if isinstance(self._lr, Tensor) and isinstance(self._entropy_share, Tensor):
             self._lr.fill_(lr)
             self._entropy_share.fill_(entropy_share)
         else:
             self._lr, self._entropy_share = lr, entropy_share
-        set_hyperparameters(self.optimizer, {"lr": self._lr})
+        set_hyperparameters(self.optimizer, {"lr": self._lr} | self._hyperparameters())
         return lr
 
-    def _lr_share(self, step: int) -> float:
-        """Factor by which the schedule multiplies the learning rate."""
-        return scheduled(self.config.lr_schedule, 1.0, step, self.total_steps, self.config.lr_warmup)
+    def _hyperparameters(self) -> dict[str, Any]:
+        """Settings of the optimizer other than the learning rate; either optimizer ignores those of the other."""
+        config, betas = self.config, (self.config.adam_beta1, ADAM_BETA2)
+        decay, momentum = config.rmsprop_decay, config.rmsprop_momentum
+        return {"eps": config.eps, "betas": betas, "decay": decay, "momentum": momentum}
 
 
-def _step_if(optimizer: torch.optim.Optimizer, valid: Tensor) -> None:
-    """Run an optimizer step if `valid` (a bool scalar) is true; otherwise leave optimizer and weights unchanged. The
-    device skips the step, so that the CPU need not wait for the value."""
-    if readable(valid):
-        if bool(valid):
-            optimizer.step()
-        return
-    optimizer.found_inf = (~valid).float()  # pyright: ignore[reportAttributeAccessIssue]
-    optimizer.step()
+def _means(updates: Sequence[Sequence[float]]) -> list[float]:
+    """Mean of each metric over the updates of a batch; with several updates, non-finite values are omitted."""
+    if len(updates) == 1:
+        return list(updates[0])
+    means: list[float] = []
+    for metric in zip(*updates, strict=True):
+        finite = [value for value in metric if math.isfinite(value)]
+        means.append(sum(finite) / len(finite) if finite else math.nan)
+    return means

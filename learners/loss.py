@@ -16,8 +16,8 @@ from ..actors.unroll import Unroll
 from ..agents import bf16
 from ..agents.agent import Agent
 from ..agents.process import round_factors
-from ..agents.specs import best, log_policy, log_probability
-from .algorithms.algorithm import Imitated, Pass, Targets
+from ..agents.specs import log_policy, log_probability
+from .algorithms.algorithm import Pass, Targets
 from .batches import ALONE, Group, learned_rewards
 from .config import LearnerConfig, Precision
 from .replay import counted
@@ -43,28 +43,14 @@ CAUSES = ("loss", "reward", "observation")
 class LossTerms(NamedTuple):
     """The loss of a batch."""
 
-    total: Tensor
-    """Scalar with gradient."""
-    metrics: Tensor
-    """float [len(METRICS) + len(algorithm.metrics)], without gradient."""
-    returns: Tensor
-    """The value targets, float [T, B], in the units of the value head."""
+    total: Tensor  # Scalar with gradient
+    metrics: Tensor  # float [len(METRICS) + len(algorithm.metrics)], without gradient
+    returns: Tensor  # The value targets, float [T, B], in the units of the value head
 
 
-class Evaluation(NamedTuple):
-    """Results of one pass of the network over a batch, for the algorithm and for the learner."""
-
-    now: Pass
-    auxiliary: Tensor | None
-    """Auxiliary loss of the core [T, B], or None."""
-    prediction: Tensor | None
-    """Error of predictions of the next step [T, B], or None."""
-
-
-def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = ALONE) -> Evaluation:
+def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = ALONE) -> Pass:
     """Run the network over an unroll [T, B]; rewards and values are in the units of the value head."""
-    device = batch.env.reward.device
-    with lowered(config.precision, device):
+    with _lowered(config.precision, batch.env.reward.device):
         out = agent.unroll(batch.env, batch.agent.action, batch.initial_state, config.bptt_length or None)
     if config.precision == "bf16":
         out = out._replace(logits=out.logits.float(), value=out.value.float(), features=out.features.float())
@@ -78,7 +64,7 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = 
     step = transitions(reward, batch.env.terminated, batch.env.truncated, values, config.discount)
     if config.replay_burn_in:
         step = step._replace(valid=counted(batch, step.valid))
-    now = Pass(
+    return Pass(
         step,
         values,
         bootstrap,
@@ -88,26 +74,11 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = 
         log_behaviors,
         out.features[:-1],
         agent.action_spec,
-        _imitate(agent, log_policies, batch) if config.imitate else None,
+        None if out.auxiliary is None else out.auxiliary[:-1],
+        out.prediction,
+        (batch.env.extras or {})[PLAYER][:-1] if config.imitate else None,
         group.total,
     )
-    auxiliary = None if out.auxiliary is None else out.auxiliary[:-1]
-    return Evaluation(now, auxiliary, out.prediction)
-
-
-def _imitate(agent: Agent, log_policies: Tensor, batch: Unroll) -> Imitated:
-    """Agreement of the policy [T, B, ...] with the player's actions."""
-    assert batch.env.extras is not None
-    action = batch.env.extras[PLAYER][:-1]
-    agrees = best(agent.action_spec, log_policies.detach()) == action
-    agrees = agrees if agrees.dim() == 2 else agrees.all(-1)
-    return Imitated(log_probability(agent.action_spec, log_policies, action), agrees.to(log_policies.dtype))
-
-
-def rescaled(now: Pass, factor: Tensor) -> Pass:
-    """Convert rewards and values of a pass to other units."""
-    step = now.step._replace(rewards=now.step.rewards * factor)
-    return now._replace(step=step, values=now.values * factor, bootstrap=now.bootstrap * factor)
 
 
 class Minibatch(NamedTuple):
@@ -116,12 +87,9 @@ class Minibatch(NamedTuple):
     agent: Agent
     batch: Unroll
     config: LearnerConfig
-    targets: Targets | None
-    """None: targets are computed in this pass."""
-    entropy_share: float | Tensor
-    """Factor of the schedule on the entropy cost."""
-    group: Group = ALONE
-    """Learners that share the batch."""
+    targets: Targets | None  # None: targets are computed in this pass
+    entropy_share: float | Tensor  # Factor of the schedule on the entropy cost
+    group: Group = ALONE  # Learners that share the batch
 
 
 def loss(minibatch: Minibatch) -> LossTerms:
@@ -133,7 +101,7 @@ def loss(minibatch: Minibatch) -> LossTerms:
     With `imitate`, the first term is the cross entropy with a player's actions; the next two are absent.
     """
     agent, batch, config, targets, entropy_share, group = minibatch
-    now, auxiliary, prediction = evaluate(agent, batch, config, group)
+    now = evaluate(agent, batch, config, group)
     valid = now.step.valid
     if targets is None:
         tensors = {name: x.detach() for name, x in now._asdict().items() if isinstance(x, Tensor)}
@@ -149,8 +117,8 @@ def loss(minibatch: Minibatch) -> LossTerms:
         valid_sum(terms.policy, valid),
         config.value_cost * valid_sum(terms.value, valid),
         entropy_share * entropy_cost * valid_sum(-entropy, valid),
-        config.auxiliary_cost * valid_sum(none if auxiliary is None else auxiliary, valid),
-        config.prediction_cost * valid_sum(none if prediction is None else prediction, valid),
+        config.auxiliary_cost * valid_sum(none if now.auxiliary is None else now.auxiliary, valid),
+        config.prediction_cost * valid_sum(none if now.prediction is None else now.prediction, valid),
     ]
     total = scale * (parts[0] + parts[1] + parts[2] + parts[3] + parts[4])
     if terms.extra is not None:
@@ -164,12 +132,9 @@ def loss(minibatch: Minibatch) -> LossTerms:
 class Gradient(NamedTuple):
     """Gradient of a minibatch's loss."""
 
-    gradients: Sequence[Tensor | None]
-    """One gradient per parameter; None if the loss does not depend on it."""
-    metrics: Tensor
-    """As in `LossTerms`."""
-    returns: Tensor
-    """As in `LossTerms`."""
+    gradients: Sequence[Tensor | None]  # One per parameter; None if the loss does not depend on it
+    metrics: Tensor  # As in `LossTerms`
+    returns: Tensor  # As in `LossTerms`
 
 
 def gradient(minibatch: Minibatch) -> Gradient:
@@ -196,7 +161,7 @@ def matrix_precision(precision: Precision, device: torch.device) -> Generator[No
         restore()
 
 
-def lowered(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
+def _lowered(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
     """Context of a forward pass: with bf16, large multiplications on a CPU round their factors; on a GPU, torso and
     heads use bfloat16, and cores use float32 (`in_full_precision`)."""
     if device.type == "cpu":

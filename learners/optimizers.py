@@ -1,9 +1,8 @@
 """Optimizers by name, RMSProp as in TensorFlow, clipping by the global gradient norm, and schedules."""
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypeAlias, get_args
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -30,19 +29,12 @@ class Adam(WithoutCompiler, torch.optim.Adam):
     _step: Any = inspect.unwrap(torch.optim.Adam.step)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore
-        """Update every parameter that has a gradient. Raises RuntimeError for a gradient in another memory layout."""
-        # The fused kernel reads weights, gradients and moments as flat memory and ignores strides.
-        for group in self.param_groups:
-            for p in group["params"]:
-                moments = [x for x in self.state[p].values() if x.shape == p.shape] if p in self.state else []
-                for x in [x for x in (p.grad, *moments) if x is not None]:
-                    if not same_layout(p, x):
-                        raise RuntimeError(
-                            f"Adam: a parameter {list(p.shape)} has strides {p.stride()}, its gradient or a moment "
-                            f"{x.stride()}; expected: equal strides (assign gradients with set_gradients)"
-                        )
-        return self._step(closure)
+    def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Update every parameter that has a gradient."""
+        # The fused kernel reads weights and gradients as flat memory and ignores strides.
+        for p in (p for group in self.param_groups for p in group["params"]):
+            assert p.grad is None or same_layout(p, p.grad), "gradients must be assigned with set_gradients"
+        self._step()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state as torch does; moments, contiguous in files, get the memory layout of their parameters."""
@@ -72,26 +64,18 @@ class RMSPropTF(WithoutCompiler):
     def __init__(
         self, parameters: Iterable[nn.Parameter], lr: float, decay: float, momentum: float, eps: float
     ) -> None:
-        for name, value, high in (("lr", lr, None), ("decay", decay, 1), ("momentum", momentum, 1), ("eps", eps, None)):
-            if not (value >= 0 and (high is None or value < high)):
-                raise ValueError(f"{name} is {value}; allowed: at least 0{'' if high is None else f', below {high}'}")
         super().__init__(parameters, {"lr": lr, "decay": decay, "momentum": momentum, "eps": eps})
 
     found_inf: Tensor | None = None
     """Scalar that is 1 to skip a step, as in torch's fused optimizers; None: no step is skipped."""
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore
+    def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Update every parameter that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
                     self._update(p, p.grad, group)
-        return loss
 
     def _update(self, p: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
         lr, decay, momentum, eps = group["lr"], group["decay"], group["momentum"], group["eps"]
@@ -126,25 +110,12 @@ def make_optimizer(
     betas: tuple[float, float],
     recorded: bool = False,
 ) -> torch.optim.Optimizer:
-    """Create an optimizer by name.
-
-    Args:
-        name: "adam" (Kingma and Ba 2015) or "rmsprop_tf".
-        parameters: parameters to optimize.
-        lr: learning rate.
-        eps: Adam adds it to the root, RMSProp to the mean square under the root.
-        decay, momentum: settings of RMSProp; unused by Adam.
-        betas: Adam's decays of the mean and the mean square; unused by RMSProp.
-        recorded: whether steps are recorded as part of a CUDA graph.
-    """
+    """Create an optimizer by name. Only RMSProp uses `decay` and `momentum`, only Adam `betas` (decays of the mean and
+    the mean square). `recorded`: whether steps are recorded as part of a CUDA graph."""
     if name == "adam":
         # The fused kernel makes one pass over memory: 3 to 5 times faster on a CPU than torch's other implementations.
         return Adam(parameters, lr=lr, betas=betas, eps=eps, fused=True, capturable=recorded)
-    if name == "rmsprop_tf":
-        return RMSPropTF(parameters, lr=lr, decay=decay, momentum=momentum, eps=eps)
-    allowed = get_args(OptimizerName)
-    near = difflib.get_close_matches(name, allowed, n=1) or allowed
-    raise ValueError(f"unknown optimizer {name!r}; did you mean: {', '.join(near)}?")
+    return RMSPropTF(parameters, lr=lr, decay=decay, momentum=momentum, eps=eps)
 
 
 def set_hyperparameters(optimizer: torch.optim.Optimizer, values: Mapping[str, Any]) -> None:
@@ -200,20 +171,8 @@ def scheduled(schedule: Schedule, initial: float, step: int, total_steps: int, w
         linear     initial * max(0, 1 - step / total_steps)     (Espeholt et al. 2018, table D.1)
         warmup     times min(1, (step + 1) / warmup)
 
-    The function has no state: a run that is resumed, or extended by a larger `total_steps`, gets the value for
-    its current step.
-
-    Args:
-        schedule: "constant" or "linear".
-        initial: value at step 0.
-        step: environment steps consumed by the learner, at least 0.
-        total_steps: step at which "linear" reaches 0, at least 1.
-        warmup: warmup steps, at least 0; 0 disables warmup.
+    Steps are environment steps consumed by the learner; `total_steps` and `warmup` are counted in them too.
     """
     if warmup:
         initial *= min(1.0, (step + 1) / warmup)
-    if schedule == "constant":
-        return initial
-    if schedule == "linear":
-        return initial * max(0.0, 1.0 - step / total_steps)
-    raise ValueError(f"unknown schedule {schedule!r}; allowed: {', '.join(get_args(Schedule))}")
+    return initial if schedule == "constant" else initial * max(0.0, 1.0 - step / total_steps)

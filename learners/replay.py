@@ -31,13 +31,8 @@ class Replay:
         return sum(len(unroll.weights_version) for unroll in self._stored)
 
     def mix(self, batch: Unroll, config: LearnerConfig, seed: int) -> Unroll:
-        """Append `replay_ratio` * B older unrolls, sampled uniformly, to a batch [T, B], and store the batch.
-
-        Args:
-            batch: fresh unrolls; the result contains only their episodes.
-            config: ratio, size and burn-in.
-            seed: seed of the sample.
-        """
+        """Append `replay_ratio` * B older unrolls, sampled uniformly, to a batch [T, B] of fresh ones, and store the
+        batch. The result contains only the episodes of fresh unrolls."""
         fresh = batch._replace(episodes=batch.episodes[:0])
         self._stored.extend(with_tensors(fresh, leaves) for leaves in self._restored)
         self._restored = []

@@ -13,7 +13,7 @@ from ...agents.values import Weights, flatten
 from ...learners.batches import Batcher
 from ...learners.curriculum import Curriculum, Mixture, make_curriculum
 from ...learners.learner import Learner
-from ...learners.population.search_space import PREFIX, Values, applied
+from ...learners.population.search_space import Values, applied
 from ..config.run_config import RunConfig
 from .accumulator import Accumulator, Settled
 from .writer import MetricsWriter
@@ -128,7 +128,7 @@ class Member:
         while self.team and self.team.seconds:
             self.accumulator.add_unroll(self.team.seconds.pop())
         lags = self.version - 1 - batch.weights_version.float()
-        used = {f"population/{name}": value for name, value in self.effective().items()}
+        used = {f"population/{name}": value for name, value in self.settings.items()}
         self._unread.append({"perf/policy_lag": float(lags.mean())} | used | (others or {}))
         self.accumulator.note_lag(float(lags.max()))
         episodes = batch.episodes.numpy()
@@ -187,17 +187,9 @@ class Member:
         return "; ".join(shown)
 
     def configure(self, settings: Values) -> None:
-        """Replace settings of the configuration, and verify that the learner uses them."""
+        """Replace settings of the configuration."""
         self.settings = dict(settings)
         self.learner.reconfigure(applied(self.config.learner, settings))
-        self.effective()
-
-    def effective(self) -> Values:
-        """The settings that the learner actually uses. Raises RuntimeError if they differ from those that were set."""
-        used = {name: self.learner.effective(name.removeprefix(PREFIX)) for name in self.settings}
-        if used != self.settings:
-            raise RuntimeError(f"member {self.number} uses {used}, although {self.settings} were set")
-        return used
 
     def snapshot(self, *, lasting: bool) -> dict[str, Any]:
         """Weights and optimizer state for another member's `become`; with `lasting`, a copy that later updates do not
@@ -206,13 +198,12 @@ class Member:
         state = {name: state[name] for name in ("agent", "optimizer")}
         return copy.deepcopy(state) if lasting else state
 
-    def become(self, snapshot: dict[str, Any], settings: Values) -> Values:
-        """Copy another member's weights, then use these settings; return the settings in use."""
+    def become(self, snapshot: dict[str, Any], settings: Values) -> None:
+        """Copy another member's weights, then use these settings."""
         self.learner.take_over(**snapshot)
         self.configure(settings)
         self._restart_episodes()
         self.failing = 0
-        return self.effective()
 
     def _restart_episodes(self) -> None:
         """Make actors begin new episodes with the next weights, and drop earlier unrolls."""

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.files import AppendedFile, abandon_after
-from ...learners.population.controller import PopulationController
-from ...learners.population.decisions import Decision
+from ...learners.population.decisions import Decision, PopulationController
 from ..config.run_config import RunConfig
 from ..metrics.member import Member
 from ..metrics.panel import Panel, short
@@ -202,9 +201,9 @@ class PopulationHost:
         }
         self._event("evaluation", **facts)
         changed: list[int] = []
-        for decision, effective in self._carry_out(evaluation.decisions):
+        for decision in self._carry_out(evaluation.decisions):
             copy = {"generation": evaluation.generation, "member": decision.member, "from": decision.opponent}
-            self._event("copy", **copy, effective=effective)
+            self._event("copy", **copy, effective=decision.new)
             changed.append(decision.member)
         return changed
 
@@ -218,23 +217,22 @@ class PopulationHost:
         if not decisions and not self._hopeless:
             self._hopeless = True
             self._warn(f"the loss of every member is not finite: {failing} cannot be replaced")
-        for decision, effective in self._carry_out(decisions):
+        for decision in self._carry_out(decisions):
             copy = {"member": decision.member, "from": decision.opponent, "reason": decision.reason}
-            self._event("replacement", **copy, healthy=healthy, scores=scores, old=decision.old, new=effective)
+            self._event("replacement", **copy, healthy=healthy, scores=scores, old=decision.old, new=decision.new)
             self._warn(f"member {decision.member}: {decision.reason}; it continues as a copy of {decision.opponent}")
         return [decision.member for decision in decisions]
 
-    def _carry_out(self, decisions: Sequence[Decision]) -> list[tuple[Decision, dict[str, float]]]:
-        """Execute all copies simultaneously: a source that is itself replaced provides its previous weights."""
+    def _carry_out(self, decisions: Sequence[Decision]) -> list[Decision]:
+        """Execute and return all copies at once: a source that is itself replaced provides its previous weights."""
         copies = [decision for decision in decisions if decision.copy]
         targets = {decision.member for decision in copies}
         sources = {decision.opponent for decision in copies if decision.opponent is not None}
         snapshots = {source: self.members[source].snapshot(lasting=source in targets) for source in sources}
-        done: list[tuple[Decision, dict[str, float]]] = []
         for decision in copies:
             assert decision.opponent is not None
-            done.append((decision, self.members[decision.member].become(snapshots[decision.opponent], decision.new)))
-        return done
+            self.members[decision.member].become(snapshots[decision.opponent], decision.new)
+        return copies
 
     def _event(self, kind: str, **facts: Any) -> None:
         self._log.append({"event": kind, "time": round(time.time(), 3), "step": self.steps, **facts})

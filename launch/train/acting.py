@@ -243,8 +243,8 @@ def deal_members(
     import ray
 
     from ...actors.remote.pool import RayPool
-    from ...learners.remote.gpus import reserve
     from ...learners.remote.members import MemberHome, RemoteLearner
+    from ...learners.remote.processes import reserve
 
     assert isinstance(pool, RayPool), "several learners have their actors in Ray processes"
     processes, device = config.num_learners, learners[0].device

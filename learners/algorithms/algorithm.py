@@ -16,13 +16,6 @@ from ...agents.specs import ActionSpec, entropy, kl_divergence
 from ..returns import Transitions
 
 
-class Imitated(NamedTuple):
-    """Agreement of the policy with an imitated player, float [T, B] each."""
-
-    log_policy: Tensor  # log pi(a*_t | x_t) of the player's actions, with gradient
-    agrees: Tensor  # 1 where the most likely action is the player's, else 0
-
-
 class Pass(NamedTuple):
     """One pass of the network over a batch, with the actions and probabilities of the behavior policy."""
 
@@ -37,8 +30,9 @@ class Pass(NamedTuple):
     log_behaviors: Tensor  # Log probabilities of the behavior policy, float [T, B, A]
     features: Tensor  # Outputs of the core, inputs of the heads, float [T, B, H], with gradient
     action_spec: ActionSpec  # Action space
-
-    player: Imitated | None = None  # Only with `imitate`
+    auxiliary: Tensor | None = None  # Auxiliary loss of the core, float [T, B]
+    prediction: Tensor | None = None  # Error of predictions of the next step, float [T, B]
+    player: Tensor | None = None  # Actions of the imitated player, [T, B, ...]
     total: Callable[..., Sequence[Any]] = lambda *parts: parts
     """Function that sums tensors over the learners that share the batch, for statistics of the batch."""
 
@@ -77,7 +71,7 @@ class Algorithm:
 
     Settings: ClassVar[type[Any]] = NoSettings
     """Frozen dataclass of the settings of this algorithm, each with a docstring and a check."""
-    on_policy: ClassVar[bool]  # Whether every batch must be collected with the newest weights (synchronous mode)
+    on_policy: bool  # Whether every batch must be collected with the newest weights (synchronous mode)
     metrics: ClassVar[tuple[str, ...]] = ()  # Names of the algorithm's own metrics, means over valid steps
     targets_once: ClassVar[bool] = False
     """Whether targets are computed once per batch, by a pass before the first update, instead of in every pass."""

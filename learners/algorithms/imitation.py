@@ -9,25 +9,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ...agents.specs import best, log_probability
 from .algorithm import Algorithm, Pass, Targets, Terms
 
 
 class Imitation(Algorithm):
-    """Imitation of a player, to test whether a network can represent the player's behavior.
-
-    Args:
-        base: algorithm that determines the minibatches and whether training is synchronous.
-    """
+    """Imitation of a player, to test whether a network can represent the player's behavior. `base` determines the
+    minibatches and whether training is synchronous."""
 
     metrics: ClassVar[tuple[str, ...]] = ("imitation/agreement",)
 
     def __init__(self, base: Algorithm) -> None:
         super().__init__(base.settings)
-        self._base = base
-
-    @property
-    def on_policy(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._base.on_policy
+        self._base, self.on_policy = base, base.on_policy
 
     def minibatches(self, num_envs: int, generator: torch.Generator) -> list[Tensor | None]:
         return self._base.minibatches(num_envs, generator)
@@ -38,5 +32,8 @@ class Imitation(Algorithm):
     def terms(self, now: Pass, targets: Targets) -> Terms:
         """`- log pi(a*_t | x_t)` of the player's actions `a*`, and whether the most likely action is the player's."""
         assert now.player is not None
-        likelihood = torch.where(now.step.valid, now.player.log_policy, 0.0)
-        return Terms(-likelihood, torch.zeros_like(now.values), (now.player.agrees,))
+        likelihood = log_probability(now.action_spec, now.log_policies, now.player)
+        agrees = best(now.action_spec, now.log_policies.detach()) == now.player
+        agrees = agrees if agrees.dim() == 2 else agrees.all(-1)
+        policy = -torch.where(now.step.valid, likelihood, 0.0)
+        return Terms(policy, torch.zeros_like(now.values), (agrees.to(now.values.dtype),))

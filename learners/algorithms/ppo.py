@@ -50,10 +50,9 @@ class PPO(Algorithm):
     metrics: ClassVar[tuple[str, ...]] = ("ppo/clip_rate",)
     targets_once = True
 
-    @property
-    def target_kl(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Same as `Algorithm.target_kl`."""
-        return self.settings.target_kl
+    def __init__(self, settings: PPOSettings) -> None:
+        super().__init__(settings)
+        self.target_kl = settings.target_kl
 
     def minibatches(self, num_envs: int, generator: torch.Generator) -> list[Tensor | None]:
         groups = min(self.settings.minibatches, num_envs)

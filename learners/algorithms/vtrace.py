@@ -1,7 +1,7 @@
 """V-trace (IMPALA): one update per batch, corrected for the lag of the behavior policy.
 
 Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures",
-section 4; the targets are in ../vtrace.py.
+section 4; the targets are in ../returns.py.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ...base.settings import Settings, setting
-from ..returns import policy_terms, value_terms
-from ..vtrace import from_importance_weights
+from ..returns import from_importance_weights, policy_terms, value_terms
 from .algorithm import Algorithm, Pass, Targets, Terms
 
 

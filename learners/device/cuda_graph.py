@@ -26,9 +26,8 @@ Record: TypeAlias = Callable[[Callable[[], Tensor]], tuple[Callable[[], object],
 
 
 def cuda_graph(device: torch.device) -> Record:
-    """Return a function that records work on this device as a CUDA graph. A graph contains the kernels of one device's
-    stream, so that device is current while the graph is recorded and replayed. Other threads may call CUDA
-    during the capture; their work is not part of it."""
+    """Return a function that records work as a CUDA graph. A graph contains the kernels of one device's stream, so that
+    device is current while the graph is recorded and replayed. Other threads may use CUDA meanwhile."""
 
     def record(work: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
         graph = torch.cuda.CUDAGraph()
@@ -100,36 +99,26 @@ class Recorded:
     def _first(self, batch: Unroll, indices: Sequence[Tensor], leaves: list[Tensor]) -> Tensor:
         """Record and replay the update, undo it, run the update itself and compare results; waits for the device."""
         changed, problem = [x.detach() for x in self._changed()], ""
-        before = [x.clone() for x in changed]
+        before = after = [x.clone() for x in changed]
+        inputs, count = [leaf.clone() for leaf in leaves], len(leaves) - len(indices)
+        fixed, replayed = with_tensors(batch, inputs[:count]), None
         try:
             with self.alone:
-                recording = self._make(batch, leaves)
-            recording.replay()
-            replayed, after = recording.result.clone(), [x.clone() for x in changed]
+                replay, result = self._record(lambda: self._update(fixed, inputs[count:]))
+            replay()
+            self._recording = _Recording(replay, inputs, result)
+            replayed, after = result.clone(), [x.clone() for x in changed]
         except Exception as error:  # recording may raise any exception
-            recording, replayed, after = None, None, before
             problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         for x, old in zip(changed, before, strict=True):
             x.copy_(old)
         result = self._update(batch, indices)
         if replayed is not None and not (_alike(replayed, result) and _near(before, after, changed)):
-            recording, problem = None, "its replay differs from the update itself"
+            problem = "its replay differs from the update itself"
         if problem:
-            self._works = False
-            print(
-                f"engram: the update is not recorded; its operations are launched one by one: {problem}",
-                file=sys.stderr,
-                flush=True,
-            )
-        self._recording = recording
+            self._works, self._recording = False, None
+            print(f"engram: the update is not recorded; it runs one operation at a time: {problem}", file=sys.stderr)
         return result
-
-    def _make(self, batch: Unroll, leaves: list[Tensor]) -> _Recording:
-        inputs = [leaf.clone() for leaf in leaves]
-        count = len(tensors(batch))
-        fixed, indices = with_tensors(batch, inputs[:count]), inputs[count:]
-        replay, result = self._record(lambda: self._update(fixed, indices))
-        return _Recording(replay, inputs, result)
 
 
 def _alike(replayed: Tensor, expected: Tensor) -> bool:

@@ -10,9 +10,9 @@ occupy the GPU until the communicator is aborted, which `close` does.
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import timedelta
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
@@ -20,10 +20,8 @@ import torch
 from ...base.processes import environment, interface
 from ..group import LOOK_SECONDS, GroupLostError, LearnerLossError, SharedGroup
 
-POLL_SECONDS = 2e-4
-"""Seconds between two checks of an exchange, which also waits for the gradient."""
-ABORT_SECONDS = 10.0
-"""Seconds within which an abandoned exchange must leave the GPU."""
+POLL_SECONDS = 2e-4  # Seconds between two checks of an exchange, which also waits for the gradient
+ABORT_SECONDS = 10.0  # Seconds within which an abandoned exchange must leave the GPU
 
 MakeBackend = Callable[[Any, int, int, timedelta], Any]
 """(store, rank, size, timeout) -> a process group of torch.distributed; the first exchange connects it."""
@@ -39,17 +37,8 @@ def nccl(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
 
 
 class NcclGroup(SharedGroup):
-    """Group of learners with one GPU each.
-
-    Args:
-        store: a torch.distributed.Store for the rendezvous; it is read in another thread.
-        rank, widths, device, keep_waiting: see SharedGroup.
-        address: address of the network interface to use.
-        connect_seconds: timeout of the rendezvous and the connection.
-        make_backend: creates the process group.
-
-    Raises GroupLostError if the learners do not connect.
-    """
+    """Group of learners with one GPU each; arguments as for GlooGroup, but `store` is read in another thread. Raises
+    GroupLostError if the learners do not connect within `connect_seconds`."""
 
     def __init__(
         self,
@@ -76,25 +65,21 @@ class NcclGroup(SharedGroup):
 
     def _connect(self, keep_waiting: Callable[[], None], seconds: float) -> None:
         """Run the first exchange."""
-        results: SimpleQueue[Exception | None] = SimpleQueue()
+        connected: Future[Any] = Future()
 
         def exchange() -> None:
             try:
-                self._swap(torch.zeros(self.size, device=self._device))
-                results.put(None)
+                connected.set_result(self._swap(torch.zeros(self.size, device=self._device)))
             except Exception as problem:
-                results.put(problem)
+                connected.set_exception(problem)
 
         threading.Thread(target=exchange, daemon=True).start()
         deadline = time.monotonic() + seconds
-        while True:
-            with suppress(Empty):
-                if problem := results.get(timeout=min(LOOK_SECONDS, seconds)):
-                    raise problem
-                return
+        while not wait([connected], min(LOOK_SECONDS, seconds)).done:
             keep_waiting()
             if time.monotonic() > deadline:
                 raise GroupLostError(f"another learner did not connect within {seconds:.0f} s")
+        connected.result()
 
     def close(self) -> None:
         """Abort an unfinished exchange. Raises LearnerLossError if that fails: the GPU is then unusable."""

@@ -25,11 +25,7 @@ class _Sent(NamedTuple):
 
 
 class Transfer:
-    """Transfer of batches to one device other than the CPU.
-
-    Args:
-        device: target device.
-    """
+    """Transfer of batches to one device other than the CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._streams = device, stream_module(device)
@@ -39,19 +35,18 @@ class Transfer:
 
     def send(self, batch: Unroll, indices: Sequence[Tensor]) -> None:
         """Start copying the batch that `receive` will request next, with int64 indices for it."""
-        self._sent = self._send(batch, indices)
-
-    def receive(self, batch: Unroll, indices: Sequence[Tensor]) -> tuple[Unroll, list[Tensor]]:
-        """Return the batch and the indices on the device; the CPU does not wait for them."""
-        sent = self._sent if self._sent is not None and self._sent.batch is batch else self._send(batch, indices)
-        self._sent = None
-        take_over((*tensors(sent.arrived), *sent.indices), sent.event, self._device)
-        # Tensors from an actor may already be on this device, or on another one.
-        return map_tensors(lambda leaf: leaf.to(self._device, non_blocking=True), sent.arrived), sent.indices
-
-    def _send(self, batch: Unroll, indices: Sequence[Tensor]) -> _Sent:
         self._packers.reverse()
         leaves = tensors(batch)
         with self._streams.stream(self._stream) if self._streams else nullcontext():
             moved, event = self._packers[0].send([*leaves, *indices])
-        return _Sent(batch, with_tensors(batch, moved[: len(leaves)]), moved[len(leaves) :], event)
+        self._sent = _Sent(batch, with_tensors(batch, moved[: len(leaves)]), moved[len(leaves) :], event)
+
+    def receive(self, batch: Unroll, indices: Sequence[Tensor]) -> tuple[Unroll, list[Tensor]]:
+        """Return the batch and the indices on the device; the CPU does not wait for them."""
+        if self._sent is None or self._sent.batch is not batch:
+            self.send(batch, indices)
+        sent, self._sent = self._sent, None
+        assert sent is not None
+        take_over((*tensors(sent.arrived), *sent.indices), sent.event, self._device)
+        # Tensors from an actor may already be on this device, or on another one.
+        return map_tensors(lambda leaf: leaf.to(self._device, non_blocking=True), sent.arrived), sent.indices

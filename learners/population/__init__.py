@@ -1,1 +1,1 @@
-"""Population-based training: configuration, search space, decisions, controller."""
+"""Population-based training: configuration, search space, decisions."""

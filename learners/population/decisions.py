@@ -1,19 +1,21 @@
-"""Decide which members copy which others: pure, seeded functions of recorded scores.
+"""Population-based training: which members copy which others, and the state on which that depends.
 
-A decision depends only on the arguments of `decide`, all of which are in one line of a run's population.jsonl, so
-every line can be verified separately.
+A decision is a pure, seeded function of the arguments of `decide`, all of which are in one line of a run's
+population.jsonl, so every line can be verified separately. The host of the members applies it to learners.
 """
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from .config import PopulationConfig
-from .search_space import Values, first_values, mutated
+from .search_space import Values
 
 _FIRST, _GENERATION, _REPLACEMENT = 0x9B70, 0x9B71, 0x9B72
 """Keys of the population's random streams, distinct from those of environments and weights."""
@@ -37,7 +39,8 @@ class Decision(NamedTuple):
 
 def initial_values(config: PopulationConfig, seed: int, members: int) -> list[Values]:
     """Sample the initial settings of every member."""
-    return first_values(config.explored, members, _stream(seed, _FIRST, 0))
+    rng = _stream(seed, _FIRST, 0)
+    return [{x.setting: x.sample(rng) for x in config.explored} for _ in range(members)]
 
 
 def decide(
@@ -48,20 +51,9 @@ def decide(
     scores: Scores,
     values: Sequence[Values],
 ) -> list[Decision]:
-    """Make a decision about each evaluated member.
-
-    Args:
-        config: the scheme and its settings.
-        seed: seed of the run.
-        generation: index of the evaluation, from 1; with the seed it determines the randomness.
-        evaluated: members to decide about, in order.
-        scores: recorded returns of every member.
-        values: explored settings of every member.
-
-    Returns:
-        One decision per evaluated member, in order. They apply simultaneously: if A copies B and B copies C, A gets
-        B's previous weights.
-    """
+    """Make a decision about each evaluated member from the scores and explored settings of all members. `generation` is
+    the index of the evaluation, from 1. Decisions apply simultaneously: if A copies B and B copies C, A gets B's
+    previous weights."""
     rng = _stream(seed, _GENERATION, generation)
     decide_one = _compare_with_random if config.scheme == "lp-rnn" else _truncate
     return [decide_one(config, rng, member, scores, values) for member in evaluated]
@@ -84,7 +76,7 @@ def replace_failing(
     best = max(healthy, key=lambda member: (_mean(scores[member]) if scores[member] else -math.inf, -member))
     decisions: list[Decision] = []
     for member in failing:
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_REPLACEMENT, step, member)))
+        rng = _stream(seed, _REPLACEMENT, step, member)
         mean, best_mean = (_mean(scores[m]) if scores[m] else None for m in (member, best))
         new = _mutate(config, values[best], rng) if config.scheme == "truncation" else dict(values[member])
         reason = f"non-finite loss for {config.patience} updates"
@@ -147,7 +139,13 @@ def _keep(member: int, mean: float, values: Values, reason: str) -> Decision:
 
 
 def _mutate(config: PopulationConfig, values: Values, rng: np.random.Generator) -> Values:
-    return mutated(config.explored, values, config.factors, config.resample, rng)
+    """Resample every setting with probability `resample`, else perturb it (Jaderberg et al. 2017, section 4.1)."""
+    return {
+        x.setting: x.sample(rng)
+        if rng.random() < config.resample
+        else x.perturb(values[x.setting], config.factors, rng)
+        for x in config.explored
+    }
 
 
 def _comparable(config: PopulationConfig, scores: Scores) -> list[int]:
@@ -158,5 +156,91 @@ def _mean(scores: Sequence[float]) -> float:
     return math.fsum(scores) / len(scores)  # exact, so the same on every machine
 
 
-def _stream(seed: int, key: int, generation: int) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(key, generation)))
+def _stream(seed: int, *key: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+
+
+class Evaluation(NamedTuple):
+    """Evaluation of some members: the decisions and everything that they depend on."""
+
+    generation: int  # Index of the evaluation, from 1
+    evaluated: list[int]
+    scores: list[list[float]]
+    episodes: list[int]  # Episodes finished by each member so far
+    values: list[Values]
+    decisions: list[Decision]
+
+
+class PopulationController:
+    """State that decisions depend on."""
+
+    def __init__(self, config: PopulationConfig, seed: int, members: int) -> None:
+        self.config, self.seed, self.members = config, seed, members
+        self.generation = 0
+        self.values = initial_values(config, seed, members)  # The explored settings of every member, as decided
+        self.ancestors = list(range(members))  # Initial member from whose weights each member descends
+        self.episodes = [0] * members
+        self._windows: list[deque[float]] = [deque(maxlen=config.window) for _ in range(members)]
+        self._due_at = [config.warmup] * members  # Number of episodes of each member at its next evaluation
+
+    def record(self, member: int, returns: NDArray[np.floating[Any]]) -> None:
+        """Record returns [K] of finished episodes of a member; nan returns are only counted."""
+        self.episodes[member] += len(returns)
+        returns = returns[np.isfinite(returns)]
+        # The shortest decimal that rounds to the same float32: exact in the log, with a third of the digits.
+        self._windows[member].extend(float(str(np.float32(x))) for x in returns[-self.config.window :])
+
+    def due(self, active: Iterable[int]) -> list[int]:
+        """Find the members of `active` that are due for evaluation and have a full window."""
+        return [
+            m for m in active if self.episodes[m] >= self._due_at[m] and len(self._windows[m]) == self.config.window
+        ]
+
+    def evaluate(self, evaluated: Sequence[int]) -> Evaluation:
+        """Make decisions about these members, and record them."""
+        self.generation += 1
+        for member in evaluated:
+            self._due_at[member] = self.episodes[member] + self.config.interval
+        scores, values = self.scores(), [dict(settings) for settings in self.values]
+        decisions = decide(self.config, self.seed, self.generation, evaluated, scores, values)
+        self._record_decisions(decisions)
+        return Evaluation(self.generation, list(evaluated), scores, list(self.episodes), values, decisions)
+
+    def replace(self, failing: Sequence[int], healthy: Sequence[int], step: int) -> list[Decision]:
+        """Decide on and record replacements of members whose loss stays non-finite; `step` seeds the randomness."""
+        decisions = replace_failing(self.config, self.seed, step, failing, healthy, self.scores(), self.values)
+        self._record_decisions(decisions)
+        return decisions
+
+    def scores(self) -> list[list[float]]:
+        """List the returns in every member's window, oldest first."""
+        return [list(window) for window in self._windows]
+
+    def _record_decisions(self, decisions: Sequence[Decision]) -> None:
+        before = list(self.ancestors)
+        for decision in decisions:
+            if decision.copy:
+                assert decision.opponent is not None
+                self.values[decision.member] = dict(decision.new)
+                self.ancestors[decision.member] = before[decision.opponent]
+                self._windows[decision.member].clear()  # the returns do not belong to the new weights
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that later decisions depend on; the random stream is a function of seed and generation."""
+        return {
+            "generation": self.generation,
+            "values": [dict(settings) for settings in self.values],
+            "ancestors": list(self.ancestors),
+            "episodes": list(self.episodes),
+            "due_at": list(self._due_at),
+            "windows": [np.array(window) for window in self._windows],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict` of a population of the same size."""
+        self.generation = state["generation"]
+        self.values = [dict(settings) for settings in state["values"]]
+        self.ancestors, self.episodes = list(state["ancestors"]), list(state["episodes"])
+        self._due_at = list(state["due_at"])
+        finite = [window[np.isfinite(window)] for window in state["windows"]]  # older runs also stored nan
+        self._windows = [deque(window.tolist(), maxlen=self.config.window) for window in finite]

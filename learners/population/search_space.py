@@ -8,16 +8,16 @@ Any numeric setting of LearnerConfig, or of a registered algorithm (learner.gae_
 stay integers.
 """
 
-import difflib
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, get_type_hints
+from typing import NamedTuple, get_type_hints
 
 import numpy as np
 
 from ...base.errors import refuse, user_errors
+from ...base.messages import advice
 from ...base.units import number
 from ..algorithms.registry import algorithm_class, algorithm_names
 from ..config import LearnerConfig
@@ -60,25 +60,6 @@ class Explored(NamedTuple):
         return round(value) if self.whole else value
 
 
-def first_values(explored: Sequence[Explored], members: int, rng: np.random.Generator) -> list[Values]:
-    """Sample the initial values of every member."""
-    return [{x.setting: x.sample(rng) for x in explored} for _ in range(members)]
-
-
-def mutated(
-    explored: Sequence[Explored],
-    values: Values,
-    factors: tuple[float, float],
-    resample: float,
-    rng: np.random.Generator,
-) -> Values:
-    """Resample every setting with probability `resample`, else perturb it (Jaderberg et al. 2017, section 4.1)."""
-    return {
-        x.setting: x.sample(rng) if rng.random() < resample else x.perturb(values[x.setting], factors, rng)
-        for x in explored
-    }
-
-
 def applied(config: LearnerConfig, values: Values) -> LearnerConfig:
     """Return a learner's configuration with these values set. Raises ValueError for an invalid value."""
     settings = {name.removeprefix(PREFIX): value for name, value in values.items()}
@@ -104,10 +85,18 @@ def _parse(argument: str, flag: str) -> Explored:
             f"{flag} {argument!r} is not of the form SETTING=loguniform(LOW,HIGH), uniform(LOW,HIGH) or choice(A,B,...)"
         )
     setting, kind, inside = match.groups()
-    whole = _numeric_type(setting, flag) is int
+    numeric = _numeric_settings()
+    if setting not in numeric:
+        near = advice(PREFIX + setting.removeprefix(PREFIX), numeric)
+        raise ValueError(f"{flag} {setting}: not a numeric setting; {near}")
+    hint, algorithm = numeric[setting]
     if kind not in KINDS:
         raise ValueError(f"{flag} {setting}: unknown distribution {kind!r}; allowed: {', '.join(KINDS)}")
-    values = [_number(f"{flag} {setting}", text, whole) for text in inside.split(",") if text.strip()]
+    with user_errors(f"{flag} {setting}"):
+        values = [number(text.strip()) for text in inside.split(",") if text.strip()]
+    for value in values if hint is int else ():
+        refuse(value != int(value), f"{flag} {setting}: {value:g} is not a whole number; the setting is an integer")
+    values = [hint(value) for value in values]
     prefix = f"{flag} {setting}: {kind}({inside})"
     if kind == "choice":
         values = sorted(set(values))
@@ -118,35 +107,17 @@ def _parse(argument: str, flag: str) -> Explored:
         refuse(kind == "loguniform" and values[0] <= 0, f"{prefix} begins at {values[0]:g}; allowed: above 0")
     for value in values:
         with user_errors(f"{flag} {setting}={kind}({inside})"):
-            applied(LearnerConfig(algorithm=_settings()[setting][1]), {setting: value})
-    return Explored(setting, kind, tuple(values), whole)
+            applied(LearnerConfig(algorithm=algorithm), {setting: value})
+    return Explored(setting, kind, tuple(values), hint is int)
 
 
-def _numeric_type(setting: str, flag: str) -> type:
-    """Type of a setting, int or float. Raises ValueError for an unknown or non-numeric setting."""
-    settings = _settings()
-    numeric = sorted(name for name, (hint, _) in settings.items() if hint in (int, float))
-    if setting in numeric:
-        return settings[setting][0]
-    if setting in settings:
-        raise ValueError(f"{flag} {setting}: not a number; numeric settings: {', '.join(numeric)}")
-    near = difflib.get_close_matches(setting if setting.startswith(PREFIX) else PREFIX + setting, numeric, n=3)
-    advice = f"did you mean: {', '.join(near)}?" if near else f"numeric settings: {', '.join(numeric)}"
-    raise ValueError(f"{flag} {setting}: no such setting; {advice}")
-
-
-def _settings() -> dict[str, tuple[Any, str]]:
-    """Return all settings by dotted name, with their type and an algorithm that has them."""
-    settings: dict[str, tuple[Any, str]] = {}
-    for algorithm in algorithm_names():
-        hints = get_type_hints(algorithm_class(algorithm).Settings)
-        settings |= {PREFIX + name: (hint, algorithm) for name, hint in hints.items()}
-    plain = LearnerConfig().algorithm
-    return settings | {PREFIX + name: (hint, plain) for name, hint in get_type_hints(LearnerConfig).items()}
-
-
-def _number(name: str, text: str, whole: bool) -> float:
-    with user_errors(name):
-        value = number(text.strip())
-        refuse(whole and value != int(value), f"{text.strip()} is not a whole number; the setting is an integer")
-    return int(value) if whole else value
+def _numeric_settings() -> dict[str, tuple[type, str]]:
+    """Type, int or float, of every numeric setting by dotted name, and an algorithm that has it."""
+    owners = [(algorithm_class(name).Settings, name) for name in algorithm_names()]
+    owners.append((LearnerConfig, LearnerConfig().algorithm))
+    return {
+        PREFIX + name: (hint, algorithm)
+        for owner, algorithm in owners
+        for name, hint in get_type_hints(owner).items()
+        if hint in (int, float)
+    }

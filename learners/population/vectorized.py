@@ -52,17 +52,12 @@ def learn_together(learners: Sequence[Learner], batches: Sequence[Unroll]) -> No
 
 def _alike(minibatches: dict[int, Minibatch]) -> list[list[int]]:
     """Group members whose gradients one call can compute."""
+    may_differ = {name: getattr(LearnerConfig(), name) for name in (*VARIED, *OWN)}
     groups: dict[Any, list[int]] = defaultdict(list)
     for member, minibatch in minibatches.items():
         form = [(leaf.shape, leaf.dtype) for leaf in tensors(minibatch.batch)]
-        groups[repr((_form(minibatch.config), form, minibatch.targets is None))].append(member)
+        groups[repr((replace(minibatch.config, **may_differ), form, minibatch.targets is None))].append(member)
     return list(groups.values())
-
-
-def _form(config: LearnerConfig) -> LearnerConfig:
-    """Return a configuration with defaults for the settings in which members of one call may differ."""
-    defaults = LearnerConfig()
-    return replace(config, **{name: getattr(defaults, name) for name in (*VARIED, *OWN)})
 
 
 def gradients(minibatches: Sequence[Minibatch]) -> list[Gradient]:

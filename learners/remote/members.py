@@ -9,7 +9,6 @@ trains that process's members until a replacement has started.
 
 import os
 import pickle
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -27,13 +26,9 @@ from ...agents.values import flatten, load
 from ..config import LearnerConfig
 from ..group import LOOK_SECONDS, GroupLostError, LearnerLossError
 from ..learner import Learner
-from .answers import MOST_LOSSES, PATIENCE, START_SECONDS, answer_of
-from .worker import ProcessHandle, RemoteProcess, claims, on_cpu
+from .processes import MOST_LOSSES, PATIENCE, START_SECONDS, ProcessHandle, RemoteProcess, answer_of, claims, on_cpu
 
-FETCH_SECONDS = 10.0  # Seconds within which an unroll must arrive; its machine may be unreachable
-FETCH_IN_DOUBT_SECONDS, DOUBT_SECONDS = 1.0, 30.0
-"""After a loss, the shorter limit applies for a while: unrolls of other members are probably on the same machine."""
-_doubt_until = 0.0  # Monotonic time
+FETCH_SECONDS = 5.0  # Seconds within which an unroll must arrive; its machine may be unreachable
 
 
 class Answer(NamedTuple):
@@ -45,19 +40,11 @@ class Answer(NamedTuple):
     steps: int
     skipped: int
     cause: str | None
-    effective: dict[str, float]
-    """Values of the requested settings."""
-    optimizer: Any
-    """Packed state of the optimizer."""
+    optimizer: Any  # Packed state
 
 
 class MemberProcess(RemoteProcess):
-    """Ray actor with the learners of some members.
-
-    Args:
-        make_learner: creates a learner, whose state is set later.
-        directory: see RemoteProcess.
-    """
+    """Ray actor with the learners of some members; `make_learner` creates one, whose state is set later."""
 
     def __init__(self, make_learner: Callable[[], Learner], directory: str) -> None:
         super().__init__(directory)
@@ -66,15 +53,10 @@ class MemberProcess(RemoteProcess):
         self._learners: dict[int, Learner] = {}
 
     def learn(
-        self,
-        member: int,
-        state: tuple[dict[str, Any], LearnerConfig] | None,
-        settings: Sequence[str],
-        stored: Sequence[Stored],
-        pieces: int,
+        self, member: int, state: tuple[dict[str, Any], LearnerConfig] | None, stored: Sequence[Stored], pieces: int
     ) -> Any:
-        """Run one update of a member, starting from `state` unless it is None. Return a pickled Answer with
-        the values of `settings`, in `pieces` parts; a pickled None, without an update, if an unroll is lost."""
+        """Run one update of a member, starting from `state` unless it is None. Return a pickled Answer in `pieces`
+        parts; a pickled None, without an update, if an unroll is lost."""
         if state is not None:
             self._learners[member] = self._make_learner()
             self._learners[member].load_state_dict(state[0])
@@ -84,38 +66,27 @@ class MemberProcess(RemoteProcess):
             return cut(pickle.dumps(None), pieces)
         learner = self._learners[member]
         learner.learn(batch)
-        metrics, effective = learner.read(), {name: learner.effective(name) for name in settings}
-        facts = learner.updates, learner.steps, learner.skipped, learner.cause, effective
-        answer = Answer(flatten(learner.agent), metrics, *facts, pack(learner.optimizer.state_dict()))
+        metrics, optimizer = learner.read(), pack(learner.optimizer.state_dict())
+        facts = learner.updates, learner.steps, learner.skipped, learner.cause
+        answer = Answer(flatten(learner.agent), metrics, *facts, optimizer)
         return cut(pickle.dumps(answer, protocol=5), pieces)
 
 
 def batch_of(stored: Sequence[Stored]) -> Unroll | None:
     """Join parts of unrolls, fetching those in Ray's store; None if one is lost."""
-    global _doubt_until
     parts: list[Unroll] = []
     for parcel, first, end in stored:
-        in_doubt = time.monotonic() < _doubt_until
-        seconds = FETCH_IN_DOUBT_SECONDS if in_doubt else FETCH_SECONDS
         try:
-            value: Any = ray.get(parcel, timeout=seconds) if isinstance(parcel, ray.ObjectRef) else parcel
+            value: Any = ray.get(parcel, timeout=FETCH_SECONDS) if isinstance(parcel, ray.ObjectRef) else parcel
         except RayError:
-            if not in_doubt:
-                _doubt_until = time.monotonic() + DOUBT_SECONDS
             return None
         parts.append(some_environments(unpack(value), slice(first, end)))
     return join(parts)
 
 
 class MemberHome:
-    """Process with the learners of some members, or its replacement.
-
-    Args:
-        rank: index of the process among the run's learners; the run's process has index 0.
-        make_learner: creates a learner, whose state is set later.
-        device: device of the run's learner; the process uses a device of the same type.
-        report: displays a message to the user.
-    """
+    """Process with the learners of some members, or its replacement. `rank` is its index among the run's learners;
+    `device` is that of the run's process, which has index 0."""
 
     def __init__(
         self, rank: int, make_learner: Callable[[], Learner], device: torch.device, report: Callable[[str], None]
@@ -151,9 +122,9 @@ class MemberHome:
         return self._ready
 
     def get(self, pieces: list[Any]) -> bytes:
-        """Return a response. Raises GroupLostError as soon as the process is dead or has not responded for too long."""
+        """Return a response. Raises GroupLostError as soon as the process is lost."""
         while not ray.wait(pieces, timeout=LOOK_SECONDS)[0]:
-            self.process.pulse.check()
+            self.process.check()
         response, self._losses = b"".join(answer_of(pieces, PATIENCE)), 0
         return response
 
@@ -169,29 +140,18 @@ class MemberHome:
 
 
 class RemoteLearner(Learner):
-    """Learner whose updates run in another process.
-
-    Args:
-        home: the process.
-        member: index of the member in the population.
-        claim: GPU claim to keep as long as this learner exists (see gpus.py).
-    """
+    """Learner of a member whose updates run in another process; keeps a GPU claim as long as it exists."""
 
     def __init__(
         self, agent: Agent, config: LearnerConfig, total_steps: int, home: MemberHome, member: int, claim: Any = None
     ) -> None:
         self._home, self._member, self._claim = home, member, claim
         super().__init__(agent, config, total_steps)
-        self._at = 0
-        """Index, from 1, of the home's process that has this learner's newest state; 0 if none has it."""
+        self._at = 0  # Index, from 1, of the home's process that has this learner's newest state; 0 if none has it
         self._batch: Sequence[Stored] = ()
         self._learning: Any = None
-        self._pieces = 1
-        """Number of pieces of the next response."""
-        self._newest = self.optimizer.state_dict()
-        """Newest state of the optimizer."""
-        self._effective: dict[str, float] = {}
-        """Values of settings in the other process after the last update or change."""
+        self._pieces = 1  # Number of pieces of the next response
+        self._newest = self.optimizer.state_dict()  # Newest state of the optimizer
 
     def send(self, batch: Unroll) -> None:
         """Do nothing: `begin` sends the batch to the other process."""
@@ -206,9 +166,9 @@ class RemoteLearner(Learner):
         self._learning = None
         if self._home.ready():
             state = None if self._at == self._home.starts else (on_cpu(self.state_dict()), self.config)
-            self._at, settings = self._home.starts, list(self._effective)
+            self._at = self._home.starts
             learn = self._home.process.handle.learn.options(num_returns=self._pieces)
-            pieces = learn.remote(self._member, state, settings, self._batch, self._pieces)
+            pieces = learn.remote(self._member, state, self._batch, self._pieces)
             self._learning = [pieces] if self._pieces == 1 else pieces
 
     def finish(self) -> None:
@@ -227,7 +187,7 @@ class RemoteLearner(Learner):
         result: Answer | None = pickle.loads(response)
         if result is not None:
             load(self.agent, result.weights)
-            self.updates, self.steps, self._skipped, self.cause, self._effective, optimizer = result[2:]
+            self.updates, self.steps, self._skipped, self.cause, optimizer = result[2:]
             self._newest, self._pieces = unpack(optimizer), pieces_of(len(response))
             self._read += result.metrics
         return result is not None
@@ -242,17 +202,11 @@ class RemoteLearner(Learner):
 
     def reconfigure(self, config: LearnerConfig) -> None:
         super().reconfigure(config)
-        self._at, self._effective = 0, {}
-
-    def effective(self, setting: str) -> float:
-        if setting not in self._effective:
-            self._effective[setting] = super().effective(setting)
-        return self._effective[setting]
+        self._at = 0
 
     def take_over(self, agent: dict[str, Any], optimizer: dict[str, Any]) -> None:
         super().take_over(agent, optimizer)
-        self._newest = self.optimizer.state_dict()
-        self._at, self._effective = 0, {}
+        self._newest, self._at = self.optimizer.state_dict(), 0
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"optimizer": self._newest}
@@ -261,12 +215,11 @@ class RemoteLearner(Learner):
 def learn_dealt(learners: Sequence[Learner], batches: Sequence[Unroll]) -> None:
     """Call `learn` on every learner with its batch, concurrently if the learners are in several processes."""
     pairs = list(zip(learners, batches, strict=True))
-    for learner, batch in pairs:
-        if isinstance(learner, RemoteLearner):
-            learner.begin(batch)
+    remote = [(learner, batch) for learner, batch in pairs if isinstance(learner, RemoteLearner)]
+    for learner, batch in remote:
+        learner.begin(batch)
     for learner, batch in pairs:
         if not isinstance(learner, RemoteLearner):
             learner.learn(batch)
-    for learner, _ in pairs:
-        if isinstance(learner, RemoteLearner):
-            learner.finish()
+    for learner, _ in remote:
+        learner.finish()

@@ -8,10 +8,12 @@ continue from the state of rank 0, with the batch of the interrupted update; a r
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
 import torch
+from ray.exceptions import RayError
 
 from ...actors.failures import ActorFailureError
 from ...actors.pool import ActorPool, ActorStateError
@@ -20,38 +22,26 @@ from ...actors.unroll import Unroll
 from ...agents.values import Weights
 from ..group import LOOK_SECONDS, GroupLostError, LearnerLossError, Share
 from ..learner import Learner
-from .answers import MOST_LOSSES, PATIENCE, START_SECONDS, answer_of, has_arrived
-from .gpus import reserve
-from .store import RayStore
-from .worker import LearnerProcess, MakePool, ProcessHandle, Status, claims, connect, digest, on_cpu, prefix_of
+from .processes import MOST_LOSSES, PATIENCE, START_SECONDS, ProcessHandle, answer_of, claims, on_cpu, reserve
+from .worker import LearnerProcess, MakePool, RayStore, Status, connect, digest
 
-CLOSE_SECONDS = 5.0
-"""Seconds within which the other learners must close their environments."""
+CLOSE_SECONDS = 5.0  # Seconds within which the other learners must close their environments
 
 
 class _Worker(ProcessHandle):
     """Another learner's process."""
 
-    collecting: Any = None
-    """Ray's reference to its next status; None while no status is expected."""
-    batch: Unroll | None = None
-    """`header` of its complete batch; None while there is none."""
+    collecting: Any = None  # Ray's reference to its next status; None while no status is expected
+    batch: Unroll | None = None  # `header` of its complete batch; None while there is none
     failures = progress = 0
 
 
 class Team:
     """All learners. Methods without a docstring act as in ActorPool, on the actors of all learners.
 
-    Args:
-        pool: this process's actors.
-        shares: shares of all learners, in rank order.
-        make_learner: creates the learner of another process.
-        make_pool: returns a function that creates the actors of a share, for a process that starts at a step.
-        synchronous: whether a batch is one unroll from every actor.
-        report: displays a message to the user.
-        learner_device: device of this process's learner; the others use devices of the same type.
-
-    Raises EngramError if the device is a GPU that Ray has assigned to another process.
+    `pool` has this process's actors. `make_pool` returns a function that creates the actors of a share, for a process
+    that starts at a step. Raises EngramError if `learner_device`, that of this process's learner, is a GPU that Ray has
+    assigned to another process.
     """
 
     def __init__(
@@ -74,11 +64,10 @@ class Team:
         self._learner: Learner | None = None
         self.seconds: list[float] = []
         """Wall time of acting for each unroll of the other learners; the caller empties the list."""
+        # Computed once: a replacement's resources must not depend on the remaining machines.
         self._reserved, self._claims = reserve(learner_device), claims(learner_device)
-        """Ray resources of every worker, computed once: a replacement's must not depend on the remaining machines."""
         self._workers = [self._start(rank, 0) for rank in range(1, len(shares))]
-        self._replacements: list[_Worker] = []
-        """Starting replacements of lost workers."""
+        self._replacements: list[_Worker] = []  # Starting replacements of lost workers
         self._stuck = StuckProcesses(ray.util.get_node_ip_address())
         for worker in self._workers:
             answer_of(worker.starting, START_SECONDS)
@@ -206,8 +195,8 @@ class Team:
         """Run one update of all learners; return the batch with the weight versions and episodes of all shares."""
         before, hashes, parts = learner.updates, list[str](), [batch]
         while learner.updates == before:
-            while not self.ready():
-                pass
+            if not self.ready():
+                continue
             parts = [batch, *(worker.batch for worker in self._workers if worker.batch)]
             learning = [worker.handle.learn.remote() for worker in self._workers]
             try:
@@ -250,13 +239,13 @@ class Team:
         except RuntimeError as problem:
             raise GroupLostError(str(problem).splitlines()[0]) from problem
         self._answers(joining)
-        RayStore(prefix_of(self._groups)).remove()
+        RayStore(self._groups).remove()
 
     def _watch(self) -> None:
         """Raise GroupLostError if another learner is dead or has not responded for too long."""
         self._stuck.end_overdue()
         for worker in self._workers:
-            worker.pulse.check()
+            worker.check()
 
     def _rebuild(self, problem: GroupLostError) -> None:
         """Continue without lost learners in a new group, from this process's state, and start replacements."""
@@ -279,7 +268,7 @@ class Team:
                 problem = another
         for worker in self._workers:
             worker.batch = None
-            worker.pulse.reset()
+            worker.ping = None
             worker.collecting = worker.handle.collect.remote(self._header, 0)
 
     def _welcome(self) -> None:
@@ -293,7 +282,7 @@ class Team:
         self.connect(self._learner)
 
     def _answers(self, refs: Sequence[Any]) -> list[Any]:
-        """Return the responses of other learners; raise as `answer_of` and `_watch` do as soon as a learner is lost."""
+        """Return the responses of other learners. Raises GroupLostError as soon as a learner is lost."""
         responses, left = dict[Any, Any](), list(refs)
         while left:
             done, left = ray.wait(left, num_returns=len(left), timeout=LOOK_SECONDS)
@@ -306,4 +295,8 @@ class Team:
         leaving = {worker.handle.leave.remote(self._groups): worker for worker in self._workers}
         if leaving:
             ray.wait(list(leaving), num_returns=len(leaving), timeout=PATIENCE)
-        return [worker for ref, worker in leaving.items() if not has_arrived(ref)]
+        for ref in list(leaving):
+            with suppress(RayError):  # no response, or the error of a process that is lost
+                ray.get(ref, timeout=0)
+                del leaving[ref]
+        return list(leaving.values())

@@ -170,7 +170,7 @@ def test_actor_and_learner_compute_the_same_policy(core):
     with torch.no_grad():
         actor.agent.policy.weight.mul_(10)  # a policy with preferences
         unroll = actor.unroll()
-        now = evaluate(actor.agent, unroll, LearnerConfig(precision="bf16")).now
+        now = evaluate(actor.agent, unroll, LearnerConfig(precision="bf16"))
     log_rho = now.log_policy - now.log_behavior
     assert log_rho.abs().max() < 1e-2
     assert log_rho.mean().abs() < 1e-3

@@ -54,7 +54,7 @@ def test_learns_and_names_its_metrics(algorithm: str) -> None:
 def test_the_loss_of_a_batch_is_the_sum_over_its_environments(algorithm: str) -> None:
     learner, unroll = make(algorithm, reduction="sum")
     with torch.no_grad():
-        targets = learner.config.method.targets(evaluate(learner.agent, unroll, learner.config).now)
+        targets = learner.config.method.targets(evaluate(learner.agent, unroll, learner.config))
     groups = torch.tensor([4, 0, 5]), torch.tensor([1, 3, 2])
 
     def sums(batch: Unroll, targets: Targets) -> torch.Tensor:

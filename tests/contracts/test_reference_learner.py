@@ -239,6 +239,6 @@ def test_presets_and_the_zoo(name: str) -> None:
     )
     learner = run.learner
     if learner.algorithm == "ppo":
-        few = {"epochs": min(learner.value("epochs"), 2), "minibatches": 2}
+        few = {"epochs": min(learner.method.settings.epochs, 2), "minibatches": 2}
         learner = replace(learner, algorithm_args=learner.algorithm_args | few)
     compare([Case(spec, agent, learner, action, steps=4, num_envs=12)])

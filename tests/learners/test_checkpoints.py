@@ -1,4 +1,3 @@
-import copy
 import hashlib
 import json
 import logging
@@ -9,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -351,8 +349,6 @@ def test_prune_keeps_the_last_and_the_best(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [paths[1], paths[4], paths[5]]
     assert prune(tmp_path, 2, best=paths[5]) == [paths[1]]
     assert prune(tmp_path, 2) == []
-    with pytest.raises(ValueError, match="keep_last is 0; allowed: at least 1"):
-        prune(tmp_path, 0)
 
 
 def test_prune_neither_counts_nor_removes_what_is_damaged_or_foreign(tmp_path: Path) -> None:
@@ -361,23 +357,3 @@ def test_prune_neither_counts_nor_removes_what_is_damaged_or_foreign(tmp_path: P
     (tmp_path / "notes").mkdir()
     assert prune(tmp_path, 2) == [paths[0]]
     assert sorted(tmp_path.iterdir()) == [tmp_path / "notes", *paths[1:]]
-
-
-@pytest.mark.parametrize("form", ["compressed", "overlapping", "before zip"])
-def test_tensors_that_may_be_larger_than_their_file_are_refused(tmp_path: Path, form: str) -> None:
-    path = save(tmp_path, 1, {"weight": torch.zeros(100_000)})
-    file, other = path / "tensors.pt", tmp_path / "other"
-    if form == "before zip":
-        torch.save({"weight": torch.zeros(10)}, other, _use_new_zipfile_serialization=False)
-    else:
-        with zipfile.ZipFile(file) as old, zipfile.ZipFile(other, "w", zipfile.ZIP_STORED) as new:
-            for member in old.infolist():
-                kind = zipfile.ZIP_DEFLATED if form == "compressed" else zipfile.ZIP_STORED
-                new.writestr(member.filename, old.read(member), kind)
-            if form == "overlapping":  # a second name for the same bytes
-                largest = max(new.filelist, key=lambda each: each.file_size)
-                new.filelist.append(copy.copy(largest))
-                new.filelist[-1].filename += "2"
-    signed(path, "tensors.pt", other.read_bytes())
-    with pytest.raises(CheckpointError, match=r"tensors\.pt: rejected: it"):
-        load(path)

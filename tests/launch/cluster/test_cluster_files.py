@@ -9,7 +9,7 @@ import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from engram.learners.remote.worker import RESOURCE
+from engram.learners.remote.processes import RESOURCE
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "launch" / "cluster"

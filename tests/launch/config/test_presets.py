@@ -85,7 +85,7 @@ def test_settings_of_older_runs_are_found_where_they_belong_now() -> None:
     learner = from_dict(RunConfig, {"learner": old}).learner
     assert (learner.algorithm_args, learner.lr) == ({"gae_lambda": 0.9}, 1e-3)
     learner = from_dict(RunConfig, {"learner": {"clip_rho": 2.0, "gae_lambda": 0.5}}).learner
-    assert (learner.value("clip_rho"), learner.value("clip_pg_rho")) == (2.0, 1.0)
+    assert (learner.method.settings.clip_rho, learner.method.settings.clip_pg_rho) == (2.0, 1.0)
 
 
 def test_words_change_single_settings_of_a_presets_algorithm() -> None:
@@ -102,7 +102,7 @@ def test_words_change_single_settings_of_a_presets_algorithm() -> None:
         "advantage_floor": 0.1,
         "target_kl": 0.0,
     }
-    assert parse_run([*easy, "--algorithm", "vtrace"]).learner.value("clip_rho") == 1.0
+    assert parse_run([*easy, "--algorithm", "vtrace"]).learner.method.settings.clip_rho == 1.0
     with pytest.raises(EngramError, match="it is a setting of ppo: --algorithm-args gae_lambda=VALUE"):
         parse_run([*easy, "--gae-lambda", "0.5"])
 

@@ -322,7 +322,10 @@ def test_the_first_member_begins_as_a_run_without_a_population(tmp_path: Path) -
             ["--population", "2", "--pbt.explore", "learner.lr=uniform(2,1)"],
             "is empty; allowed: LOW below HIGH",
         ),
-        (["--population", "2", "--pbt.explore", "learner.optimizer=choice(1,2)"], "not a number; numeric settings:"),
+        (
+            ["--population", "2", "--pbt.explore", "learner.optimizer=choice(1,2)"],
+            "learner.optimizer: not a numeric setting",
+        ),
         (["--population", "2", "--pbt.window", "1"], "pbt.window is 1; allowed: at least 2"),
     ],
 )

@@ -115,16 +115,6 @@ def test_saving_does_not_read_the_kept_checkpoints_again(tmp_path: Path, monkeyp
     assert verified == []
 
 
-def test_a_kept_checkpoint_that_is_damaged_later_does_not_count(tmp_path: Path) -> None:
-    kept = checkpoints.Kept(tmp_path)
-    paths = [checkpoints.save(tmp_path, step, {"step": step}) for step in (1, 2, 3)]
-    for path in paths:
-        kept.add(path)
-    (paths[2] / "state.json").write_text("{}")
-    assert kept.prune(2) == []
-    assert kept.prune(1) == [paths[0]]
-
-
 def broken(call: int, error: type[BaseException]) -> Any:
     """A `Learner.learn` that makes half of an update in its `call`-th call and then raises."""
     learn, calls = Learner.learn, [0]

@@ -184,7 +184,10 @@ def test_a_run_of_a_seed_is_that_of_the_seed_alone() -> None:
         ("--jobs 2", "--jobs is given without --sweep or --seeds"),
         ("--seeds 1,2 --jobs 0", "--jobs is 0; allowed: at least 1"),
         (f"--sweep {SPACE}", "--sweep needs --trials N"),
-        ("--sweep learner.lrr=uniform(0,1) --trials 2", "sweep learner.lrr: no such setting; did you mean: learner.lr"),
+        (
+            "--sweep learner.lrr=uniform(0,1) --trials 2",
+            "learner.lrr: not a numeric setting; did you mean",
+        ),
         ("--sweep learner.clip_rho=uniform(0.5,1) --algorithm ppo --trials 2", "clip_rho"),
         (f"--sweep {SPACE} --trials 2 --population 2", "population is 2; allowed with --sweep: 0"),
         ("--resume RUN --seeds 1,2", "--seeds has no effect with --resume RUN, which does not contain several runs"),

@@ -34,7 +34,7 @@ def test_mistakes_name_what_is_allowed(name: str, settings: dict[str, object], m
 
 
 def test_whole_numbers_serve_where_fractions_are_meant() -> None:
-    assert LearnerConfig(algorithm="a2c", algorithm_args={"gae_lambda": 1}).value("gae_lambda") == 1.0
+    assert LearnerConfig(algorithm="a2c", algorithm_args={"gae_lambda": 1}).method.settings.gae_lambda == 1.0
 
 
 def test_the_page_lists_every_setting_with_its_default() -> None:

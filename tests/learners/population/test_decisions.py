@@ -9,8 +9,7 @@ import pytest
 from scipy import stats
 
 from engram.learners.population.config import PopulationConfig
-from engram.learners.population.controller import PopulationController
-from engram.learners.population.decisions import decide, initial_values, replace_failing, welch
+from engram.learners.population.decisions import PopulationController, decide, initial_values, replace_failing, welch
 
 EXPLORE = ("learner.lr=loguniform(1e-5,1e-2)", "learner.bptt_length=choice(3,20,100)")
 # Two samples of the literature on Welch's test: t = -2.46 with 25.0 degrees of freedom, p = 0.021.

@@ -5,7 +5,8 @@ import pytest
 
 from engram.learners.config import LearnerConfig
 from engram.learners.population.config import PopulationConfig
-from engram.learners.population.search_space import applied, first_values, mutated, parse
+from engram.learners.population.decisions import initial_values, replace_failing
+from engram.learners.population.search_space import applied, parse
 
 
 def draw(word: str, number: int = 2000) -> np.ndarray:
@@ -46,16 +47,17 @@ def test_a_perturbed_value_stays_in_its_range_and_a_choice_moves_to_a_neighbor()
 
 
 def test_every_setting_mutates_by_itself() -> None:
-    explored = parse(["learner.lr=loguniform(1e-5,1e-3)", "learner.entropy_cost=uniform(0.001,0.1)"])
-    rng = np.random.default_rng(4)
+    explore = ("learner.lr=loguniform(1e-5,1e-3)", "learner.entropy_cost=uniform(0.001,0.1)")
+    config = PopulationConfig(scheme="truncation", explore=explore, factors=(0.5, 2.0), resample=0.0)
     values = {"learner.lr": 1e-4, "learner.entropy_cost": 0.01}
-    seen = {tuple(mutated(explored, values, (0.5, 2.0), 0.0, rng).values()) for _ in range(60)}
+    replaced = (replace_failing(config, 4, step, [0], [1], [[], []], [values, values])[0] for step in range(60))
+    seen = {tuple(decision.new.values()) for decision in replaced}
     assert seen == {(a, b) for a in (5e-5, 2e-4) for b in (0.005, 0.02)}
 
 
 def test_values_reach_the_learners_configuration() -> None:
-    explored = parse(["learner.lr=loguniform(1e-5,1e-3)", "learner.bptt_length=choice(3,20)"])
-    first, second = first_values(explored, 2, np.random.default_rng(5))
+    explore = ("learner.lr=loguniform(1e-5,1e-3)", "learner.bptt_length=choice(3,20)")
+    first, second = initial_values(PopulationConfig(explore=explore), 5, 2)
     assert first != second
     config = applied(LearnerConfig(value_cost=0.3), first)
     assert (config.lr, config.bptt_length, config.value_cost) == (*first.values(), 0.3)
@@ -66,10 +68,10 @@ def test_values_reach_the_learners_configuration() -> None:
     [
         ("learner.lr", r"'learner.lr' is not of the form SETTING=loguniform\(LOW,HIGH\), uniform"),
         ("learner.lr=1e-3", "not of the form"),
-        ("learner.lrr=uniform(1,2)", "learner.lrr: no such setting; did you mean: learner.lr"),
-        ("lr=uniform(1e-4,1e-3)", "lr: no such setting; did you mean: learner.lr"),
-        ("qqqqqqqqqqqq=uniform(1,2)", "no such setting; numeric settings: learner.adam_beta1"),
-        ("learner.optimizer=choice(1,2)", "learner.optimizer: not a number; numeric settings: .*learner.lr"),
+        ("learner.lrr=uniform(1,2)", "learner.lrr: not a numeric setting; did you mean: learner.lr"),
+        ("lr=uniform(1e-4,1e-3)", "lr: not a numeric setting; did you mean: learner.lr"),
+        ("qqqqqqqqqqqq=uniform(1,2)", "not a numeric setting; available: learner.gae_lambda"),
+        ("learner.optimizer=choice(1,2)", "learner.optimizer: not a numeric setting"),
         (
             "learner.lr=unifrom(1,2)",
             "'unifrom'; allowed: loguniform, uniform, choice",

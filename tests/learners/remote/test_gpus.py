@@ -9,9 +9,8 @@ import torch
 
 from engram.base.errors import EngramError
 from engram.launch.cluster.ray_session import require_gpus, start_ray, stop_ray
-from engram.learners.remote import gpus
-from engram.learners.remote.gpus import Claim, reserve
-from engram.learners.remote.worker import claims
+from engram.learners.remote import processes
+from engram.learners.remote.processes import Claim, claims, reserve
 from runs import wait_for
 
 
@@ -32,14 +31,14 @@ def test_no_other_learner_gets_the_gpu_of_this_process(three_gpus: None, monkeyp
     wait_for(lambda: ray.available_resources().get("GPU", 0) == 2)
     others = [ray.remote(**claims(device))(Claim).remote() for _ in range(2)]
     assert sorted(ray.get([other.gpu.remote() for other in others])) == ["0", "2"]
-    monkeypatch.setattr(gpus, "CLAIM_SECONDS", 1.0)
+    monkeypatch.setattr(processes, "CLAIM_SECONDS", 1.0)
     with pytest.raises(EngramError, match=r"--device cuda:1: another process has claimed GPU 1 of .*; free: none"):
         reserve(device)
     assert reserve(torch.device("cpu")) is None
     assert claims(torch.device("cpu"))["num_gpus"] == 0
     del claim, others
     wait_for(lambda: ray.available_resources().get("GPU", 0) == 3)
-    monkeypatch.setattr(gpus, "CLAIM_SECONDS", 60.0)
+    monkeypatch.setattr(processes, "CLAIM_SECONDS", 60.0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
     assert ray.get(reserve(device).gpu.remote()) == "0"
 

@@ -3,13 +3,11 @@
 import pickle
 import subprocess
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
 import torch
-from ray.exceptions import GetTimeoutError
 
 from engram.actors.factory import ActorFactory
 from engram.actors.remote.wire import pack
@@ -18,7 +16,6 @@ from engram.agents.agent import AgentConfig
 from engram.agents.values import flatten
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
-from engram.learners.remote import members
 from engram.learners.remote.members import MemberHome, MemberProcess, RemoteLearner, batch_of
 from runs import wait_for
 
@@ -33,29 +30,12 @@ def test_an_update_from_parts_of_stored_unrolls_is_that_of_the_whole_batch() -> 
     batch = join([some_environments(unroll, cut) for unroll, cut in zip(unrolls, cuts, strict=True)])
     process = MemberProcess(lambda: Learner(factory.make_actor(0).agent, config, total_steps=1000), ".")
     stored = [Stored(pack(unroll), cut.start, cut.stop) for unroll, cut in zip(unrolls, cuts, strict=True)]
-    answer = pickle.loads(b"".join(process.learn(0, (state, config), [], stored, 2)))
+    answer = pickle.loads(b"".join(process.learn(0, (state, config), stored, 2)))
     assert answer is not None
     initial.learn(batch)
     assert answer.steps == initial.steps == 2 * 3 * 5
     assert (answer.weights == flatten(initial.agent)).all()
     assert not (answer.weights == flatten(actor.agent)).all()
-
-
-def test_after_a_loss_the_next_unrolls_are_waited_for_shortly_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a machine that is cut off, the unrolls of every member in its store are lost."""
-    now, waits = 100.0, list[float]()
-
-    def get(ref: object, timeout: float) -> object:
-        waits.append(timeout)
-        raise GetTimeoutError
-
-    monkeypatch.setattr(members, "_doubt_until", 0.0)
-    monkeypatch.setattr(members.ray, "get", get)
-    monkeypatch.setattr(members, "time", SimpleNamespace(monotonic=lambda: now))
-    for seconds in (0, 1, 28, 31, 1):
-        now += seconds
-        assert batch_of([Stored(ray.ObjectRef.nil(), 0, 4)] * 2) is None
-    assert waits == [members.FETCH_SECONDS, 1.0, 1.0, members.FETCH_SECONDS, 1.0]
 
 
 @pytest.mark.nightly
