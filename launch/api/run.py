@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -86,7 +86,7 @@ class Run:
         `step` contains environment steps, `time` seconds since 1970, `wall_s` seconds of training; the other names are
         those in TensorBoard (docs/reference/metrics.md). `pandas.DataFrame(run.metrics)` converts it.
         """
-        return table_of(self._rows())
+        return table_of(read_log(self._directory.metrics_file))
 
     @property
     def checkpoints(self) -> list[Path]:
@@ -103,11 +103,10 @@ class Run:
         """Read the current progress."""
         config = self.config
         total = config.total_steps * config.num_members
-        rows = self._rows()
-        steps = [rows[-1]["step"]] if rows else []
-        steps += [int(path.name[5:]) for path in self.checkpoints]
-        last = {name: np.nan if x is None else x for name, x in rows[-1]["metrics"].items()} if rows else {}
-        return Progress(max(steps, default=0), total, self._directory.in_use, last)
+        rows = read_log(self._directory.metrics_file)
+        last = rows[-1] if rows else {}
+        steps = max(int(last.get("step", 0)), *(int(path.name[5:]) for path in self.checkpoints), 0)
+        return Progress(steps, total, self._directory.in_use, last)
 
     def stop(self) -> "Run":
         """Stop a run of `train(wait=False)` with a checkpoint and wait for its end. No effect if it has ended."""
@@ -153,10 +152,6 @@ class Run:
     def agent(self, **options: Any) -> TrainedAgent:
         """Load this run's agent; see `engram.load_agent`."""
         return load_agent(self.path, **options)
-
-    def _rows(self) -> list[Mapping[str, Any]]:
-        """Read the rows of metrics."""
-        return read_log(self._directory.metrics_file)
 
 
 def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:

@@ -227,7 +227,7 @@ def make_trainer(
     for number, learner in enumerate(deal_members(config, learners, pool, panel.message, bool(callbacks))):
         folder = directory.member(number).path if config.population else directory.path
         steps = saved["members"][number]["learner"]["steps"] if saved else 0
-        tracker = make_tracker(config.track, directory.path, folder, to_dict(config))
+        tracker = make_tracker(config.track, directory.path, folder, to_dict(config)) if config.track else None
         writer = files.enter_context(MetricsWriter(folder, steps, panel.message, tracker))
         members.append(Member(number, config, learner, writer, pool.num_actors, fields))
     population = None
@@ -256,7 +256,11 @@ def make_trainer(
     if saved:
         load(trainer, saved)
     if config.num_learners > 1 and not population:
-        members[0].join(pool)
+        from ...learners.remote.team import Team  # imports Ray
+
+        assert isinstance(pool, Team)
+        members[0].team = pool
+        pool.connect(members[0].learner)
     if population and not saved:
         population.begin()
     for member in members:

@@ -15,7 +15,7 @@ from ...base.messages import size_in_words
 from ..config.command_line import make_console
 from ..config.run_flags import parse_run
 from ..config.sizes import check_memory
-from ..metrics.rows import read_rows
+from ..metrics.rows import read_log
 from ..runs.directory import RunDirectory
 from ..runs.trained import run_config
 from .checks import Estimate, Facts, Finding, Verdict, estimate, examine, look
@@ -78,7 +78,7 @@ def examine_run(path: str, arguments: Sequence[str]) -> int:
         findings = [
             finding._replace(what=prefix + finding.what)
             for prefix, member in runs.items()
-            for finding in symptoms(read_rows(member.metrics_file), config)
+            for finding in symptoms(read_log(member.metrics_file), config)
         ]
     if "--json" in arguments:
         print_json(findings)

@@ -121,11 +121,11 @@ def _curve(run: FigureRun) -> dict[str, list[float]]:
     measure = f"episode/{run.figure.measure}"
     members = sorted((run.folder / "members").glob("*/metrics.jsonl"))
     rows = [row for file in members for row in read_log(file)] if members else run.rows()
-    rows = sorted((row for row in rows if measure in row["metrics"]), key=lambda row: row["step"])
+    rows = sorted((row for row in rows if measure in row), key=lambda row: row["step"])
     parts = [part for part in np.array_split(np.arange(len(rows)), POINTS) if len(part)]
     return {
         "step": [rows[part[-1]]["step"] * max(1, len(members)) for part in parts],
-        run.figure.measure: [round(float(np.mean([rows[i]["metrics"][measure] for i in part])), 4) for part in parts],
+        run.figure.measure: [round(float(np.mean([rows[i][measure] for i in part])), 4) for part in parts],
     }
 
 

@@ -7,7 +7,6 @@ checkpoint.
 
 import json
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from ...base.files import replace_file
 from ...learners import checkpoints
 from ..cluster.scheduler import Job, RunFailedError, lower_priority, tool
 from ..config.run_config import RunConfig
-from ..metrics.rows import read_log
+from ..metrics.rows import Row, read_log
 from ..runs import saved
 from ..runs.directory import CONFIG, RunDirectory
 from ..runs.trained import fixed_differences, run_config
@@ -56,7 +55,7 @@ class FigureRun(Job):
         """The newest intact checkpoint."""
         return checkpoints.latest(self.folder / "checkpoints")
 
-    def rows(self) -> list[Mapping[str, Any]]:
+    def rows(self) -> list[Row]:
         """All complete rows of metrics."""
         return read_log(self.folder / "metrics.jsonl")
 

@@ -24,11 +24,8 @@ HISTORY = 24  # Number of reports from which the speed is computed
 class Panel:
     """The progress of a run; a context manager that restores the terminal, even after an exception.
 
-    In a terminal, a thread of rich redraws it every REDRAW_SECONDS.
-
     Args:
         run_path: the run's directory; None if it does not exist yet.
-        console: the console to render on; standard output if None.
         clock: returns seconds since a fixed moment.
         step: step at which the run begins or resumes.
         time_limit: seconds from the first update to the end; 0 sets no limit.
@@ -78,8 +75,7 @@ class Panel:
         now = self._clock()
         self._step, self._phase = step, ""
         if self._first_update is None:
-            # The time before the first update, in which actors start and environments and cores are compiled, does not
-            # predict the speed of training.
+            # Earlier time, in which actors start and code is compiled, does not predict the speed of training.
             self._first_update = now
             self._progress.append((now, step))
         if metrics:
@@ -110,20 +106,15 @@ class Panel:
         self._refresh()
         self.message(self._line())
 
-    # -- content -----------------------------------------------------------------------------------------------------
-
     def _line(self) -> str:
-        """The state of the run in one line."""
         parts = [f"step {self._step:,} of {self.total_steps:,} ({self._fraction:.1%})", *self._values(_LINE)]
         return "  ".join([*parts, f"{self._time_left()} left"])
 
     def _box(self) -> Box:
-        """The state of the run as a panel."""
         title = Text(f" {self.title} ", style="bold")
         return Box(self._content(), title=title, title_align="left", border_style="dim")
 
     def _content(self) -> RenderableType:
-        """Lines of the panel."""
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="cyan", no_wrap=True)
         grid.add_column(overflow="fold")
@@ -151,12 +142,8 @@ class Panel:
 
     def _values(self, shown: "tuple[_Shown, ...]") -> list[str]:
         """`label value` of the metrics that have a value."""
-        texts: list[str] = []
-        for label, name, form in shown:
-            if (value := self._metrics.get(name)) is not None:
-                small = form == ".3f" and 0 < abs(value) < 0.1  # rewards can be small
-                texts.append(f"{label} {format(value, '.3g' if small else form)}")
-        return texts
+        values = [(label, self._metrics.get(name), form) for label, name, form in shown]
+        return [f"{label} {value:{form}}" for label, value, form in values if value is not None]
 
     def _time_left(self) -> str:
         """Time to the last step at the speed of recent reports, or to the time limit if that is sooner."""
@@ -183,11 +170,11 @@ def _parse(text: str) -> tuple[_Shown, ...]:
 
 
 _LINE = _parse(
-    "steps/s perf/env_steps_per_second k, return episode/return .3f, solved episode/solved .1%, loss loss/total .4f, "
+    "steps/s perf/env_steps_per_second k, return episode/return .4g, solved episode/solved .1%, loss loss/total .4f, "
     "entropy policy/entropy .3f, lag perf/policy_lag .1f"
 )
 _EPISODE_ROWS = (
-    ("episodes", _parse("return episode/return .3f, length episode/length .1f")),
+    ("episodes", _parse("return episode/return .4g, length episode/length .1f")),
     ("", _parse("solved episode/solved .1%")),
 )
 _SHOWN_EPISODE = ("episode/return", "episode/length", "episode/solved")

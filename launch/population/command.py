@@ -17,7 +17,7 @@ from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ..config.command_line import make_console, parse
 from ..metrics.panel import short
-from ..metrics.rows import read_rows
+from ..metrics.rows import read_log
 from ..runs.directory import RunDirectory
 from .history import damage, read
 from .lineage import Lineage, descent, plot
@@ -124,10 +124,7 @@ def members_table(run: RunDirectory, lineage: Lineage, values: list[dict[str, fl
 
 def last_metrics(run: RunDirectory) -> dict[str, float]:
     """Read the last metrics of a member, each from the newest row that contains it; empty before the first row."""
-    try:
-        return {name: value for row in read_rows(run.metrics_file) for name, value in row.items()}
-    except OSError:
-        return {}
+    return {name: value for row in read_log(run.metrics_file) for name, value in row.items()}
 
 
 def copies_table(copies: Sequence[Event]) -> Table:

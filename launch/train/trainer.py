@@ -309,7 +309,7 @@ class Trainer:
             if unrolls is None:
                 return False
             for unroll in unrolls:
-                member.note(unroll)
+                member.accumulator.add_unroll(unroll.seconds)
             self._ready[member.number] = join(unrolls)
         return True
 

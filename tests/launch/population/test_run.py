@@ -15,7 +15,7 @@ import torch
 
 from engram.base.errors import EngramError
 from engram.launch.metrics.member import Member
-from engram.launch.metrics.rows import read_rows
+from engram.launch.metrics.rows import read_log
 from engram.launch.population import command as population_view
 from engram.launch.train import command as train
 from engram.launch.train.trainer import Trainer
@@ -68,7 +68,7 @@ def test_members_that_end_in_one_update_have_one_last_row(tmp_path: Path) -> Non
     run = tmp_path / "run"
     assert run_train(*GRAPH, *POPULATION, "--pbt.together", "on", "--total-steps", 96, "--run-dir", run) == 0
     last, *_ = reversed([json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()])
-    members = [read_rows(run / "members" / str(member) / "metrics.jsonl")[-1] for member in range(3)]
+    members = [read_log(run / "members" / str(member) / "metrics.jsonl")[-1] for member in range(3)]
     speeds = [row["perf/env_steps_per_second"] for row in members]
     assert last["metrics"]["perf/env_steps_per_second"] == pytest.approx(sum(speeds))
 
