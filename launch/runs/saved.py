@@ -1,4 +1,4 @@
-"""Checked states from a run's checkpoints: the members' weights, and the metrics of the best checkpoint."""
+"""States from a run's checkpoints: the members' weights, and the metrics of the best checkpoint."""
 
 import logging
 import math
@@ -11,7 +11,6 @@ from torch import nn
 from ...agents.normalization import RescaledHead
 from ...base.errors import EngramError, refuse
 from ...learners import checkpoints
-from ...learners.checkpoints import CheckpointError
 from ..config.imports import refuse_inside
 
 _log = logging.getLogger(__name__)
@@ -40,36 +39,17 @@ class Best(NamedTuple):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read the state in a checkpoint; `best` is a Best or None. Raises CheckpointError if the checkpoint is damaged
-    or not from a run."""
+    """Read the state in a checkpoint of a run; `best` is a Best or None. Raises EngramError."""
     state = checkpoints.load(path)
-    try:
-        state["best"] = state["best"] and Best(*state["best"])
-        refuse_inside(state.get("config", {}), path.absolute().parent.parent)
-        _check(state)
-    except (TypeError, ValueError, LookupError, AttributeError) as problem:
-        raise CheckpointError(f"{path}: contains no state of a run ({type(problem).__name__}: {problem})") from problem
+    state["best"] = state["best"] and Best(*state["best"])
+    refuse_inside(state.get("config", {}), path.absolute().parent.parent)
     return state
 
 
 def readable(directory: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield checkpoints and their states, newest first; warnings name unusable checkpoints."""
+    """Yield checkpoints and their states, newest first; warnings name damaged checkpoints."""
     for path in checkpoints.intact(directory):
-        try:
-            yield path, read(path)
-        except CheckpointError as problem:
-            _log.warning("skipped a checkpoint: %s", problem)
-
-
-def _check(state: dict[str, Any]) -> None:
-    """Raise TypeError, ValueError or KeyError if a state lacks entries that every command reads."""
-    refuse(not state["members"], "it has no members")
-    for member in state["members"]:
-        missing = {"agent", "optimizer", "updates", "steps", "skipped"} - member["learner"].keys()
-        if missing or "window" not in member["accumulator"]:
-            raise KeyError(min(missing, default="window"))
-        if not isinstance(member["learner"]["steps"], int):
-            raise TypeError(f"learner/steps is {member['learner']['steps']!r}; expected int")
+        yield path, read(path)
 
 
 class Trainee(NamedTuple):
@@ -90,8 +70,7 @@ def trainees_of(saved: dict[str, Any]) -> list[Trainee]:
 
 def best_member(trainees: list[Trainee]) -> int:
     """Find the member with the highest score (the first if tied); member 0 if no member has a score."""
-    scored = [(trainee.score, -member) for member, trainee in enumerate(trainees) if trainee.score is not None]
-    return -max(scored)[1] if scored else 0
+    return max(range(len(trainees)), key=lambda member: -math.inf if (x := trainees[member].score) is None else x)
 
 
 def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[int]:
@@ -124,20 +103,18 @@ def difference(network: nn.Module, weights: dict[str, Any]) -> str:
     if not wrong:
         return ""
     name = wrong[0]
-    return (
-        f"{len(wrong)} tensors differ, such as {name}: {_shape(weights, name)} in the checkpoint, "
-        f"{_shape(ours, name)} here"
-    )
+    example = f"{name}: {_shape(weights, name)} in the checkpoint, {_shape(ours, name)} here"
+    return f"{len(wrong)} tensors differ, such as {example}"
 
 
 def _shape(tensors: dict[str, Any], name: str) -> str:
-    return str(list(getattr(tensors[name], "shape", []))) if name in tensors else "none"
+    return str(list(tensors[name].shape)) if name in tensors else "none"
 
 
 def described(trainees: list[Trainee], chosen: int) -> str:
     """Description of the chosen member; empty without a population."""
     if len(trainees) == 1:
         return ""
-    score, best = trainees[chosen].score, best_member(trainees)
+    score = trainees[chosen].score
     text = "no episode in training yet" if score is None else f"{score:.2f} in training"
-    return f"member {chosen} of {len(trainees)}, " + ("the best: " if chosen == best else "") + text
+    return f"member {chosen} of {len(trainees)}, {'the best: ' * (chosen == best_member(trainees))}{text}"

@@ -44,7 +44,6 @@ class Trainer:
     Args:
         members: the learners; one, or those of a population.
         population: applies population-based training to the members; None for a single member.
-        kept: the run's own checkpoints; None for all in the directory.
         looks: functions that record recurrent states or videos of a member between two updates.
     """
 
@@ -58,7 +57,6 @@ class Trainer:
         warn: Callable[[str], None],
         population: "PopulationHost | None" = None,
         mirror: "Mirror | None" = None,
-        kept: checkpoints.Kept | None = None,
         callbacks: Callbacks | None = None,
         looks: Sequence[Look] = (),
     ) -> None:
@@ -66,9 +64,8 @@ class Trainer:
         self.directory, self.report, self.warn, self.mirror = directory, report, warn, mirror
         self.callbacks = callbacks or Callbacks()
         self.best: Best | None = None  # The best checkpoint so far
-        self.kept = kept or checkpoints.Kept(directory.checkpoints)
-        self.evaluator = Evaluator(config) if config.eval_every else None
-        self._looks = [*([self.evaluator.look] if self.evaluator else []), *looks]
+        self.kept = checkpoints.Kept(directory.checkpoints)
+        self._looks = [*([Evaluator(config).look] if config.eval_every else []), *looks]
         self.lock = threading.RLock()
         """Lock held during updates and checkpoint writes, which no other thread may interrupt."""
         self.rescuing = False  # Whether the actors accept no more requests
@@ -81,7 +78,6 @@ class Trainer:
         by_itself = device.type == "cuda" and not config.learner.cuda_graph
         self._dealt = config.num_learners > 1 and bool(population)  # Members learn concurrently, in several processes
         self._together = together == "on" or (together == "auto" and by_itself) or (self._dealt and config.synchronous)
-        self._synchronous = config.synchronous
         self._between = True  # Whether no update is in progress, so that a run can resume from the state
         self._saved_at, self._saved_step = time.monotonic(), self.steps
 
@@ -113,11 +109,13 @@ class Trainer:
                 if self.config.time_limit and deadline == math.inf and self.steps > first:
                     deadline = time.monotonic() + 60 * self.config.time_limit
                 due = time.monotonic() - self._saved_at >= self.config.checkpoint_every
-                due = due or (self.evaluator and self._best_now() is not self.best)  # before the next update
+                new_best = self.config.eval_every and best_now(self.best, self.members, self.steps) is not self.best
                 # A checkpoint includes the actors' state, which can be saved only between batches.
-                if due and self.unsaved and not self.pool.gathering:
+                if (due or new_best) and self.unsaved and not self.pool.gathering:
                     self.save()
-            self._finish_gathering()
+            latest = time.monotonic() + FINISH_SECONDS
+            while self.pool.gathering and time.monotonic() < latest:
+                self.update()
         finally:
             # Also after too many failures of an actor: save finished updates, but not a partial one.
             if self.unsaved and self._between:
@@ -127,7 +125,7 @@ class Trainer:
     def update(self) -> None:
         """Run the next update of a member, or of all together; do nothing if no batch is ready yet."""
         started = time.perf_counter()
-        complete = self._synchronous_batches() if self._synchronous else self._ready_batches()
+        complete = self._synchronous_batches() if self.config.synchronous else self._ready_batches()
         self._waited += time.perf_counter() - started
         if not complete:
             return
@@ -201,40 +199,28 @@ class Trainer:
                 member.note_update(batch, extra)
             member.prefetch()
 
-    def _finish_gathering(self) -> None:
-        """Learn from a batch in progress, since the actors' state can be saved only between batches."""
-        deadline = time.monotonic() + FINISH_SECONDS
-        while self.pool.gathering and time.monotonic() < deadline:
-            self.update()
-
     def save(self) -> None:
         """Write a checkpoint; a full disk causes a warning and does not end the run."""
         with self.lock:
-            self._save()
-
-    def _save(self) -> None:
-        self._saved_at = time.monotonic()
-        step, best, folder = self.steps, self._best_now(), self.directory.checkpoints
-        try:
-            path = checkpoints.save(folder, step, self.state(best))
-        except EngramError as problem:
-            self.warn(f"no checkpoint at step {step:,}: {problem}")
-            return
-        # Only after the write: until then, the previous best checkpoint must not be removed.
-        self.best, self._saved_step = best, step
-        self.kept.add(path)
-        try:
-            self.kept.prune(self.config.keep_checkpoints, best and checkpoints.path_of(folder, best.step))
-        except checkpoints.CheckpointError as problem:
-            self.warn(str(problem))
-        if self.mirror:
-            self.mirror.push(path)
-        if not self.rescuing:
-            self._call(CHECKPOINT, path)
-
-    def _best_now(self) -> Best | None:
-        """Determine the best checkpoint if one is written now."""
-        return best_now(self.best, self.members, self.steps)
+            self._saved_at = time.monotonic()
+            step, folder = self.steps, self.directory.checkpoints
+            best = best_now(self.best, self.members, step)
+            try:
+                path = checkpoints.save(folder, step, self.state(best))
+            except EngramError as problem:
+                self.warn(f"no checkpoint at step {step:,}: {problem}")
+                return
+            # Only after the write: until then, the previous best checkpoint must not be removed.
+            self.best, self._saved_step = best, step
+            self.kept.add(path)
+            try:
+                self.kept.prune(self.config.keep_checkpoints, best and checkpoints.path_of(folder, best.step))
+            except checkpoints.CheckpointError as problem:
+                self.warn(str(problem))
+            if self.mirror:
+                self.mirror.push(path)
+            if not self.rescuing:
+                self._call(CHECKPOINT, path)
 
     def state(self, best: Best | None = None) -> dict[str, Any]:
         """Return the full state of the run, to resume from; `best` is its best checkpoint."""
@@ -245,7 +231,7 @@ class Trainer:
             "best": best,
             "torch_rng": torch.get_rng_state(),
         }
-        if self._synchronous and not self.rescuing:
+        if self.config.synchronous and not self.rescuing:
             try:
                 state["actors"] = self.pool.save()
             except ActorStateError as problem:
@@ -278,7 +264,7 @@ class Trainer:
             self.warn(message)
 
     def _waiting(self) -> list[Member]:
-        """Find the members whose batch is missing for the next update; an empty list if the update can start."""
+        """Find the members whose batch is missing for the next update."""
         if self._ready and not self._together:
             return []
         return [member for member in self.members if not member.done and member.number not in self._ready]
@@ -287,7 +273,7 @@ class Trainer:
         """Collect full batches of any member; False if no unroll arrived for a while."""
         while True:
             while self._dealt and (unroll := self.pool.arrived()) is not None:
-                self._receive(unroll)  # so that as many members as possible learn together
+                self.members[unroll.member].receive(unroll)  # so that as many members as possible learn together
             for member in self._waiting():
                 if (batch := member.take()) is not None:
                     self._ready[member.number] = batch
@@ -296,10 +282,7 @@ class Trainer:
             complete = not self._waiting()
             if complete or (unroll := self.pool.next()) is None:
                 return complete
-            self._receive(unroll)
-
-    def _receive(self, unroll: Unroll) -> None:
-        self.members[unroll.member].receive(unroll)
+            self.members[unroll.member].receive(unroll)
 
     def _synchronous_batches(self) -> bool:
         """Collect one unroll from every actor for the member with the fewest updates; False if not all arrived."""
@@ -330,6 +313,4 @@ class Trainer:
     def _reason_to_stop(self, stop: StopFlag, deadline: float) -> str:
         if all(member.done for member in self.members):
             return "done"
-        if stop.reason:
-            return stop.reason
-        return "time limit" if time.monotonic() >= deadline else ""
+        return stop.reason or ("time limit" if time.monotonic() >= deadline else "")

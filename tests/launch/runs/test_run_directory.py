@@ -124,13 +124,8 @@ def test_paths_that_cannot_be_directories(tmp_path: Path) -> None:
         RunDirectory.create("/proc/nothing/here", CONFIG, name="x")
 
 
-def test_a_path_with_a_null_byte_is_refused() -> None:
-    with pytest.raises(EngramError, match="null byte"):
-        RunDirectory.open(Path("\x00"))
-
-
 def test_a_value_that_toml_cannot_hold_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EngramError, match=r"env_args\.sizes is None"):
+    with pytest.raises(EngramError, match=r"config\.toml can contain only numbers"):
         RunDirectory.create(tmp_path / "run", {"env_args": {"sizes": [1, None]}}, name="x")
     assert not (tmp_path / "run").exists()
 
