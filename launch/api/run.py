@@ -5,7 +5,6 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,12 +21,12 @@ from ..config.run_flags import with_settings
 from ..evaluate.episodes import Summary
 from ..metrics.rows import read_log, table_of
 from ..runs.directory import RunDirectory
+from ..runs.mirror import refuse_taken
 from ..runs.resume import NO_EFFECT, resumed_config
 from ..runs.trained import run_config
 from ..train.callbacks import CHECKPOINT, ROW, UPDATE, Callbacks, Update
 from .agent import TrainedAgent, evaluate, load_agent
-from .background import Background, resumed, started
-from .training import make_panel, refuse_taken
+from .background import Background, started
 from .training import train as train_here
 
 Array = NDArray[np.float64]
@@ -62,12 +61,13 @@ class Run:
     """
 
     def __init__(self, path: str | Path, *, process: Background | None = None, reason: str = "") -> None:
-        if not isinstance(path, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise EngramError(f"path is {path!r}; expected a path")
         self._directory = RunDirectory.open(path, lock=False)
         self.path = self._directory.path
         """Run directory."""
-        self._process, self._reason = process, reason
+        self.reason = reason
+        """Why the run ended: "done", "time limit", "SIGINT", "stop()"; empty during the run, and for a run opened
+        from its directory."""
+        self._process = process
 
     def __repr__(self) -> str:
         now = self.progress()
@@ -93,12 +93,6 @@ class Run:
         """Directories of the checkpoints, oldest first."""
         return sorted(path for path in self._directory.checkpoints.glob("step-*") if path.name[5:].isdigit())
 
-    @property
-    def reason(self) -> str:
-        """Why the run ended: "done", "time limit", "SIGINT", "stop()"; empty during the run, and for a run opened
-        from its directory."""
-        return self._reason
-
     def progress(self) -> Progress:
         """Read the current progress."""
         config = self.config
@@ -123,7 +117,7 @@ class Run:
         if self._process is not None:
             process, self._process = self._process, None
             process.wait()
-            self._reason = process.reason
+            self.reason = process.reason
         return self
 
     def resume(self, *, wait: bool = True, show: bool = True, **settings: Any) -> "Run":
@@ -142,8 +136,8 @@ class Run:
         if wait:
             return _in_this_process(config, self.path, show, callbacks)
         _check_background(config, callbacks)
-        process = resumed(self.path, [argument for name, value in settings.items() for argument in _flag(name, value)])
-        return Run(self.path, process=process)
+        flags = [argument for name, value in settings.items() for argument in _flag(name, value)]
+        return Run(self.path, process=Background(self.path, ["--resume", str(self.path), *flags]))
 
     def evaluate(self, **options: Any) -> Summary:
         """Evaluate this run; see `engram.evaluate`."""
@@ -258,9 +252,8 @@ def _in_this_process(config: RunConfig, path: Path | None, show: bool, callbacks
         refuse(ray.is_initialized(), "Ray is already initialized in this process; allowed: local=True or wait=False")
     with settings_of_a_command(), ExitStack() as stack:
         directory = None if path is None else stack.enter_context(RunDirectory.open(path))
-        panel = partial(make_panel, show=show)
         try:
-            outcome = train_here(config, directory, stop, show=panel, callbacks=callbacks)
+            outcome = train_here(config, directory, stop, show=show, callbacks=callbacks)
         finally:
             os.environ.clear()
             os.environ.update(environment)

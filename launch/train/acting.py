@@ -3,30 +3,29 @@
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import NoReturn
 
 import torch
 
 from ...actors.factory import ActorFactory
-from ...actors.failures import TransportDiedError
 from ...actors.pool import ActorPool, LocalPool
-from ...base.processes import end_children, leave_at_once
+from ...base.processes import leave_at_once
 from ...base.stop_flag import StopFlag
 from ...learners.group import Share
 from ...learners.learner import Learner
 from ..config.device import find_device
 from ..config.run_config import RunConfig
-from ..runs.directory import resume_command
-from .trainer import Trainer
-from .watchdog import FAILED, Start, Watchdog, hanging_call
+from .watchdog import leave
 
 LOOK_SECONDS = 0.1  # Seconds between checks for a stop while actors start
 CLOSE_SECONDS = 15.0  # Seconds for the actors to close their environments and end
 ACTOR_NICENESS = 10  # Niceness of actors: the learner, for which the run waits, has priority on a shared core
+
+
+class StoppedError(Exception):
+    """A stop was requested before training began."""
 
 
 class Acting:
@@ -45,14 +44,14 @@ class Acting:
         return self
 
     def begin(self, report: Callable[[str], None]) -> None:
-        """Start Ray and its actors in a thread; without Ray, `start` makes the actors in this process.
+        """Start Ray and its actors in a thread; without Ray, `start` makes the actors.
 
         Starting Ray is mostly waiting, and outside the main thread it installs no signal handlers. The thread
         lives as long as Ray: Linux can end a process when the thread that started it ends (PR_SET_PDEATHSIG).
         """
         self._report = report
         if not self.config.in_process:
-            self._starting = threading.Thread(target=self._hold_pool, daemon=True)
+            self._starting = threading.Thread(target=self._make_pool, daemon=True)
             self._starting.start()
 
     def start(self) -> ActorPool:
@@ -75,35 +74,8 @@ class Acting:
         except BaseException as problem:
             self._problem = problem
         self._made.set()
-
-    def _hold_pool(self) -> None:
-        self._make_pool()
-        self._over.wait()
-
-    @contextlib.contextmanager
-    def watch(self, trainer: Trainer, run: Path) -> Generator[None]:
-        """Run a watchdog during the training loop."""
-        died: Callable[[], str] = str
-        if not self.config.in_process:
-            from ...actors.remote.wire import dead_part as died
-
-        def rescue(reason: str, code: int) -> None:
-            trainer.rescuing = True
-            if trainer.unsaved:
-                trainer.save()
-            if trainer.mirror:
-                trainer.mirror.close()
-            _print_end(self.config.env, reason, code, f"after {trainer.steps:,} steps")
-            print(f"rl-train: continue with: {resume_command(run)}", file=sys.stderr, flush=True)
-            _leave(self.config, code)
-
-        stall, signals = 60 * self.config.stall_timeout, StopFlag.SIGNALS
-        with Watchdog(trainer, stall, died, rescue, signals, lambda: self._stop.reason):
-            try:
-                yield
-            except TransportDiedError as problem:
-                with trainer.lock:
-                    rescue(str(problem), FAILED)
+        if self._starting is not None:
+            self._over.wait()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._starting is not None and not self._made.is_set():
@@ -112,7 +84,7 @@ class Acting:
             self._made.wait()
         if self._pool is not None:
             # An environment may also hang in `close`.
-            impatient = threading.Timer(CLOSE_SECONDS, lambda: _leave(self.config, self.exit_code))
+            impatient = threading.Timer(CLOSE_SECONDS, lambda: leave(self.config, self.exit_code))
             impatient.daemon = True
             impatient.start()
             try:
@@ -134,60 +106,32 @@ class Acting:
         self._over.set()
 
 
-def watch_start(config: RunConfig, stop: StopFlag) -> Watchdog:
-    """Return a watchdog for the phase before training, in which environments are created and reset."""
-
-    def leave(reason: str, code: int) -> None:
-        _print_end(config.env, reason, code, "before training began")
-        _leave(config, code)
-
-    return Watchdog(Start(), 60 * config.stall_timeout, str, leave, StopFlag.SIGNALS, lambda: stop.reason)
-
-
-def _print_end(env: str, reason: str, code: int, when: str) -> None:
-    print(f"rl-train: {'ended' if code else 'stopped'} ({reason}) {when}", file=sys.stderr)
-    if where := hanging_call(env):
-        print(f"rl-train: {where}", file=sys.stderr, flush=True)
-
-
-def _leave(config: RunConfig, code: int) -> NoReturn:
-    """End this process immediately, with the processes that its environments have started."""
-    if config.in_process:  # with Ray, the orphan cleanup ends the remaining processes
-        end_children()
-    leave_at_once(code)
-
-
-class StoppedError(Exception):
-    """A stop was requested before training began."""
-
-
 def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], None]) -> ActorPool:
     """Create the actors: in this process with --local or --act-on, otherwise in Ray processes."""
     setting = config.pbt.together
     together = config.population > 0 and (setting == "on" or (setting == "auto" and config.act_on == "cuda"))
+    actors, ahead = config.fixed_actors or 1, (config.lag_bound + 1) * config.columns
+    make, failures = factory.make_actor, config.max_actor_failures
     if config.local:
-        actors = config.fixed_actors or 1
-        return LocalPool(factory.make_actor, actors, config.max_actor_failures, report, together=together)
+        return LocalPool(make, actors, failures, report, together=together)
     if config.act_on != "auto":
         from ...actors.thread_pool import ThreadPool
 
         find_device(factory.device)
-        actors, ahead = config.fixed_actors or 1, (config.lag_bound + 1) * config.columns
-        make, failures, envs = factory.make_actor, config.max_actor_failures, config.actor_envs
-        return ThreadPool(make, actors, failures, report, num_envs=envs, ahead=ahead, together=together)
+        return ThreadPool(make, actors, failures, report, num_envs=config.actor_envs, ahead=ahead, together=together)
     from ..cluster.ray_session import require_gpus, start_ray  # Ray takes a second to import
 
-    working = -(-(config.lag_bound + 1) * config.columns // config.actor_envs) * config.num_members
-    if not config.synchronous and (config.fixed_actors or 1) > working:
+    working = -(-ahead // config.actor_envs) * config.num_members
+    if not config.synchronous and actors > working:
         report(
             f"at most {working} of the {config.num_actors} actors work at once: more unrolls would be more than "
             f"{config.lag_bound} updates old; a larger --envs-per-update or --max-lag lets more of them work"
         )
     start_ray(config.fixed_actors, config.ray_address, config.actor_cpus, config.num_learners)
-    waited_for = 1 if config.ray_address else config.fixed_actors or 1  # a cluster may grow
     device = find_device(config.device, config.num_learners)
     learners = 0 if config.num_learners == 1 or device.type == "cpu" else config.num_learners
-    require_gpus(waited_for, config.actor_gpus, min(learners, 1) if config.ray_address else learners)
+    required = (1, min(learners, 1)) if config.ray_address else (actors, learners)  # a cluster may grow
+    require_gpus(required[0], config.actor_gpus, required[1])
     pool = ray_pool(config, factory, config.shares[0], report)
     if config.num_learners == 1 or config.population:
         return pool

@@ -63,12 +63,11 @@ class Callbacks:
         Metrics that `on_update` returns go to `accumulator`: rows contain their means over updates.
         """
         function = getattr(self, name)
-        if function is None:
-            return ""
-        result = function(argument)
+        result = function(argument) if function else None
         if accumulator is not None and isinstance(result, Mapping):
             accumulator.add_metrics({str(key): float(value) for key, value in result.items()})
-        elif not (result is None or isinstance(result, bool | np.bool_)):
+            return ""
+        if result is not None and not isinstance(result, bool | np.bool_):
             also = ", or metrics {name: value}" if accumulator is not None else ""
             raise ValueError(f"{name} returned {result!r}; expected True, False, None{also}")
-        return name if isinstance(result, bool | np.bool_) and result else ""
+        return name if result else ""

@@ -27,29 +27,29 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
 
         show(make_console())
         return 0
-    from ..api.training import refuse_taken
     from ..config.run_flags import parse_new_run
     from ..config.urls import is_url
     from ..runs.directory import RunDirectory
+    from ..runs.mirror import fetch, refuse_taken
     from ..runs.resume import resumed_by_words
     from ..trials.command import train_several, trains_several
     from .supervisor import supervise
 
-    if DRY_RUN in arguments:
-        refuse(trains_several(arguments), f"{DRY_RUN} has no effect with several runs; allowed: one run")
-        return dry_run([argument for argument in arguments if argument != DRY_RUN])
-    if trains_several(arguments):
-        return train_several(arguments, stop)
+    several = trains_several(arguments)
     resume, restarts = value_of("--resume", arguments), value_of("--restarts", arguments)
+    if DRY_RUN in arguments:
+        conflict = "several runs" if several else "--resume" * bool(resume) or "--restarts" * bool(restarts)
+        refuse(conflict, f"{DRY_RUN} has no effect with {conflict}; allowed: one of them")
+        return dry_run([argument for argument in arguments if argument != DRY_RUN])
+    if several:
+        return train_several(arguments, stop)
     wrong = restarts is not None and not (restarts.isdecimal() and int(restarts))
     refuse(wrong, f"--restarts is {restarts!r}; allowed: whole numbers, at least 1")
-    if resume is not None and is_url(resume):
-        from ..runs.mirror import fetch  # once: restarts resume from this machine's copy
-
+    if resume is not None and is_url(resume):  # once: restarts resume from this machine's copy
         resume = str(fetch(resume, value_of("--run-dir", arguments)))
         arguments = [*without(arguments, ("--resume", "--run-dir")), "--resume", resume]
     if restarts is not None:
-        return supervise(without(arguments, ("--restarts",)), int(restarts))
+        return supervise(without(arguments, ("--restarts",)), int(restarts), stop)
     trust, arguments = TRUST in arguments, [argument for argument in arguments if argument != TRUST]
     if resume is None:
         config, changed = parse_new_run(arguments)
@@ -62,15 +62,12 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
 
 def dry_run(arguments: Sequence[str]) -> int:
     """Check the configuration for these arguments as for a run and print it; return the exit code."""
-
     from ..api.training import make_agents
     from ..config.device import find_device
     from ..config.run_flags import parse_run
     from ..config.settings.plain import to_dict
     from ..runs.directory import as_toml
 
-    conflict = next((flag for flag in ("--resume", "--restarts") if value_of(flag, arguments) is not None), None)
-    refuse(conflict, f"{DRY_RUN} has no effect with {conflict}; allowed: one of them")
     config = parse_run(arguments, env_required=True)
     make_agents(config, config.factory(), find_device(config.device, config.num_learners))
     print(as_toml(to_dict(config)).decode(), end="")

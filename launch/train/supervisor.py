@@ -13,46 +13,45 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 from ...base.processes import end_with_parent
 from ...base.stop_flag import StopFlag
-from ...learners import checkpoints
 from ..config.command_line import TRUST, value_of, without
 from ..config.run_flags import parse_run
 from ..config.settings.plain import to_dict
-from ..runs.directory import CONFIG, RunDirectory, refuse_unusable, reserved
+from ..runs.directory import CONFIG, RunDirectory, new_path, refuse_unusable
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # Seconds before a restart; doubled for each further restart in a row
+POLL_SECONDS = 0.1
 
 
-def supervise(arguments: Sequence[str], restarts: int) -> int:
+def supervise(arguments: Sequence[str], restarts: int, stop: StopFlag) -> int:
     """Train with --restarts, resuming the run when it dies; return the last process's exit code."""
-    trust = [argument for argument in arguments if argument == TRUST]
-    argv = [argument for argument in arguments if argument != TRUST]
-    if (resumed := value_of("--resume", argv)) is not None:
+    if (resumed := value_of("--resume", arguments)) is not None:
         # The same arguments again: a run that dies early has not yet saved the changes.
-        return _keep_alive([*argv, *trust], [*argv, *trust], Path(resumed), restarts)
-    config = parse_run(argv, env_required=True)
+        return _keep_alive(arguments, arguments, Path(resumed), restarts, stop)
+    config = parse_run([argument for argument in arguments if argument != TRUST], env_required=True)
     refuse_unusable(config.run_dir, to_dict(config))
     # Neither is saved: the limit applies to this command, and a URL may contain a secret.
     unsaved = {"--time-limit": config.time_limit, "--checkpoint-url": config.checkpoint_url}
     again = [argument for flag, value in unsaved.items() if value for argument in (flag, str(value))]
-    with reserved(config.run_dir, config.name) as run:
-        argv = [*without(argv, ("--run-dir",)), "--run-dir", str(run)]
-        return _keep_alive([*argv, *trust], ["--resume", str(run), *again, *trust], run, restarts)
+    run = Path(config.run_dir) if config.run_dir else new_path(config.name)
+    first = [*without(arguments, ("--run-dir",)), "--run-dir", str(run)]
+    trust = [TRUST] * (TRUST in arguments)
+    return _keep_alive(first, ["--resume", str(run), *again, *trust], run, restarts, stop)
 
 
-def _keep_alive(arguments: Sequence[str], resume_arguments: Sequence[str], run: Path, restarts: int) -> int:
+def _keep_alive(
+    arguments: Sequence[str], resume_arguments: Sequence[str], run: Path, restarts: int, stop: StopFlag
+) -> int:
     """Run `arguments`, and after failures `resume_arguments`, until no restart is due; return the exit code."""
     in_a_row, reached = 0, newest_step(run)
-    with _Child() as child:
+    with stop:
         while True:
             again = in_a_row > 0 and (run / CONFIG).exists()
-            code = child.run(resume_arguments if again else arguments)
-            if code in (0, 2) or child.stop_requested:
+            code = _run(resume_arguments if again else arguments, stop)
+            if code in (0, 2) or stop.reason:
                 return code if code >= 0 else 128 - code
             now_at = newest_step(run)
             in_a_row, reached = 1 if now_at > reached else in_a_row + 1, now_at
@@ -62,54 +61,35 @@ def _keep_alive(arguments: Sequence[str], resume_arguments: Sequence[str], run: 
                 return 1
             pause = min(FIRST_PAUSE * 2 ** (in_a_row - 1), LONGEST_PAUSE)
             _show(f"the run was {how}; restart {in_a_row} of {restarts} in a row follows in {pause:.0f} s")
-            if child.stopped_within(pause):
-                return 1
+            until = time.monotonic() + pause
+            while time.monotonic() < until:
+                if stop.reason:
+                    return 1
+                time.sleep(POLL_SECONDS)
 
 
 def newest_step(run: Path) -> int:
     """Find the step in the name of the newest checkpoint; -1 without checkpoints."""
-    steps = [-1]
-    for path in RunDirectory(run).checkpoints.glob("step-*"):
-        with suppress(checkpoints.CheckpointError):
-            steps.append(checkpoints.step_of(path))
-    return max(steps)
+    names = (path.name.removeprefix("step-") for path in RunDirectory(run).checkpoints.glob("step-*"))
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
 def _show(line: str) -> None:
     print(f"rl-train: {line}", file=sys.stderr, flush=True)
 
 
-class _Child:
-    """Child process that runs `rl-train`; this process's stop signals are forwarded to it."""
-
-    stop_requested = False
-    _process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> "_Child":
-        self._previous = {number: signal.signal(number, self._pass_on) for number in StopFlag.SIGNALS}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def run(self, arguments: Sequence[str]) -> int:
-        """Run `rl-train` with these arguments; return its exit code, negative for the signal that ended it."""
-        command = [sys.executable, "-P", "-c", "from engram.launch.train.command import run; run()", *arguments]
-        # In a separate process group: otherwise Ctrl-C would reach it twice, from the terminal and from here.
-        self._process = subprocess.Popen(command, process_group=0, preexec_fn=end_with_parent)
-        if self.stop_requested:
-            self._process.terminate()
-        return self._process.wait()
-
-    def stopped_within(self, seconds: float) -> bool:
-        """Wait; return True early if a stop is requested."""
-        deadline = time.monotonic() + seconds
-        while not self.stop_requested and time.monotonic() < deadline:
-            time.sleep(0.1)
-        return self.stop_requested
-
-    def _pass_on(self, number: int, _: FrameType | None) -> None:
-        self.stop_requested = True
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(number)
+def _run(arguments: Sequence[str], stop: StopFlag) -> int:
+    """Run `rl-train` in a child process; return its exit code, negative for the signal that ended it."""
+    command = [sys.executable, "-P", "-c", "from engram.launch.train.command import run; run()", *arguments]
+    # In a separate process group: otherwise Ctrl-C would reach it twice, from the terminal and from here.
+    process = subprocess.Popen(command, process_group=0, preexec_fn=end_with_parent)
+    forwarded = False
+    while True:
+        try:
+            return process.wait(POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            if stop.reason and not forwarded:
+                process.send_signal(signal.Signals[stop.reason])
+                forwarded = True
+        except KeyboardInterrupt:  # the second Ctrl-C interrupts the run at once
+            process.send_signal(signal.SIGINT)
