@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ...base.errors import EngramError, library_errors, refuse, user_errors
+from ...base.errors import library_errors, refuse, user_errors
 from ...base.messages import above
 from ...base.settings import Settings, setting
 from ..config.run_config import RunConfig
@@ -50,6 +50,11 @@ class Curve:
             f"curve {self.name} imitates a player; allowed in a figure: agents that learn from rewards",
         )
         return config
+
+    @property
+    def command(self) -> str:
+        """Command that trains the curve."""
+        return " ".join(("rl-train", *self.arguments))
 
     @property
     def steps(self) -> int:
@@ -126,10 +131,10 @@ def parse(name: str, text: str) -> Figure:
 
 
 def _setting(data: Any, size: str, figure: Figure) -> Setting:
-    if not isinstance(data, dict) or not data.get("curves"):
-        raise EngramError(f"key {size}.curves is missing; expected: a table with flags of rl-train for every curve")
-    if (figure.published or figure.paper) and "stop" not in data:
-        raise EngramError(f"key {size}.stop is missing; expected in a figure of a paper: when a run ends")
+    missing = not isinstance(data, dict) or not data.get("curves")
+    refuse(missing, f"key {size}.curves is missing; expected: a table with flags of rl-train for every curve")
+    unstopped = (figure.published or figure.paper) and "stop" not in data
+    refuse(unstopped, f"key {size}.stop is missing; expected in a figure of a paper: when a run ends")
     curves, tasks = (typed(dict[str, str], data.pop(key, {}), f"{size}.{key}") for key in ("curves", "tasks"))
     shared = shlex.split(data.pop("arguments", ""))
     rest: Setting = from_dict(Setting, data, f"{size}.")

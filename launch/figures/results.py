@@ -11,7 +11,6 @@ from ..config.run_config import RunConfig
 from ..config.settings.plain import differences
 from ..metrics.provenance import provenance
 from ..metrics.rows import read_log
-from . import tasks
 from .figure import Curve, Figure
 from .plot import POINTS
 from .runs import FigureRun
@@ -32,7 +31,7 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
         replaced += [_without_points(name, seed, run, old["command"]) for seed, run in old["runs"].items()]
     for curve in setting.curves:
         entry: dict[str, Any] = recorded.get("curves", {}).get(curve.name, {})
-        entry = (entry if entry and _is_of(curve, entry) else {"runs": {}}) | {"command": _command(curve)}
+        entry = (entry if entry and _is_of(curve, entry) else {"runs": {}}) | {"command": curve.command}
         if curve.task:
             entry |= {"core": curve.core, "task": curve.task, "window": curve.config.log_every}
         by_seed: dict[str, Any] = dict(entry["runs"])
@@ -76,31 +75,13 @@ def _is_of(curve: Curve, entry: dict[str, Any]) -> bool:
 
     Old documents contain only the command."""
     settings = entry.get("settings")
-    return entry["command"] == _command(curve) if settings is None else settings == _settings(curve)
-
-
-def _command(curve: Curve) -> str:
-    return " ".join(("rl-train", *curve.arguments))
+    return entry["command"] == curve.command if settings is None else settings == _settings(curve)
 
 
 def _settings(curve: Curve) -> dict[str, Any]:
     """Values of the command that differ from the defaults, by dotted name, in JSON types."""
     changed = {name: now for name, _, now in differences(RunConfig(), curve.config)}
     return json.loads(json.dumps(changed))
-
-
-def reached(document: dict[str, Any]) -> dict[str, tuple[float, int]]:
-    """Return, by curve, the mean of the evaluations and the number of evaluated seeds, if any. In a figure
-    with tasks, return, by core, the interquartile mean of the scores and their number."""
-    if any("task" in curve for curve in document["curves"].values()):
-        scores = tasks.scores(document)
-        return {core: (mean.value, sum(map(len, scores[core].values()))) for core, mean in tasks.ranking(scores)}
-    means: dict[str, tuple[float, int]] = {}
-    for name, curve in document["curves"].items():
-        values = [run["evaluation"]["mean"] for run in curve["runs"].values() if run["evaluation"]]
-        if values:
-            means[name] = (float(np.mean(values)), len(values))
-    return means
 
 
 def _run(run: FigureRun) -> dict[str, Any]:
