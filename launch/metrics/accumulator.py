@@ -48,7 +48,7 @@ class Accumulator:
 
     def _begin_row(self) -> None:
         self._started = time.perf_counter()
-        self._seconds = dict.fromkeys(TIMERS, 0.0)
+        self._seconds: dict[str, float] = dict.fromkeys(TIMERS, 0.0)
         self._sums: dict[str, list[float]] = {}  # Sum of the finite values of each metric, and their number
         self._last: dict[str, float] = {}
         self._episode_sums = {name: [0.0, 0.0] for name in self._names}  # Likewise, of each episode field

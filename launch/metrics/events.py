@@ -7,8 +7,7 @@ import io
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,13 @@ from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import hparams, text
 
-from ...learners.algorithms.registry import algorithm_class, algorithm_names
 from ..config.run_config import PASSIVE
 from ..config.settings.plain import flat_settings, to_dict
 
 _proto: Any = event_pb2  # protobuf creates these classes at import, invisible to type checkers
 _summary: Any = summary_pb2
 
-METRICS = ("episode/return", "episode/length", "episode/solved", "eval/return", "perf/env_steps_per_second")
-"""Metrics whose last values are columns of the HPARAMS tab."""
-LEFT_OUT = {*PASSIVE, "run_dir"} - {"seed"}
+LEFT_OUT = {*PASSIVE, "run_dir"} - {"seed"}  # Settings that the HPARAMS tab does not show
 _ALGORITHM = "learner.algorithm_args"
 
 
@@ -51,31 +47,14 @@ def scalars(step: int, values: Mapping[str, float]) -> bytes:
     return _at(step, row)
 
 
-def configuration(step: int, config: Any, compared: Sequence[str] | None) -> bytes:
-    """The settings of a configuration dataclass as a table in the text tab, and as a row of the HPARAMS tab.
-
-    TensorBoard shows the columns listed by the first run of a folder for all runs in it. So every training run lists
-    the same columns; a free-form dict such as `agent.core_args` is one column of text.
-
-    Args:
-        compared: settings of a training run that differ between the members of a population; None lists no columns.
-    """
-    listed = flat_settings(to_dict(config))  # without the secrets of URLs
-    table = "\n".join(["| setting | value |", "|---|---|", *(f"| {name} | {x} |" for name, x in listed)])
+def configuration(step: int, config: Any) -> bytes:
+    """The settings of a configuration dataclass as a table in the text tab, and as a row of the HPARAMS tab."""
+    plain = flat_settings(to_dict(config))  # without the secrets of URLs
+    table = "\n".join(["| setting | value |", "|---|---|", *(f"| {name} | {x} |" for name, x in plain)])
     settings = {name: x for name, x in flat_settings(config, whole=True) if name not in LEFT_OUT}
     settings |= {f"{_ALGORITHM}.{key}": x for key, x in settings.get(_ALGORITHM, {}).items()}
-    row = {name: x if isinstance(x, int | float) else _to_text(x) for name, x in settings.items()}
-    _, session, _ = hparams(row, {})
-    if compared is None:
-        return _at(step, text("config", table), session)
-    registered = {
-        f"{_ALGORITHM}.{setting.name}": 0.0
-        for name in algorithm_names()
-        for setting in fields(algorithm_class(name).Settings)
-    }
-    tags = dict.fromkeys([*METRICS, *(f"population/{name}" for name in compared)], 0)
-    columns, _, _ = hparams(registered | row, tags)
-    return _at(step, text("config", table), session, columns)
+    _, session, _ = hparams({name: _to_hparam(x) for name, x in settings.items()}, {})
+    return _at(step, text("config", table), session)
 
 
 def markdown(step: int, tag: str, content: str) -> bytes:
@@ -89,8 +68,10 @@ def image(step: int, tag: str, file: bytes, width: int, height: int) -> bytes:
     return _at(step, _summary.Summary(value=[_summary.Summary.Value(tag=tag, image=image)]))
 
 
-def _to_text(value: Any) -> str:
-    return " ".join(f"{key}={x}" for key, x in value.items()) if isinstance(value, dict) else str(value)
+def _to_hparam(value: Any) -> float | str:
+    if isinstance(value, dict):
+        return " ".join(f"{key}={x}" for key, x in value.items())
+    return value if isinstance(value, int | float) else str(value)
 
 
 def _at(step: int, *summaries: Any) -> bytes:

@@ -210,9 +210,7 @@ class Member:
     def show_settings(self) -> None:
         """Show this member's settings in TensorBoard."""
         if self.writer is not None:
-            explored = [axis.setting for axis in self.config.pbt.explored]
-            config = self.config if not self.settings else replace(self.config, learner=self.learner.config)
-            self.writer.hparams(config, explored)
+            self.writer.hparams(replace(self.config, learner=self.learner.config) if self.settings else self.config)
 
     def due(self) -> bool:
         """Whether a row of metrics is due."""

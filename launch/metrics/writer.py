@@ -4,7 +4,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,9 @@ class MetricsWriter:
         self._track(lambda tracker: tracker.write(step, finite))
         self._step = step
 
-    def hparams(self, config: Any, compared: Sequence[str] | None = None) -> None:
-        """Show a configuration in TensorBoard; the arguments are those of `events.configuration`."""
-        self.show(events.configuration(self._step, config, compared))
+    def hparams(self, config: Any) -> None:
+        """Show a configuration dataclass in TensorBoard's text and HPARAMS tabs."""
+        self.show(events.configuration(self._step, config))
 
     def show(self, record: bytes) -> None:
         """Append an event from a function of events.py, for TensorBoard only."""
