@@ -23,8 +23,7 @@ TAIL = 2000  # Characters of a failed process's output in an error message
 
 
 def started(config: RunConfig) -> "Background":
-    """Start a process that trains a new run. Raises the error that prevents the start."""
-    refuse_unusable(config.run_dir, to_dict(config))
+    refuse_unusable(config.run_dir)
     path = Path(config.run_dir) if config.run_dir else new_path(config.name)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / CONFIG
@@ -68,7 +67,6 @@ class Background:
 
     @property
     def running(self) -> bool:
-        """Whether the process is running."""
         return self.process.poll() is None
 
     def stop(self) -> None:

@@ -65,7 +65,6 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of a command for this outcome."""
         if isinstance(self.failure, KeyboardInterrupt):
             return 130
         return 1 if self.failure else NOT_SAVED if self.unsaved else 0
@@ -103,7 +102,7 @@ def train(
     Raises EngramError if the configuration does not fit the environment, the machine or the checkpoint.
     """
     if directory is None:
-        refuse_unusable(config.run_dir, to_dict(config))
+        refuse_unusable(config.run_dir)
     if config.track is not None:
         tracker_class(config.track)
     with Watchdog(config, stop) as watchdog:
@@ -146,7 +145,6 @@ def _run(
     saved: dict[str, Any] | None,
     callbacks: Callbacks | None,
 ) -> Outcome:
-    """Start the actors and train until the run ends."""
     try:
         panel.phase("making environments" if config.in_process else "waiting for the actors")
         with user_errors():
@@ -195,7 +193,6 @@ def make_agents(config: RunConfig, factory: ActorFactory, device: torch.device) 
 
 
 def make_learners(config: RunConfig, agents: Sequence[Agent]) -> list[Learner]:
-    """Create a learner for each agent."""
     return [Learner(agent, config.learner, config.total_steps) for agent in agents]
 
 
@@ -268,12 +265,10 @@ def saved_state(directory: RunDirectory, config: RunConfig, agents: Sequence[Age
 
 
 def steps_of(saved: dict[str, Any] | None) -> int:
-    """Environment steps that all members had learned from when a checkpoint was written."""
     return sum(member["learner"]["steps"] for member in saved["members"]) if saved else 0
 
 
 def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str = "") -> str:
-    """Summarize the run in a few lines, for the top of the screen."""
     parameters = sum(p.numel() for p in agent.parameters())
     members = f"{config.population} members ({config.pbt.scheme}) of " if config.population else ""
     actors = "as many as fit" if config.fixed_actors is None else str(config.fixed_actors)
@@ -292,7 +287,6 @@ def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str
 
 
 def beginning(saved: dict[str, Any] | None, restart_episodes: bool) -> str:
-    """Describe the step at which a run starts or resumes, and whether its environments are reset."""
     text = f"continues from step {steps_of(saved):,}" if saved else "starts from scratch, without a checkpoint"
     reset = f"environments start new episodes: their saved state is code, which only {TRUST} runs"
     return f"{text}\n{reset}" if restart_episodes else text

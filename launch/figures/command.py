@@ -59,7 +59,6 @@ class ReproduceConfig(Settings):
 
     @property
     def size(self) -> str:
-        """The name of the figure's setting."""
         return "quick" if self.quick else "full"
 
 
@@ -111,7 +110,6 @@ def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:
 
 
 def forecast(figure: Figure, runs: Sequence[FigureRun], config: ReproduceConfig) -> str:
-    """Describe the planned runs and their estimated time."""
     setting = figure.settings[config.size]
     left = sum(max(0, run.curve.steps - run.steps()) for run in runs)
     line = f"{figure.title}: {len(runs)} runs, {left / 1e6:,.1f} M steps to go."

@@ -25,8 +25,6 @@ SETTINGS = ("full", "quick")
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A value from the paper."""
-
     label: str
     value: float
     note: str = ""
@@ -53,12 +51,10 @@ class Curve:
 
     @property
     def command(self) -> str:
-        """Command that trains the curve."""
         return " ".join(("rl-train", *self.arguments))
 
     @property
     def steps(self) -> int:
-        """Environment steps of one run, over all its members."""
         return self.config.total_steps * self.config.num_members
 
 
@@ -78,7 +74,6 @@ class Setting(Settings):
 
     @property
     def steps(self) -> int:
-        """Environment steps of all runs."""
         return len(self.seeds) * sum(curve.steps for curve in self.curves)
 
     @property
@@ -103,12 +98,10 @@ class Figure(Settings):
 
     @property
     def source(self) -> str:
-        """The paper, and section or figure in it, if they are named."""
         return ", ".join(filter(None, (self.paper, self.place)))
 
 
 def names() -> list[str]:
-    """All figures."""
     return sorted(file.name.removesuffix(".toml") for file in _folder().iterdir() if file.name.endswith(".toml"))
 
 

@@ -67,7 +67,6 @@ def panels(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def _draw_panel(axes: Any, document: dict[str, Any], names: dict[str, str], styles: dict[str, tuple[str, str]]) -> None:
-    """Draw the curves of one panel; a label has the same color and line style in all panels."""
     measure = document["measure"]
     for name, label in names.items():
         color, dashes = styles[label]

@@ -56,7 +56,6 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
 
 
 def _without_points(curve: str, seed: str, run: dict[str, Any], command: str) -> dict[str, Any]:
-    """Describe a recorded run without the points of its curve."""
     return {"curve": curve, "seed": seed, "command": command} | {k: v for k, v in run.items() if k != "curve"}
 
 
@@ -111,7 +110,6 @@ def _curve(run: FigureRun) -> dict[str, list[float]]:
 
 
 def _measured(evaluation: dict[str, Any], measure: str) -> dict[str, Any]:
-    """The estimate of the measure in the results of rl-eval."""
     estimate = evaluation["all"][measure]
     return {key: estimate[key] for key in ("mean", "low", "high")} | {
         "episodes": evaluation["all"]["episodes"],

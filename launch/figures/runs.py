@@ -33,17 +33,14 @@ class FigureRun(Job):
 
     @property
     def evaluation_file(self) -> Path:
-        """File with the results of `rl-eval`."""
         return self.folder.with_name(f"{self.folder.name}.evaluation.json")
 
     @property
     def total_steps(self) -> int:
-        """Steps of the curve."""
         return self.curve.steps
 
     @property
     def finished(self) -> bool:
-        """Whether training and evaluation of the run are complete."""
         return self.evaluation_file.exists() and self.evaluation()["step"] >= self.curve.steps
 
     @property
@@ -56,11 +53,9 @@ class FigureRun(Job):
         return checkpoints.latest(self.folder / "checkpoints")
 
     def rows(self) -> list[Row]:
-        """All complete rows of metrics."""
         return read_log(self.folder / "metrics.jsonl")
 
     def evaluation(self) -> dict[str, Any]:
-        """Results of `rl-eval`."""
         return json.loads(self.evaluation_file.read_text())
 
     def checkpoint_step(self) -> int:
@@ -82,7 +77,6 @@ class FigureRun(Job):
             )
 
     def _config(self) -> RunConfig:
-        """The configuration with which the run was started. Raises EngramError."""
         return run_config(RunDirectory.open(self.folder, lock=False))
 
     def command(self) -> list[str]:
@@ -116,7 +110,6 @@ class FigureRun(Job):
         raw.unlink()
 
     def outcome(self, event: str) -> str:
-        """`Job.outcome` with the measure of a finished run."""
         line = super().outcome(event)
         if event in ("finished", "evaluated"):
             estimate = self.evaluation()["all"][self.figure.measure]

@@ -50,7 +50,6 @@ def ranking(by_core: Scores) -> list[tuple[str, Estimate]]:
 
 
 def extent(document: dict[str, Any]) -> str:
-    """Tasks, steps and seeds of a document, for a title."""
     runs = [(seed, run) for curve in document["curves"].values() for seed, run in curve["runs"].items()]
     seeds = sorted({seed for seed, _ in runs}, key=int)
     tasks, steps = tasks_of(document), max(run["planned_steps"] for _, run in runs)

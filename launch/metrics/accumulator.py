@@ -65,7 +65,6 @@ class Accumulator:
             self.add_seconds(name, time.perf_counter() - started)
 
     def add_seconds(self, name: str, seconds: float) -> None:
-        """Count seconds toward `perf/NAME`; `name` is one of TIMERS."""
         self._seconds[name] += seconds
 
     def add_update(self, metrics: Mapping[str, float]) -> None:
@@ -109,7 +108,6 @@ class Accumulator:
         self._unrolls += 1
 
     def note_lag(self, largest: float) -> None:
-        """Add the largest policy lag of a batch."""
         self._last["perf/policy_lag_max"] = max(largest, self._last.get("perf/policy_lag_max", largest))
 
     def note_actors(self, at_work: int, failures: int, stored_bytes: int | None = None) -> None:
@@ -147,7 +145,6 @@ class Accumulator:
 
     @property
     def episodes(self) -> int:
-        """Episodes in the window."""
         return len(self._window)
 
     def begin_anew(self) -> None:
@@ -189,7 +186,6 @@ class Accumulator:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
         self._steps = state["steps"]
         self._started = time.perf_counter() - state["wall"]
         self._seconds = {name: state["timers"][name] for name in TIMERS}

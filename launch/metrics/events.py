@@ -42,7 +42,6 @@ def beginning(step: int) -> bytes:
 
 
 def scalars(step: int, values: Mapping[str, float]) -> bytes:
-    """One row of scalars."""
     row = _summary.Summary(value=[_summary.Summary.Value(tag=tag, simple_value=x) for tag, x in values.items()])
     return _at(step, row)
 
@@ -58,7 +57,6 @@ def configuration(step: int, config: Any) -> bytes:
 
 
 def markdown(step: int, tag: str, content: str) -> bytes:
-    """A page in the text tab."""
     return _at(step, text(tag, content))
 
 

@@ -56,17 +56,14 @@ class Member:
 
     @property
     def steps(self) -> int:
-        """Number of environment steps learned from."""
         return self.learner.steps
 
     @property
     def updates(self) -> int:
-        """Number of batches learned from."""
         return self.learner.updates
 
     @property
     def done(self) -> bool:
-        """Whether all steps have been learned from."""
         return self.steps >= self.config.total_steps
 
     @property
@@ -208,12 +205,10 @@ class Member:
             self.curriculum.begin_episodes()
 
     def show_settings(self) -> None:
-        """Show this member's settings in TensorBoard."""
         if self.writer is not None:
             self.writer.hparams(replace(self.config, learner=self.learner.config) if self.settings else self.config)
 
     def due(self) -> bool:
-        """Whether a row of metrics is due."""
         every, seconds, now = self.config.log_every, self.config.log_seconds, time.monotonic()
         self._logged_time = min(self._logged_time, now)
         late = seconds > 0 and now - self._logged_time >= seconds
@@ -244,7 +239,6 @@ class Member:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
         self.learner.load_state_dict(state["learner"])
         self._skipped = float(self.learner.skipped)
         self.accumulator.load_state_dict(state["accumulator"])

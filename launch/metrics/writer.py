@@ -81,7 +81,6 @@ class MetricsWriter:
         self._track(lambda tracker: tracker.video(step, name, gif))
 
     def close(self) -> None:
-        """Close the files and the tracker."""
         self._track(lambda tracker: tracker.close())
         self._rows.close()
         self._events.close()
@@ -111,7 +110,6 @@ class MetricsWriter:
         self._warn("disk", f"{message}: {reason}; training continues; rows may be lost")
 
     def _warn(self, kind: str, message: str) -> None:
-        """Report the first problem of a kind."""
         if kind not in self._warned:
             self._warned.add(kind)
             self._report(message)

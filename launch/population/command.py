@@ -85,7 +85,6 @@ def replay(run: RunDirectory, events: Sequence[Event], console: Console) -> int:
 
 
 def show(run: RunDirectory, events: Sequence[Event], lineage: Lineage, console: Console) -> None:
-    """Print the members and the copies."""
     start = events[0]
     values: list[dict[str, float]] = list(start["values"])  # Current settings of every member
     copies: list[Event] = []  # Executed decisions and replacements
@@ -126,7 +125,6 @@ def member_rows(run: RunDirectory, lineage: Lineage, values: list[dict[str, floa
 
 
 def copies_table(copies: Sequence[Event]) -> Table:
-    """Make a table of the last copies and their reasons."""
     more = f"; {len(copies) - SHOWN_COPIES} before" if len(copies) > SHOWN_COPIES else ""
     table = Table(title=f"copies, newest last{more}", title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("at", "copy", "mean returns", "reason"):

@@ -88,14 +88,12 @@ class PopulationHost:
         return changed + (self._evaluate(due) if due else [])
 
     def metrics(self, member: Member) -> dict[str, float]:
-        """Metrics of a member's position in the population, for its next row."""
         return {
             "population/generation": float(self.controller.generation),
             "population/ancestor": float(self.controller.ancestors[member.number]),
         }
 
     def rows(self) -> list[MemberRow]:
-        """Return all members as table rows."""
         controller = self.controller
         members = zip(self.members, controller.episodes, controller.values, controller.ancestors, strict=True)
         return [
@@ -126,7 +124,6 @@ class PopulationHost:
         return self.controller.state_dict() | {"latest": {number: dict(row) for number, row in self._latest.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`; the members are already loaded."""
         self.controller.load_state_dict(state)
         self._latest = dict(state.get("latest", {}))  # older runs did not save them
         self._configure()

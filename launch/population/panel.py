@@ -49,7 +49,6 @@ def members_table(rows: Sequence[MemberRow], title: str | None = None, best: int
 
 
 def to_text(score: float | None) -> str:
-    """A return with three decimals, or a dash."""
     return "-" if score is None else f"{score:.3f}"
 
 

@@ -8,7 +8,7 @@
     members/0/ ...      metrics.jsonl and tensorboard/ of each member of a population
     .lock               locked by the process that trains in this directory
 
-Existing files are never overwritten: a second run, another configuration or unrelated files cause an error.
+Existing files are never overwritten: a second run or unrelated files cause an error.
 """
 
 import errno
@@ -32,11 +32,9 @@ from ...base.errors import EngramError, file_errors, refuse, user_errors
 from ...base.files import replace_file
 from ...base.processes import shell_command
 from ..config.imports import refuse_inside
-from ..config.settings.plain import differences
 
 CONFIG, LOCK = "config.toml", ".lock"
 GLANCE_SECONDS = 0.05  # Seconds after which a process that only checks the lock has released it
-_SHOWN_DIFFERENCES = 3
 
 
 class RunDirectory:
@@ -67,7 +65,7 @@ class RunDirectory:
                 run.path.mkdir(parents=True, exist_ok=True)
                 run._acquire()
                 if (run.path / CONFIG).exists():
-                    raise EngramError(_why_taken(run, config))
+                    raise EngramError(_taken(run.path))
                 replace_file(run.path / CONFIG, text)
         except EngramError:
             run.close()
@@ -88,17 +86,14 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """Directory of the checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def metrics_file(self) -> Path:
-        """File with one JSON object per row of metrics."""
         return self.path / "metrics.jsonl"
 
     @property
     def tensorboard(self) -> Path:
-        """Directory of the TensorBoard events."""
         return self.path / "tensorboard"
 
     def member(self, number: int) -> "RunDirectory":
@@ -107,7 +102,6 @@ class RunDirectory:
 
     @property
     def population_file(self) -> Path:
-        """File with one JSON object per event of population-based training."""
         return self.path / "population.jsonl"
 
     def config(self) -> dict[str, Any]:
@@ -119,7 +113,6 @@ class RunDirectory:
         return values
 
     def rewrite_config(self, config: dict[str, Any]) -> None:
-        """Replace the configuration, for example when a resumed run is extended."""
         with _writing(self.path):
             replace_file(self.path / CONFIG, as_toml(config))
 
@@ -134,7 +127,6 @@ class RunDirectory:
         return False
 
     def close(self) -> None:
-        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -171,14 +163,13 @@ class RunDirectory:
         self._lock = lock
 
 
-def refuse_unusable(path: str | None, config: dict[str, Any]) -> None:
+def refuse_unusable(path: str | None) -> None:
     """Raise EngramError if `RunDirectory.create` would, as far as can be checked without creating anything."""
-    as_toml(config)
     if path is not None:
         _refuse_foreign(Path(path))
         if CONFIG in _names(Path(path)):
-            with RunDirectory.open(path) as run:
-                raise EngramError(_why_taken(run, config))
+            RunDirectory.open(path).close()  # an error if it is in use
+            raise EngramError(_taken(path))
 
 
 def resume_command(run: Path | str) -> str:
@@ -186,22 +177,8 @@ def resume_command(run: Path | str) -> str:
     return f"{shell_command('rl-train')} --resume {shlex.quote(str(run))}"
 
 
-def _why_taken(run: RunDirectory, config: dict[str, Any]) -> str:
-    """Explain why a new run cannot use an old run's directory."""
-    new = tomllib.loads(as_toml(config).decode())
-    changes = [change for change in differences(run.config(), new, whole=False) if change[0] != "run_dir"]
-    if not changes:
-        return f"{run.path} contains this run; to continue it: {resume_command(run.path)}"
-    shown = [f"{name} is {_to_text(old)} there and {_to_text(new)} here" for name, old, new in changes]
-    more = f" (and {len(changes) - _SHOWN_DIFFERENCES} more)" if len(changes) > _SHOWN_DIFFERENCES else ""
-    return (
-        f"{run.path} contains a run of another configuration: {', '.join(shown[:_SHOWN_DIFFERENCES])}{more}; "
-        f"to continue that run: {resume_command(run.path)}; for a new one choose another --run-dir"
-    )
-
-
-def _to_text(value: Any) -> str:
-    return "unset" if value is None else repr(value)
+def _taken(path: Path | str) -> str:
+    return f"{path} contains a run; to continue it: {resume_command(path)}; for a new one choose another --run-dir"
 
 
 def _writing(path: Path) -> AbstractContextManager[None]:

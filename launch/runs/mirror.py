@@ -55,7 +55,6 @@ class Mirror:
             self._changed.notify()
 
     def close(self) -> None:
-        """Wait for pending copies, with a time limit."""
         with self._changed:
             self._ended = True
             self._changed.notify()

@@ -20,7 +20,6 @@ NO_EFFECT = ("--preset", "--config", "--run-dir")  # Flags that apply to a new r
 
 
 def resumed_by_words(directory: RunDirectory, arguments: Sequence[str]) -> RunConfig:
-    """Apply `resumed_config` to the arguments of `rl-train --resume`."""
     without_effect = [flag for flag in NO_EFFECT if value_of(flag, arguments) is not None]
     return resumed_config(directory, lambda base: parse_run(arguments, base=base), without_effect)
 

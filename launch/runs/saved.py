@@ -32,7 +32,6 @@ class Best(NamedTuple):
         return not math.isfinite(self.mean) or mean >= self.mean or (self.error is None) != (error is None)
 
     def __str__(self) -> str:
-        """Describe the metrics."""
         if self.error is None:
             return f"mean return {self.mean:.3f} of {self.episodes:,} evaluation episodes"
         return f"mean return {self.mean:.3f} +- {1.96 * self.error:.3f} of the last {self.episodes:,} training episodes"

@@ -121,12 +121,8 @@ def run_config(run: RunDirectory) -> RunConfig:
     values = run.config()
     refuse("task" in values and "env" not in values, f"{run.path} is a run of rl-probe; expected: a run of rl-train")
     with user_errors(str(run.path / CONFIG)):
-        return recorded_config(values)
-
-
-def recorded_config(values: dict[str, Any]) -> RunConfig:
-    """Configuration recorded in a run or checkpoint; runs that recorded no precision used float32."""
-    return from_dict(RunConfig, values | {"learner": {"precision": "float32"} | values.get("learner", {})})
+        # Runs that recorded no precision used float32.
+        return from_dict(RunConfig, values | {"learner": {"precision": "float32"} | values.get("learner", {})})
 
 
 def fixed_differences(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, Any]]:
@@ -159,7 +155,6 @@ def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]
 
 
 def evaluation_seed(seed: int) -> int:
-    """Seed of environments and actions in evaluations with `--seed`."""
     return int(np.random.SeedSequence(seed, spawn_key=(EVALUATION,)).generate_state(1, np.uint64)[0])
 
 

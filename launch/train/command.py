@@ -92,7 +92,6 @@ def run_training(
 
 
 def farewell(config: "RunConfig", outcome: "Outcome") -> str:
-    """Describe the outcome and the commands to run next."""
     from ...base.processes import shell_command
     from ...envs.registration import can_draw
     from ..runs.directory import resume_command

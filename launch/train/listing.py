@@ -20,7 +20,6 @@ Line = tuple[str, str]  # A name and its description
 
 
 def sections() -> Iterator[tuple[str, list[Line]]]:
-    """Yield sections, each with a line per name."""
     environments = [(name, purpose(batch_class(environment))) for name, environment in ENVIRONMENTS.items()]
     yield "environments (--env)", [*environments, ("NAME-twin", "the same environment, which then needs no memory")]
     yield "cores (--core)", [(name, _first_line(core_class(name))) for name in core_names()]
@@ -47,7 +46,6 @@ def _figures() -> Iterator[Line]:
 
 
 def show(console: Console) -> None:
-    """Print all sections."""
     for kind, lines in sections():
         columns = Column(no_wrap=True, style="cyan"), Column(overflow="fold")
         table = Table(*columns, title=kind, title_justify="left", title_style="bold", box=None, show_header=False)

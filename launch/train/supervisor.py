@@ -19,7 +19,6 @@ from ...base.processes import end_with_parent
 from ...base.stop_flag import StopFlag
 from ..config.command_line import TRUST, value_of, without
 from ..config.run_flags import parse_run
-from ..config.settings.plain import to_dict
 from ..runs.directory import CONFIG, RunDirectory, new_path, refuse_unusable
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # Seconds before a restart; doubled for each further restart in a row
@@ -32,7 +31,7 @@ def supervise(arguments: Sequence[str], restarts: int, stop: StopFlag) -> int:
         # The same arguments again: a run that dies early has not yet saved the changes.
         return _keep_alive(arguments, arguments, Path(resumed), restarts, stop)
     config = parse_run([argument for argument in arguments if argument != TRUST], env_required=True)
-    refuse_unusable(config.run_dir, to_dict(config))
+    refuse_unusable(config.run_dir)
     # Neither is saved: the limit applies to this command, and a URL may contain a secret.
     unsaved = {"--time-limit": config.time_limit, "--checkpoint-url": config.checkpoint_url}
     again = [argument for flag, value in unsaved.items() if value for argument in (flag, str(value))]

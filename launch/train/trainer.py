@@ -93,7 +93,6 @@ class Trainer:
 
     @property
     def unsaved(self) -> int:
-        """Steps since the last checkpoint."""
         return self.steps - self._saved_step
 
     def run(self, stop: StopFlag) -> str:
@@ -174,13 +173,11 @@ class Trainer:
                     member.notices.append(f"the evaluation at step {member.steps:,} was stopped and is skipped")
 
     def _at_step(self) -> None:
-        """Count a step of an environment in an evaluation; stop the evaluation if requested."""
         self._looked += 1
         if self._stop.reason:
             raise StopRequestedError
 
     def _learn(self, ready: Sequence[tuple[Member, Unroll]]) -> None:
-        """Update each member with its batch."""
         others = [self.population.metrics(member) if self.population else None for member, _ in ready]
         before = [member.updates for member, _ in ready]
         learners, batches = [member.learner for member, _ in ready], [batch for _, batch in ready]
@@ -239,7 +236,6 @@ class Trainer:
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from a `state`."""
         for member, saved in zip(self.members, state["members"], strict=True):
             member.load_state_dict(saved)
         if self.population:
