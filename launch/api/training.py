@@ -38,10 +38,9 @@ from ..runs.mirror import Mirror
 from ..runs.resume import drop_code, newest_state, refuse_unfit
 from ..runs.trained import start_from
 from ..trackers.tracker import make_tracker, tracker_class
-from ..train.acting import Acting, StoppedError, deal_members
+from ..train.acting import FAILED, Acting, StoppedError, Watchdog, deal_members
 from ..train.callbacks import Callbacks
 from ..train.trainer import Look, Trainer
-from ..train.watchdog import FAILED, Watchdog
 
 NOT_SAVED = 3
 """Exit code of a run whose last steps could not be saved."""

@@ -3,8 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,16 +54,8 @@ class Accumulator:
         self._updates = self._num_episodes = self._unrolls = 0
         self._acting = 0.0
 
-    @contextmanager
-    def time(self, name: str) -> Generator[None]:
-        """Count the time of a `with` statement toward `perf/NAME`; `name` is one of TIMERS."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add_seconds(name, time.perf_counter() - started)
-
     def add_seconds(self, name: str, seconds: float) -> None:
+        """Count seconds toward `perf/NAME`; `name` is one of TIMERS."""
         self._seconds[name] += seconds
 
     def add_update(self, metrics: Mapping[str, float]) -> None:

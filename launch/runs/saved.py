@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ...agents.normalization import RescaledHead
-from ...base.errors import EngramError, refuse
+from ...base.errors import refuse
 from ...learners import checkpoints
 from ..config.imports import refuse_inside
 
@@ -89,8 +89,8 @@ def take_weights(network: nn.Module, weights: dict[str, Any], path: Path) -> Non
     if any(_shape(weights, name) != _shape(initial, name) for name in predicting):
         weights = {name: x for name, x in weights.items() if name not in predicting}
         weights |= {name: x for name, x in initial.items() if name in predicting}
-    if different := difference(network, weights):
-        raise EngramError(f"--start-from {path}: its network differs: {different}")
+    different = difference(network, weights)
+    refuse(different, f"--start-from {path}: its network differs: {different}")
     network.load_state_dict(weights)
 
 
@@ -98,12 +98,9 @@ def difference(network: nn.Module, weights: dict[str, Any]) -> str:
     """Describe how many tensors differ in shape between `weights` and `network`, with an example; empty if none."""
     ours, weights = network.state_dict(), dict(weights)
     RescaledHead.upgrade(weights, "value.")
-    wrong = [name for name in {**weights, **ours} if _shape(weights, name) != _shape(ours, name)]
-    if not wrong:
-        return ""
-    name = wrong[0]
-    example = f"{name}: {_shape(weights, name)} in the checkpoint, {_shape(ours, name)} here"
-    return f"{len(wrong)} tensors differ, such as {example}"
+    names = [name for name in {**weights, **ours} if _shape(weights, name) != _shape(ours, name)]
+    examples = (f"{name}: {_shape(weights, name)} in the checkpoint, {_shape(ours, name)} here" for name in names)
+    return f"{len(names)} tensors differ, such as {next(examples)}" if names else ""
 
 
 def _shape(tensors: dict[str, Any], name: str) -> str:

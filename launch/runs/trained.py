@@ -23,7 +23,7 @@ from ..config.settings.plain import differences, from_dict
 from ..config.urls import is_url, open_store, redacted, store_errors
 from . import saved
 from .directory import CONFIG, RunDirectory
-from .saved import Trainee, best_member, chosen_members, take_weights, trainees_of
+from .saved import Trainee, best_member, chosen_members, difference, take_weights, trainees_of
 
 EVALUATION = 0xE7A1  # Key of the random streams of evaluations, which no training run with any seed uses
 EVALUATED_TOGETHER = 128  # Environments of an evaluation; more do not make inference faster
@@ -210,22 +210,16 @@ def make_actor(
 ) -> Actor:
     """Make an actor with these weights on separate levels; the caller closes it. Raises EngramError if the weights do
     not fit the environment."""
-    with ExitStack() as files:
-        with user_errors():
-            batch: Any = factory.make_batch(first_index, num_envs)
-            files.callback(batch.close)
-            agent = factory.make_agent(batch)
-        try:
-            agent.load_state_dict(weights)
-        except RuntimeError as problem:
-            reason = (str(problem).splitlines() * 2)[1].strip()  # torch's first line is a title
-            raise EngramError(
-                f"the trained network does not fit an environment with {factory.env_args}: {reason}"
-            ) from problem
-        agent.greedy = greedy
-        actor = Actor(batch, agent, unroll_length=unroll_length, seed=evaluation_seed(seed), first_index=first_index)
+    with ExitStack() as files, user_errors():
+        batch: Any = factory.make_batch(first_index, num_envs)
+        files.callback(batch.close)
+        agent = factory.make_agent(batch)
+        different = difference(agent, weights)
+        refuse(different, f"the trained network does not fit an environment with {factory.env_args}: {different}")
+        agent.load_state_dict(weights)
         files.pop_all()
-    return actor
+    agent.greedy = greedy
+    return Actor(batch, agent, unroll_length=unroll_length, seed=evaluation_seed(seed), first_index=first_index)
 
 
 def actor_in_training(

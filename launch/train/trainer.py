@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from ..population.host import PopulationHost
     from ..runs.mirror import Mirror
 
-Report = Callable[[int, dict[str, float] | None], None]
-"""Called with the steps of all members after every update, and with the metrics of every row."""
-
 FINISH_SECONDS = 4.0  # Seconds after a stop request in which a synchronous batch can still complete and be learned from
 
 Look = Callable[[Member, int, Callable[[], None]], None]
@@ -43,7 +40,7 @@ class Trainer:
 
     Args:
         members: the learners; one, or those of a population.
-        population: applies population-based training to the members; None for a single member.
+        report: called with the steps of all members after every update, and with the metrics of every row.
         looks: functions that record recurrent states or videos of a member between two updates.
     """
 
@@ -53,7 +50,7 @@ class Trainer:
         members: Sequence[Member],
         pool: ActorPool,
         directory: RunDirectory,
-        report: Report,
+        report: Callable[[int, dict[str, float] | None], None],
         warn: Callable[[str], None],
         population: "PopulationHost | None" = None,
         mirror: "Mirror | None" = None,
@@ -132,11 +129,12 @@ class Trainer:
         before, first = [member.steps for member, _ in ready], ready[0][0]
         first.accumulator.add_seconds("queue_wait", self._waited)
         self._waited, self._between = 0.0, False
-        with first.accumulator.time("learner_busy"):
-            with self.lock:
-                self._learn(ready)
-            for member, batch in ready:
-                self._publish(member, len(batch.weights_version))
+        began = time.perf_counter()
+        with self.lock:
+            self._learn(ready)
+        for member, batch in ready:
+            self._publish(member, len(batch.weights_version))
+        first.accumulator.add_seconds("learner_busy", time.perf_counter() - began)
         if self.population:
             with self.lock:
                 for member, batch in ready:

@@ -11,7 +11,6 @@ import pytest
 from engram.base.errors import EngramError
 from engram.base.stop_flag import StopFlag
 from engram.launch.train import command as train
-from engram.launch.train import supervisor
 from runs import FOREVER, TINY, family, gone, last_step, rows, start, steps_saved, stop, wait_for
 
 
@@ -127,8 +126,8 @@ def test_a_restarted_run_has_the_time_limit_of_its_configuration_file(
     """A limit is not saved with the run, so every restart repeats it."""
     (tmp_path / "base.toml").write_text('env = "t-maze"\ntime_limit = 5.0\n')
     again: list[Sequence[str]] = []
-    monkeypatch.setattr(supervisor, "_keep_alive", lambda first, then, *_: again.append(then))
-    supervisor.supervise(["--config", str(tmp_path / "base.toml"), "--run-dir", str(tmp_path / "run")], 1, StopFlag(()))
+    monkeypatch.setattr(train, "keep_alive", lambda first, then, *_: again.append(then))
+    train.supervise(["--config", str(tmp_path / "base.toml"), "--run-dir", str(tmp_path / "run")], 1, StopFlag(()))
     assert again == [["--resume", str(tmp_path / "run"), "--time-limit", "5.0"]]
 
 
@@ -141,10 +140,10 @@ def test_runs_that_start_in_the_same_second_have_directories_of_their_own(
 
     def keep_alive(first: Sequence[str], then: Sequence[str], run: Path, *_: object) -> int:
         runs.append(run)
-        return supervisor.supervise(["--env", "t-maze"], 1, StopFlag(())) if len(runs) == 1 else 0
+        return train.supervise(["--env", "t-maze"], 1, StopFlag(())) if len(runs) == 1 else 0
 
-    monkeypatch.setattr(supervisor, "_keep_alive", keep_alive)
-    assert supervisor.supervise(["--env", "t-maze"], 1, StopFlag(())) == 0
+    monkeypatch.setattr(train, "keep_alive", keep_alive)
+    assert train.supervise(["--env", "t-maze"], 1, StopFlag(())) == 0
     assert len({*runs}) == 2
 
 

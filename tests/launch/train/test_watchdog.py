@@ -9,8 +9,8 @@ import pytest
 
 from engram.base.stop_flag import StopFlag
 from engram.launch.config.run_config import RunConfig
-from engram.launch.train import watchdog
-from engram.launch.train.watchdog import FAILED, Watchdog
+from engram.launch.train import acting
+from engram.launch.train.acting import FAILED, Watchdog
 
 
 class Loop:
@@ -26,9 +26,9 @@ class Loop:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(watchdog, "OBEY_SECONDS", 0.4)
-    monkeypatch.setattr(watchdog, "START_SECONDS", 0.8)
+    monkeypatch.setattr(acting, "WATCH_SECONDS", 0.02)
+    monkeypatch.setattr(acting, "OBEY_SECONDS", 0.4)
+    monkeypatch.setattr(acting, "START_SECONDS", 0.8)
 
 
 class Noting(Watchdog):
