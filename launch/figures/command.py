@@ -19,9 +19,8 @@ from ...base.units import Minutes
 from ..cluster.scheduler import RunFailedError, run_shown, signals_as_interrupt
 from ..config.command_line import make_console, parse
 from . import results
-from .figure import Figure, load, names
+from .figure import Figure, FigureRun, load, names
 from .plot import draw
-from .runs import FigureRun
 
 _HELP = """Reproduce a figure of the papers: train its curves, evaluate them on new levels, and plot them with the
 paper's results. After a stop, the same command resumes its runs."""
