@@ -12,10 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...agents.process import settings_of_a_command
-from ...base.errors import EngramError, refuse, user_errors
-from ...base.messages import check_keys
+from ...base.errors import EngramError, refuse
 from ...base.stop_flag import StopFlag
-from ...envs.registration import environment_parameters, find_environment, is_environment
 from ..config.run_config import RunConfig
 from ..config.run_flags import with_settings
 from ..evaluate.episodes import Summary
@@ -156,23 +154,15 @@ def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:
     Raises:
         ValueError: unknown setting or invalid value; the message lists allowed values and similar names.
     """
-    config = settings.get("config")
     for name, value in (("env", env), ("core", core)):
         refuse(
             not isinstance(value, str | type | None), f"{name} is {value!r}; expected a name, module:Class or a class"
         )
-    refuse(not isinstance(config, str | Path | None), f"config is {config!r}; expected a path")
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     chosen = settings | {name: _name_of(value) for name, value in (("env", env), ("core", core)) if value is not None}
     address = chosen.get("ray_address")
     refuse(address is not None and chosen.get("local"), f"ray_address is {address!r}; allowed: with local=False")
-    config = with_settings(chosen)
-    if is_environment(config.env):  # parameters of other environments are checked when they are created
-        with user_errors():
-            check_keys(
-                config.env, "parameter", config.env_args, environment_parameters(find_environment(config.env)[0])
-            )
-    return config
+    return with_settings(chosen)
 
 
 def train(

@@ -169,10 +169,9 @@ class Member:
         self.effective()
 
     def effective(self) -> Values:
-        """The settings that the learner actually uses. Raises RuntimeError if they differ from those that were set."""
+        """The settings that the learner actually uses."""
         used = {name: self.learner.effective(name.removeprefix(PREFIX)) for name in self.settings}
-        if used != self.settings:
-            raise RuntimeError(f"member {self.number} uses {used}, although {self.settings} were set")
+        assert used == self.settings, f"member {self.number} uses {used}, although {self.settings} were set"
         return used
 
     def snapshot(self, *, lasting: bool) -> dict[str, Any]:

@@ -108,7 +108,6 @@ def start_from(run: str, agents: Iterable[Agent]) -> None:
 
     Raises EngramError if there is no such run, or its network differs.
     """
-    refuse(not run, "--start-from is ''; allowed: a run directory, zoo:NAME, or the folder or URL of a card")
     with user_errors("" if has_one_checkpoint(run) else "--start-from"):
         trained = open_run(run, "latest")
         trained = open_run(run, "best") if trained.best else trained

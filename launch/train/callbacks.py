@@ -49,11 +49,6 @@ class Callbacks:
     on_checkpoint: Callable[[Path], Any] | None = None
     """Called with the directory of every checkpoint after it has been written."""
 
-    def __post_init__(self) -> None:
-        for name in (ROW, UPDATE, CHECKPOINT):
-            if getattr(self, name) is not None and not callable(getattr(self, name)):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; expected a function")
-
     def __bool__(self) -> bool:
         return bool(self.on_row or self.on_update or self.on_checkpoint)
 
@@ -67,7 +62,4 @@ class Callbacks:
         if accumulator is not None and isinstance(result, Mapping):
             accumulator.add_metrics({str(key): float(value) for key, value in result.items()})
             return ""
-        if result is not None and not isinstance(result, bool | np.bool_):
-            also = ", or metrics {name: value}" if accumulator is not None else ""
-            raise ValueError(f"{name} returned {result!r}; expected True, False, None{also}")
-        return name if result else ""
+        return name if isinstance(result, bool | np.bool_) and result else ""

@@ -249,11 +249,6 @@ def test_a_mistake_is_named_with_what_is_meant(settings, said, tmp_path):
     assert not (tmp_path / "a").exists()
 
 
-def test_a_configuration_names_parameters_that_an_environment_does_not_have():
-    with pytest.raises(ValueError, match="boxworld has no parameter 'size'; did you mean: grid_size"):
-        engram.configure("boxworld", "gru", env_args={"size": 9})
-
-
 def test_whole_numbers_may_be_written_as_in_words():
     assert engram.configure("boxworld", "gru", total_steps=1e5).total_steps == 100_000
 
