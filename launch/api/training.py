@@ -109,7 +109,9 @@ def train(
         if (learner := on_device(config.learner, device)) is not config.learner:
             config = replace(config, learner=learner)
         agents, fields = make_agents(config, config.factory(), device)
-        saved = saved_state(directory, config, agents) if directory else None
+        saved = newest_state(directory) if directory else None
+        if directory and saved:
+            refuse_unfit(directory, saved, config, agents)
         if config.start_from is not None and not saved:
             start_from(config.start_from, agents)
         restart_episodes = saved is not None and not trust and drop_code(saved)
@@ -124,7 +126,12 @@ def train(
                 acting.begin(panel.message)
                 panel.message(describe(config, agents[0], device, changed))
                 if directory:
-                    panel.message(beginning(saved, restart_episodes))
+                    begun = f"continues from step {steps_of(saved):,}"
+                    panel.message(begun if saved else "starts from scratch, without a checkpoint")
+                if restart_episodes:
+                    panel.message(
+                        f"environments start new episodes: their saved state is code, which only {TRUST} runs"
+                    )
                 learners = make_learners(config, agents)
                 outcome = _run(config, learners, fields, acting, stop, watchdog, panel, directory, saved, callbacks)
                 acting.exit_code = outcome.exit_code
@@ -255,14 +262,6 @@ def make_trainer(
     return trainer
 
 
-def saved_state(directory: RunDirectory, config: RunConfig, agents: Sequence[Agent]) -> dict[str, Any] | None:
-    """Read the newest checkpoint's state and check it against the configuration; None without a checkpoint."""
-    saved = newest_state(directory)
-    if saved:
-        refuse_unfit(directory, saved, config, agents)
-    return saved
-
-
 def steps_of(saved: dict[str, Any] | None) -> int:
     return sum(member["learner"]["steps"] for member in saved["members"]) if saved else 0
 
@@ -283,9 +282,3 @@ def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str
         stages = "; ".join(map(in_words, config.levels.stages))
         lines.append(f"stages: {stages} (next at {config.levels.curriculum_measure} {scores})")
     return "\n".join([*lines, changed] if changed else lines)
-
-
-def beginning(saved: dict[str, Any] | None, restart_episodes: bool) -> str:
-    text = f"continues from step {steps_of(saved):,}" if saved else "starts from scratch, without a checkpoint"
-    reset = f"environments start new episodes: their saved state is code, which only {TRUST} runs"
-    return f"{text}\n{reset}" if restart_episodes else text

@@ -10,6 +10,7 @@ network. An interrupted copy fails its checksums and does not count as a checkpo
 local checkpoint remains, and the next one is copied.
 """
 
+import queue
 import shutil
 import threading
 import tomllib
@@ -42,38 +43,34 @@ class Mirror:
             self._files, self._root = open_store(url)
         self._extra_files, self._keep, self._warn = extra_files, keep, warn
         self._secret, self._url = url, redacted(url)
-        self._changed = threading.Condition()
-        self._waiting: Path | None = None
-        self._ended = False
+        self._waiting: queue.SimpleQueue[Path | None] = queue.SimpleQueue()  # None ends the thread
         self._thread = threading.Thread(target=self._work, name="checkpoint mirror", daemon=True)
         self._thread.start()
 
     def push(self, path: Path) -> None:
         """Schedule a copy of the checkpoint at `path`, after the current copy."""
-        with self._changed:
-            self._waiting = path
-            self._changed.notify()
+        self._waiting.put(path)
 
     def close(self) -> None:
-        with self._changed:
-            self._ended = True
-            self._changed.notify()
+        """Wait for the last copy, with a time limit."""
+        self._waiting.put(None)
         self._thread.join(LAST_WAIT)
         if self._thread.is_alive():
             self._warn(f"the last checkpoint is not at {self._url} after {LAST_WAIT:.0f} s; it is in the run directory")
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting is not None or self._ended)
-                path, self._waiting = self._waiting, None
-            if path is None:
-                return
+        waiting: list[Path | None] = []
+        while None not in waiting:
+            waiting = [self._waiting.get()]
+            while not self._waiting.empty():
+                waiting.append(self._waiting.get())
+            newest = next(filter(None, reversed(waiting)), None)
             try:
-                self._copy(path)
+                if newest is not None:
+                    self._copy(newest)
             except Exception as problem:  # each store raises different exceptions
                 why = first_line(problem, self._secret)
-                self._warn(f"checkpoint {path.name} is not at {self._url}: {why}; training continues")
+                self._warn(f"checkpoint {newest and newest.name} is not at {self._url}: {why}; training continues")
 
     def _copy(self, path: Path) -> None:
         """Copy a checkpoint, then remove the oldest ones that are no longer in the run directory either."""
