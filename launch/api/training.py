@@ -165,7 +165,7 @@ def _run(
             panel.run_path = directory.path
             trainer = make_trainer(config, learners, fields, pool, directory, panel, saved, files, callbacks)
             directory.rewrite_config(plain)
-            watchdog.trainer = trainer
+            watchdog.follow(trainer)
             try:
                 reason = trainer.run(stop)
             except TransportDiedError as problem:

@@ -128,13 +128,12 @@ class Acting:
 
 
 class Watchdog:
-    """Watchdog of a run, active during its `with` statement until `close`.
-
-    `trainer` is set when training begins; before that, environments are created and reset.
-    """
+    """Watchdog of a run, active during its `with` statement until `close`: first while environments are created and
+    reset, then of the training loop."""
 
     def __init__(self, config: RunConfig, stop: StopFlag) -> None:
         self.trainer: Trainer | None = None
+        self._first = (0, 0)  # Steps and progress when training begins
         self._config, self._stop = config, stop
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
@@ -150,6 +149,11 @@ class Watchdog:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def follow(self, trainer: "Trainer") -> None:
+        """Watch a training loop, which begins now."""
+        self._first = trainer.steps, trainer.progress
+        self.trainer = trainer
 
     def close(self) -> None:
         """End the watch; only the first call has an effect."""
@@ -167,7 +171,7 @@ class Watchdog:
         stall, watched, alone = 60 * self._config.stall_timeout, self.trainer, threading.RLock()
         request: tuple[float, str] | None = None  # Time and reason of the first stop request
         updated = moved = time.monotonic()  # Time of the last update, and of the last progress of any kind
-        first = last = (0, 0)
+        last = (0, 0)
         while not self._over.is_set():
             numbers = os.read(self._reader, 64) if select.select([self._reader], [], [], WATCH_SECONDS)[0] else b""
             now, trainer = time.monotonic(), self.trainer
@@ -181,11 +185,11 @@ class Watchdog:
             try:
                 current = (trainer.steps, trainer.progress) if trainer else (0, 0)
                 if trainer is not watched:
-                    watched, first, updated, moved = trainer, current, now, now
+                    watched, updated, moved = trainer, now, now
                 updated = updated if current[0] == last[0] else now
                 moved = moved if current == last else now
                 last = current
-                limit = stall and (stall if current != first else max(stall, START_SECONDS))
+                limit = stall and (stall if current != self._first else max(stall, START_SECONDS))
                 if self._over.is_set():
                     return
                 if died := self.died():

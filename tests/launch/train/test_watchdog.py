@@ -93,3 +93,14 @@ def test_starting_actors_may_take_longer_than_an_update(loop: Loop | None) -> No
             time.sleep(0.02)
     assert time.monotonic() - began >= 0.8
     assert watchdog.ends[0][1] == FAILED
+
+
+def test_updates_before_the_first_look_are_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acting, "START_SECONDS", 1000)
+    loop, began = Loop(), time.monotonic()
+    with Noting(None, 0.2) as watchdog:
+        watchdog.follow(loop)  # type: ignore[arg-type]
+        loop.steps = 80
+        while not watchdog.ends and time.monotonic() - began < 60:
+            time.sleep(0.02)
+    assert watchdog.ends[0][1] == FAILED
