@@ -7,7 +7,7 @@ import numpy as np
 
 from engram.launch.compare.statistics import Estimate
 from engram.launch.figures.figure import Figure
-from engram.launch.figures.tasks import Scores, extent, ranking, scores, tasks_of
+from engram.launch.figures.results import Scores, extent, ranking, scores, tasks_of
 
 INTERVALS = "Brackets: 95% bootstrap interval over seeds, resampled within tasks; none where a task has one seed."
 BEST = 3

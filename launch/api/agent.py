@@ -108,8 +108,7 @@ class TrainedAgent:
 
     def acted(self, action: Any) -> None:
         """Set the action that was executed, in the network's numbering, if it differs from that of `act`."""
-        if self._state is None:
-            raise ValueError(f"action is {action!r} before the first action; call act() first")
+        assert self._state is not None, "call act() first"
         old = self._state.previous_action
         self._state = self._state._replace(previous_action=torch.as_tensor(action, dtype=old.dtype).reshape(old.shape))
 
@@ -134,19 +133,15 @@ class TrainedAgent:
         return self._to_array(self._last().value)
 
     def _mask(self, observed: Any, action_mask: Any, count: int) -> torch.Tensor | None:
-        """Return the action mask as a tensor [B, A]; None without a mask."""
-        if action_mask is None and self.needs_action_mask and isinstance(observed, dict) and KEY in observed:
-            action_mask = observed[KEY].numpy()
+        if action_mask is None and self.needs_action_mask and isinstance(observed, dict):
+            action_mask = observed.get(KEY)
         if action_mask is None:
-            if self.needs_action_mask:
-                raise ValueError("action_mask is missing; expected: act(observation, action_mask=info['action_mask'])")
+            missing = "action_mask is missing; expected: act(observation, action_mask=info['action_mask'])"
+            refuse(self.needs_action_mask, missing)
             return None
         spec = self.network.action_spec
-        if not isinstance(spec, ChoiceSpec):
-            raise ValueError(
-                f"action_mask is set, with the action space {self.action_space}; supported: Discrete, MultiDiscrete"
-            )
-        mask = flat_masks(self.config.env, np.reshape(action_mask, (count, -1)), spec.num_outputs)
+        assert isinstance(spec, ChoiceSpec), f"only discrete actions have masks, not {self.action_space}"
+        mask = flat_masks(self.config.env, np.reshape(np.asarray(action_mask), (count, -1)), spec.num_outputs)
         check_masks(self.config.env, mask, spec.choices)
         return torch.from_numpy(np.array(mask, order="C"))
 
@@ -160,22 +155,20 @@ class TrainedAgent:
         return array if self._many else array[0]
 
     def _count(self, observation: Any) -> tuple[int, bool]:
-        """Return the number of environments and whether they are a batch. Raises ValueError for another shape."""
+        """Return the number of environments and whether they are a batch. Raises EngramError for another shape."""
         space, part = self.observation_space, observation
         while isinstance(space, spaces.Dict | spaces.Tuple):
             name = next(iter(space.spaces)) if isinstance(space, spaces.Dict) else 0
-            if isinstance(space, spaces.Dict) and (not isinstance(part, dict) or name not in part):
-                raise ValueError(f"observation is a {type(part).__name__}; expected a dict with {', '.join(space)}")
+            wrong = isinstance(space, spaces.Dict) and (not isinstance(part, dict) or name not in part)
+            refuse(wrong, f"observation is a {type(part).__name__}; expected a dict with {', '.join(map(str, space))}")
             space, part = space[name], part[name]  # pyright: ignore[reportArgumentType, reportCallIssue]
         shape, expected = np.shape(part), space.shape or ()
-        if shape == expected:
-            return 1, False
-        if shape[1:] == expected and len(shape) > len(expected) and shape[0]:
-            return shape[0], True
-        raise ValueError(f"observation has shape {list(shape)}; expected {list(expected)}, or [B] before it")
+        many = shape[1:] == expected and len(shape) > len(expected) and shape[0] > 0
+        right = many or shape == expected
+        refuse(not right, f"observation has shape {list(shape)}; expected {list(expected)}, or [B] before it")
+        return (shape[0], True) if many else (1, False)
 
     def _read(self, observation: Any, many: bool) -> Any:
-        """Convert observations to tensors [B, ...]."""
         if not many:
             observation = _with_axis(observation)
         if isinstance(self._environment, ForeignBatch):

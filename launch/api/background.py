@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,34 +14,28 @@ from ...base.errors import EngramError
 from ...base.processes import end_with_parent
 from ..config.run_config import RunConfig
 from ..config.settings.plain import to_dict
-from ..runs.directory import CONFIG, RunDirectory, as_toml, refuse_unusable, reserved
+from ..runs.directory import CONFIG, RunDirectory, as_toml, new_path, refuse_unusable
 
 PROGRAM = "import sys; sys.path += {!r}; from engram.launch.train.command import run; run()"
 """Program of the child process; it appends this process's import path to its own."""
 POLL_SECONDS = 0.1
-TAIL = 2000
-"""Characters of a failed process's output in an error message."""
+TAIL = 2000  # Characters of a failed process's output in an error message
 
 
 def started(config: RunConfig) -> "Background":
-    """Start a process that trains a new run. Raises the error that prevents the start."""
-    refuse_unusable(config.run_dir, to_dict(config))
-    with reserved(config.run_dir, config.name) as path, tempfile.TemporaryDirectory() as folder:
+    refuse_unusable(config.run_dir)
+    path = Path(config.run_dir) if config.run_dir else new_path(config.name)
+    with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / CONFIG
-        file.write_text(as_toml(to_dict(config) | {"run_dir": None}).decode())
+        file.write_bytes(as_toml(to_dict(config) | {"run_dir": None}))
         arguments = ["--config", str(file), "--run-dir", str(path)]
         if config.checkpoint_url:  # saved without its secrets
             arguments += ["--checkpoint-url", config.checkpoint_url]
         return Background(path, arguments)
 
 
-def resumed(path: Path, settings: Sequence[str]) -> "Background":
-    """Start a process that resumes a run; `settings` are flags. Raises the error that prevents the start."""
-    return Background(path, ["--resume", str(path), *settings])
-
-
 class Background:
-    """A process that trains a run; it ends with a checkpoint when the parent process ends.
+    """A process that trains a run; it ends with a checkpoint when this process, or the thread that started it, ends.
 
     Args:
         path: the run directory.
@@ -54,11 +47,15 @@ class Background:
     def __init__(self, path: Path, arguments: Sequence[str]) -> None:
         self.path, self.reason = path, ""
         self._output = tempfile.TemporaryFile()
-        self._command = [sys.executable, "-P", "-c", PROGRAM.format(sys.path), *arguments]
-        self._made = threading.Event()
-        # The thread lives as long as the process: Linux ends the process when the thread that started it ends.
-        threading.Thread(target=self._hold, daemon=True).start()
-        self._made.wait()
+        self._arguments = arguments
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-c", PROGRAM.format(sys.path), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=self._output,
+            preexec_fn=end_with_parent,
+            start_new_session=True,  # a terminal's Ctrl-C goes to the parent, which then stops this run
+        )
         try:
             while self.running and not ((path / CONFIG).exists() and RunDirectory(path).in_use):
                 time.sleep(POLL_SECONDS)
@@ -68,23 +65,8 @@ class Background:
         if not self.running:
             self.wait()
 
-    def _hold(self) -> None:
-        try:
-            self.process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
-                preexec_fn=end_with_parent,
-                start_new_session=True,  # a terminal's Ctrl-C goes to the parent, which then stops this run
-            )
-        finally:
-            self._made.set()
-        self.process.wait()
-
     @property
     def running(self) -> bool:
-        """Whether the process is running."""
         return self.process.poll() is None
 
     def stop(self) -> None:
@@ -105,6 +87,6 @@ class Background:
         if code == 2:
             raise EngramError(text.splitlines()[-1].removeprefix("rl-train: "))
         if code:
-            raise RuntimeError(f"{shlex.join(['rl-train', *self._command[4:]])} ended with {code}: {text[-TAIL:]}")
+            raise RuntimeError(f"{shlex.join(['rl-train', *self._arguments])} ended with {code}: {text[-TAIL:]}")
         ends = re.findall(r"^(?:stopped \((.*?)\)|finished) ", text, re.MULTILINE)
         self.reason = self.reason or (ends[-1] if ends else "") or "done"

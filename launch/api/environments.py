@@ -26,8 +26,6 @@ def make_env(env: str, num_envs: int | None = None, *, render_mode: str | None =
     Raises:
         ValueError: unknown environment or parameter; the message suggests similar names.
     """
-    wrong = not isinstance(env, str)  # pyright: ignore[reportUnnecessaryIsInstance]
-    refuse(wrong, f"env is {env!r}; expected a name, such as boxworld, or module:Class")
     if num_envs is not None:
         check_whole("num_envs", num_envs, 1)
     foreign = None if is_environment(env) else find_foreign(env)

@@ -3,9 +3,8 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,21 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...agents.process import settings_of_a_command
-from ...base.errors import EngramError, refuse, user_errors
-from ...base.messages import check_keys
+from ...base.errors import EngramError, refuse
 from ...base.stop_flag import StopFlag
-from ...envs.registration import environment_parameters, find_environment, is_environment
 from ..config.run_config import RunConfig
 from ..config.run_flags import with_settings
 from ..evaluate.episodes import Summary
 from ..metrics.rows import read_log, table_of
 from ..runs.directory import RunDirectory
+from ..runs.mirror import refuse_taken
 from ..runs.resume import NO_EFFECT, resumed_config
 from ..runs.trained import run_config
 from ..train.callbacks import CHECKPOINT, ROW, UPDATE, Callbacks, Update
 from .agent import TrainedAgent, evaluate, load_agent
-from .background import Background, resumed, started
-from .training import make_panel, refuse_taken
+from .background import Background, started
 from .training import train as train_here
 
 Array = NDArray[np.float64]
@@ -62,12 +59,13 @@ class Run:
     """
 
     def __init__(self, path: str | Path, *, process: Background | None = None, reason: str = "") -> None:
-        if not isinstance(path, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise EngramError(f"path is {path!r}; expected a path")
         self._directory = RunDirectory.open(path, lock=False)
         self.path = self._directory.path
         """Run directory."""
-        self._process, self._reason = process, reason
+        self.reason = reason
+        """Why the run ended: "done", "time limit", "SIGINT", "stop()"; empty during the run, and for a run opened
+        from its directory."""
+        self._process = process
 
     def __repr__(self) -> str:
         now = self.progress()
@@ -86,28 +84,21 @@ class Run:
         `step` contains environment steps, `time` seconds since 1970, `wall_s` seconds of training; the other names are
         those in TensorBoard (docs/reference/metrics.md). `pandas.DataFrame(run.metrics)` converts it.
         """
-        return table_of(self._rows())
+        return table_of(read_log(self._directory.metrics_file))
 
     @property
     def checkpoints(self) -> list[Path]:
         """Directories of the checkpoints, oldest first."""
         return sorted(path for path in self._directory.checkpoints.glob("step-*") if path.name[5:].isdigit())
 
-    @property
-    def reason(self) -> str:
-        """Why the run ended: "done", "time limit", "SIGINT", "stop()"; empty during the run, and for a run opened
-        from its directory."""
-        return self._reason
-
     def progress(self) -> Progress:
         """Read the current progress."""
         config = self.config
         total = config.total_steps * config.num_members
-        rows = self._rows()
-        steps = [rows[-1]["step"]] if rows else []
-        steps += [int(path.name[5:]) for path in self.checkpoints]
-        last = {name: np.nan if x is None else x for name, x in rows[-1]["metrics"].items()} if rows else {}
-        return Progress(max(steps, default=0), total, self._directory.in_use, last)
+        rows = read_log(self._directory.metrics_file)
+        last = rows[-1] if rows else {}
+        steps = max(int(last.get("step", 0)), *(int(path.name[5:]) for path in self.checkpoints), 0)
+        return Progress(steps, total, self._directory.in_use, last)
 
     def stop(self) -> "Run":
         """Stop a run of `train(wait=False)` with a checkpoint and wait for its end. No effect if it has ended."""
@@ -124,7 +115,7 @@ class Run:
         if self._process is not None:
             process, self._process = self._process, None
             process.wait()
-            self._reason = process.reason
+            self.reason = process.reason
         return self
 
     def resume(self, *, wait: bool = True, show: bool = True, **settings: Any) -> "Run":
@@ -143,8 +134,8 @@ class Run:
         if wait:
             return _in_this_process(config, self.path, show, callbacks)
         _check_background(config, callbacks)
-        process = resumed(self.path, [argument for name, value in settings.items() for argument in _flag(name, value)])
-        return Run(self.path, process=process)
+        flags = [argument for name, value in settings.items() for argument in _flag(name, value)]
+        return Run(self.path, process=Background(self.path, ["--resume", str(self.path), *flags]))
 
     def evaluate(self, **options: Any) -> Summary:
         """Evaluate this run; see `engram.evaluate`."""
@@ -153,10 +144,6 @@ class Run:
     def agent(self, **options: Any) -> TrainedAgent:
         """Load this run's agent; see `engram.load_agent`."""
         return load_agent(self.path, **options)
-
-    def _rows(self) -> list[Mapping[str, Any]]:
-        """Read the rows of metrics."""
-        return read_log(self._directory.metrics_file)
 
 
 def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:
@@ -167,23 +154,15 @@ def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:
     Raises:
         ValueError: unknown setting or invalid value; the message lists allowed values and similar names.
     """
-    config = settings.get("config")
     for name, value in (("env", env), ("core", core)):
         refuse(
             not isinstance(value, str | type | None), f"{name} is {value!r}; expected a name, module:Class or a class"
         )
-    refuse(not isinstance(config, str | Path | None), f"config is {config!r}; expected a path")
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     chosen = settings | {name: _name_of(value) for name, value in (("env", env), ("core", core)) if value is not None}
     address = chosen.get("ray_address")
     refuse(address is not None and chosen.get("local"), f"ray_address is {address!r}; allowed: with local=False")
-    config = with_settings(chosen)
-    if is_environment(config.env):  # parameters of other environments are checked when they are created
-        with user_errors():
-            check_keys(
-                config.env, "parameter", config.env_args, environment_parameters(find_environment(config.env)[0])
-            )
-    return config
+    return with_settings(chosen)
 
 
 def train(
@@ -263,9 +242,8 @@ def _in_this_process(config: RunConfig, path: Path | None, show: bool, callbacks
         refuse(ray.is_initialized(), "Ray is already initialized in this process; allowed: local=True or wait=False")
     with settings_of_a_command(), ExitStack() as stack:
         directory = None if path is None else stack.enter_context(RunDirectory.open(path))
-        panel = partial(make_panel, show=show)
         try:
-            outcome = train_here(config, directory, stop, show=panel, callbacks=callbacks)
+            outcome = train_here(config, directory, stop, show=show, callbacks=callbacks)
         finally:
             os.environ.clear()
             os.environ.update(environment)

@@ -11,17 +11,16 @@ import torch
 from rich.console import Console
 
 from ...actors.factory import ActorFactory
-from ...actors.failures import ActorFailureError
+from ...actors.failures import ActorFailureError, TransportDiedError
 from ...actors.levels.config import in_words
 from ...actors.pool import ActorPool
 from ...agents import unique_observations
 from ...agents.agent import Agent
 from ...agents.threads import use_threads
 from ...base.compiled import is_kept, when_compiling
-from ...base.errors import EngramError, user_errors
+from ...base.errors import user_errors
 from ...base.stop_flag import StopFlag
 from ...envs.foreign import ForeignBatch
-from ...learners import checkpoints
 from ...learners.curriculum import Curriculum
 from ...learners.group import LearnerLossError
 from ...learners.learner import Learner
@@ -30,16 +29,16 @@ from ..config.device import find_device, on_device
 from ..config.run_config import RunConfig
 from ..config.settings.plain import to_dict
 from ..config.sizes import check_memory
-from ..config.urls import redacted
 from ..metrics.member import Member
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
 from ..population.panel import PopulationPanel
-from ..runs.directory import CONFIG, RunDirectory, refuse_unusable, resume_command
-from ..runs.resume import drop_code, is_own, newest_state, refuse_unfit
+from ..runs.directory import CONFIG, RunDirectory, refuse_unusable
+from ..runs.mirror import Mirror
+from ..runs.resume import drop_code, newest_state, refuse_unfit
 from ..runs.trained import start_from
 from ..trackers.tracker import make_tracker, tracker_class
-from ..train.acting import Acting, StoppedError, deal_members, watch_start
+from ..train.acting import FAILED, Acting, StoppedError, Watchdog, deal_members
 from ..train.callbacks import Callbacks
 from ..train.trainer import Look, Trainer
 
@@ -53,16 +52,11 @@ COMPILING = "compiling environments and networks (once per machine, about half a
 class Outcome:
     """Outcome of a run."""
 
-    path: Path | None
-    """The run's directory; None if the run ended before it was created."""
-    reason: str
-    """done, time limit, a signal's name, or the source of another stop request."""
-    began: bool = True
-    """Whether training began."""
-    steps: int = 0
-    """Steps that all members have learned from."""
-    unsaved: int = 0
-    """Steps since the last checkpoint."""
+    path: Path | None  # The run's directory; None if the run ended before it was created
+    reason: str  # done, time limit, a signal's name, or the source of another stop request
+    began: bool = True  # Whether training began
+    steps: int = 0  # Steps that all members have learned from
+    unsaved: int = 0  # Steps since the last checkpoint
     result: str = ""
     """Mean return of the last episodes as text, of the best member in a population; empty before the first episode."""
     failure: BaseException | None = None
@@ -70,14 +64,9 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of a command for this outcome."""
         if isinstance(self.failure, KeyboardInterrupt):
             return 130
         return 1 if self.failure else NOT_SAVED if self.unsaved else 0
-
-
-Show = Callable[[RunConfig, Path | None, int], Panel]
-"""Function that makes a progress display from a configuration, run directory (None before it exists) and first step."""
 
 
 def make_panel(config: RunConfig, path: Path | None, step: int, show: bool = True) -> Panel:
@@ -93,7 +82,7 @@ def train(
     directory: RunDirectory | None,
     stop: StopFlag,
     *,
-    show: Show = make_panel,
+    show: bool = True,
     at_end: Callable[[Outcome], None] = lambda _: None,
     trust: bool = False,
     changed: str = "",
@@ -102,10 +91,8 @@ def train(
     """Train until the run ends, in an existing run directory or a new one, which is created last during setup.
 
     Args:
-        config: configuration of the run.
         directory: an open directory of a run to resume; None for a new run.
         stop: flag that ends the run when set.
-        show: makes the progress display.
         at_end: called with the outcome before the actors are stopped, which may take a while.
         trust: unpickle environments that were saved as code.
         changed: text listing the differences from the preset.
@@ -114,33 +101,39 @@ def train(
     Raises EngramError if the configuration does not fit the environment, the machine or the checkpoint.
     """
     if directory is None:
-        refuse_unusable(config.run_dir, to_dict(config))
+        refuse_unusable(config.run_dir)
     if config.track is not None:
         tracker_class(config.track)
-    with ExitStack() as start:
-        start.enter_context(watch_start(config, stop))  # until training begins
+    with Watchdog(config, stop) as watchdog:
         device = find_device(config.device, config.num_learners)
         if (learner := on_device(config.learner, device)) is not config.learner:
             config = replace(config, learner=learner)
         agents, fields = make_agents(config, config.factory(), device)
-        saved = saved_state(directory, config, agents) if directory else None
+        saved = newest_state(directory) if directory else None
+        if directory and saved:
+            refuse_unfit(directory, saved, config, agents)
         if config.start_from is not None and not saved:
             start_from(config.start_from, agents)
         restart_episodes = saved is not None and not trust and drop_code(saved)
         factory = replace(config.factory(), resumed_at=steps_of(saved), trust_checkpoint=trust)
         with stop, Acting(config, factory, stop) as acting:
             with (
-                show(config, directory.path if directory else None, steps_of(saved)) as panel,
+                make_panel(config, directory.path if directory else None, steps_of(saved), show) as panel,
                 when_compiling(lambda: panel.message(COMPILING)),
             ):
                 if not (config.in_process or is_kept(unique_observations.look_up)):
                     panel.message(COMPILING)  # actor processes compile the environment
                 acting.begin(panel.message)
                 panel.message(describe(config, agents[0], device, changed))
-                learners = make_learners(config, agents)
                 if directory:
-                    panel.message(beginning(saved, restart_episodes))
-                outcome = _run(config, learners, fields, acting, stop, start, panel, directory, saved, callbacks)
+                    begun = f"continues from step {steps_of(saved):,}"
+                    panel.message(begun if saved else "starts from scratch, without a checkpoint")
+                if restart_episodes:
+                    panel.message(
+                        f"environments start new episodes: their saved state is code, which only {TRUST} runs"
+                    )
+                learners = make_learners(config, agents)
+                outcome = _run(config, learners, fields, acting, stop, watchdog, panel, directory, saved, callbacks)
                 acting.exit_code = outcome.exit_code
             at_end(outcome)
         return outcome
@@ -152,33 +145,38 @@ def _run(
     fields: tuple[str, ...],
     acting: Acting,
     stop: StopFlag,
-    start: ExitStack,
+    watchdog: Watchdog,
     panel: Panel,
     directory: RunDirectory | None,
     saved: dict[str, Any] | None,
     callbacks: Callbacks | None,
 ) -> Outcome:
-    """Start the actors and train until the run ends."""
-    plain = to_dict(config)
     try:
         panel.phase("making environments" if config.in_process else "waiting for the actors")
         with user_errors():
             pool = acting.start()
         panel.phase("sampling the first batch")
         use_threads(config.num_learner_threads)
-        old, directory = directory, directory or RunDirectory.create(config.run_dir, plain, name=config.name)
-        panel.run_path = directory.path
-        with directory, ExitStack() as files:
+        plain = to_dict(config)
+        with (
+            directory or RunDirectory.create(config.run_dir, plain, name=config.name) as directory,
+            ExitStack() as files,
+        ):
+            panel.run_path = directory.path
             trainer = make_trainer(config, learners, fields, pool, directory, panel, saved, files, callbacks)
-            if old:
-                directory.rewrite_config(plain)
-            start.close()
-            with acting.watch(trainer, directory.path):
+            directory.rewrite_config(plain)
+            watchdog.follow(trainer)
+            try:
                 reason = trainer.run(stop)
+            except TransportDiedError as problem:
+                with trainer.lock:
+                    watchdog.end(str(problem), FAILED)
+            finally:
+                watchdog.close()
         result = trainer.members[trainer.best.member if trainer.best else 0].result()
         return Outcome(directory.path, reason, steps=trainer.steps, unsaved=trainer.unsaved, result=result)
     except StoppedError:
-        start.close()
+        watchdog.close()
         return Outcome(path=panel.run_path, reason=stop.reason, began=False)
     except (ActorFailureError, LearnerLossError, KeyboardInterrupt) as problem:
         return Outcome(path=panel.run_path, reason=type(problem).__name__, failure=problem)
@@ -186,23 +184,21 @@ def _run(
 
 def make_agents(config: RunConfig, factory: ActorFactory, device: torch.device) -> tuple[list[Agent], tuple[str, ...]]:
     """Create an initialized agent per member; return them with the names of the environment's episode fields."""
-    with user_errors():
-        with closing(factory.make_batch(num_envs=1)) as batch:
-            if isinstance(batch, ForeignBatch):
-                batch.check()
-            if config.levels.curriculum:
-                Curriculum(config.levels, batch.episode_fields, 0)
-            factory.check_levels(batch)
-            check_memory(config, factory, batch)
-            agents: list[Agent] = []
-            for member in range(config.num_members):
-                torch.manual_seed(member_seed(config.seed, member))
-                agents.append(factory.make_agent(batch).to(device))
+    agents: list[Agent] = []
+    with user_errors(), closing(factory.make_batch(num_envs=1)) as batch:
+        if isinstance(batch, ForeignBatch):
+            batch.check()
+        if config.levels.curriculum:
+            Curriculum(config.levels, batch.episode_fields, 0)
+        factory.check_levels(batch)
+        check_memory(config, factory, batch)
+        for member in range(config.num_members):
+            torch.manual_seed(member_seed(config.seed, member))
+            agents.append(factory.make_agent(batch).to(device))
     return agents, tuple(batch.episode_fields)
 
 
 def make_learners(config: RunConfig, agents: Sequence[Agent]) -> list[Learner]:
-    """Create a learner for each agent."""
     return [Learner(agent, config.learner, config.total_steps) for agent in agents]
 
 
@@ -227,7 +223,7 @@ def make_trainer(
     for number, learner in enumerate(deal_members(config, learners, pool, panel.message, bool(callbacks))):
         folder = directory.member(number).path if config.population else directory.path
         steps = saved["members"][number]["learner"]["steps"] if saved else 0
-        tracker = make_tracker(config.track, directory.path, folder, to_dict(config))
+        tracker = make_tracker(config.track, directory.path, folder, to_dict(config)) if config.track else None
         writer = files.enter_context(MetricsWriter(folder, steps, panel.message, tracker))
         members.append(Member(number, config, learner, writer, pool.num_actors, fields))
     population = None
@@ -237,11 +233,9 @@ def make_trainer(
         population = add_population(config, members, directory, panel, steps_of(saved) if saved else None, files)
     mirror = None
     if config.checkpoint_url:
-        from ..runs.mirror import Mirror  # its file systems are imported only if needed
-
         copied = directory.path / CONFIG, directory.metrics_file, directory.population_file
-        mirror = files.enter_context(Mirror(config.checkpoint_url, copied, config.keep_checkpoints, panel.message))
-    kept = checkpoints.Kept(directory.checkpoints, lambda path: is_own(path, config))
+        mirror = Mirror(config.checkpoint_url, copied, config.keep_checkpoints, panel.message)
+        files.enter_context(closing(mirror))
     looks: list[Look] = []
     if config.look_every:
         from ..insight.watching import Watcher  # plots are imported only if needed
@@ -252,11 +246,15 @@ def make_trainer(
 
         looks.append(Camera(config).look)
     report, warn = panel.update, panel.message
-    trainer = Trainer(config, members, pool, directory, report, warn, population, mirror, kept, callbacks, looks)
+    trainer = Trainer(config, members, pool, directory, report, warn, population, mirror, callbacks, looks)
     if saved:
-        load(trainer, saved)
+        trainer.load_state(saved)
     if config.num_learners > 1 and not population:
-        members[0].join(pool)
+        from ...learners.remote.team import Team  # imports Ray
+
+        assert isinstance(pool, Team)
+        members[0].team = pool
+        pool.connect(members[0].learner)
     if population and not saved:
         population.begin()
     for member in members:
@@ -264,39 +262,11 @@ def make_trainer(
     return trainer
 
 
-def load(trainer: Trainer, saved: dict[str, Any]) -> None:
-    """Continue from a checkpoint's state. Raises CheckpointError if it does not belong to this run."""
-    try:
-        trainer.load_state(saved)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as problem:
-        cause = f"{type(problem).__name__}: {problem}"
-        raise checkpoints.CheckpointError(
-            f"{trainer.directory.path}: its newest checkpoint contains no state of this run ({cause})"
-        ) from problem
-
-
-def saved_state(directory: RunDirectory, config: RunConfig, agents: Sequence[Agent]) -> dict[str, Any] | None:
-    """Read the newest checkpoint's state and check it against the configuration; None without a checkpoint.
-
-    Raises EngramError if the log of a population that has a checkpoint is damaged.
-    """
-    saved = newest_state(directory, config)
-    if saved:
-        refuse_unfit(directory, saved, config, agents)
-        if config.population:
-            from ..population.history import check
-
-            check(directory)
-    return saved
-
-
 def steps_of(saved: dict[str, Any] | None) -> int:
-    """Environment steps that all members had learned from when a checkpoint was written."""
     return sum(member["learner"]["steps"] for member in saved["members"]) if saved else 0
 
 
 def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str = "") -> str:
-    """Summarize the run in a few lines, for the top of the screen."""
     parameters = sum(p.numel() for p in agent.parameters())
     members = f"{config.population} members ({config.pbt.scheme}) of " if config.population else ""
     actors = "as many as fit" if config.fixed_actors is None else str(config.fixed_actors)
@@ -312,21 +282,3 @@ def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str
         stages = "; ".join(map(in_words, config.levels.stages))
         lines.append(f"stages: {stages} (next at {config.levels.curriculum_measure} {scores})")
     return "\n".join([*lines, changed] if changed else lines)
-
-
-def beginning(saved: dict[str, Any] | None, restart_episodes: bool) -> str:
-    """Describe the step at which a run starts or resumes, and whether its environments are reset."""
-    text = f"continues from step {steps_of(saved):,}" if saved else "starts from scratch, without a checkpoint"
-    reset = f"environments start new episodes: their saved state is code, which only {TRUST} runs"
-    return f"{text}\n{reset}" if restart_episodes else text
-
-
-def refuse_taken(url: str | None) -> None:
-    """Raise EngramError if `url` already contains a run's checkpoints."""
-    if url is not None:
-        from ..runs.mirror import holds_run
-
-        if holds_run(url):
-            raise EngramError(
-                f"--checkpoint-url {redacted(url)} contains a run; to continue it: {resume_command(redacted(url))}"
-            )

@@ -223,8 +223,8 @@ def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> 
     refuse(len(rows) < 2, f"rl-train logged {len(rows)} rows in --seconds {seconds:g}; needed: 2; raise --seconds")
     first, last = rows[0], rows[-1]
     steps, elapsed = last["step"] - first["step"], last["time"] - first["time"]
-    names = [name for name in last["metrics"] if name.startswith("perf/")]
-    means = {name: fmean(row["metrics"].get(name, 0.0) for row in rows[1:]) for name in names}
+    names = [name for name in last if name.startswith("perf/")]
+    means = {name: fmean(row.get(name, 0.0) for row in rows[1:]) for name in names}
     return TrainingSpeed(steps / elapsed, steps, elapsed, means, log[0]["time"] - started)
 
 

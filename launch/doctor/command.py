@@ -31,7 +31,7 @@ from ..config.run_config import RunConfig
 from ..config.run_flags import parse_run
 from ..config.sizes import check_memory
 from ..metrics.provenance import PACKAGES, machine, package_version
-from ..metrics.rows import read_rows
+from ..metrics.rows import read_log
 from ..runs.directory import RunDirectory
 from ..runs.trained import run_config
 from .symptoms import Finding, Verdict, symptoms
@@ -260,7 +260,7 @@ def run_findings(path: str, arguments: Sequence[str]) -> list[Finding]:
         return [
             finding._replace(what=prefix + finding.what)
             for prefix, member in runs.items()
-            for finding in symptoms(read_rows(member.metrics_file), config)
+            for finding in symptoms(read_log(member.metrics_file), config)
         ]
 
 

@@ -12,16 +12,15 @@ import tyro
 from rich.console import Console
 from rich.table import Column, Table
 
-from ...base.errors import EngramError, file_errors, refuse
+from ...base.errors import file_errors, refuse
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ...base.units import Minutes
 from ..cluster.scheduler import RunFailedError, run_shown, signals_as_interrupt
 from ..config.command_line import make_console, parse
 from . import results
-from .figure import Figure, load, names
+from .figure import Figure, FigureRun, load, names
 from .plot import draw
-from .runs import FigureRun
 
 _HELP = """Reproduce a figure of the papers: train its curves, evaluate them on new levels, and plot them with the
 paper's results. After a stop, the same command resumes its runs."""
@@ -35,7 +34,7 @@ class ReproduceConfig(Settings):
     figure: tyro.conf.Positional[str] = ""
     """Name of a figure (--list shows all), or a custom data file FILE.toml."""
     list: bool = False
-    """List all figures: the paper's result, ours, steps and hours."""
+    """List all figures: the paper's result, steps and hours."""
     quick: bool = False
     """A smaller or easier variant; --list shows its minutes, and docs/results.md explains its results."""
     jobs: int = setting(max(1, (os.cpu_count() or 1) // 2), (1, None))
@@ -59,7 +58,6 @@ class ReproduceConfig(Settings):
 
     @property
     def size(self) -> str:
-        """The name of the figure's setting."""
         return "quick" if self.quick else "full"
 
 
@@ -68,12 +66,10 @@ def main(arguments: Sequence[str]) -> int:
     config = parse(ReproduceConfig, arguments, "rl-reproduce", _HELP)
     console = make_console()
     if config.list:
-        console.print(listing(config.results))
+        console.print(listing())
         return 0
     figure = load(config.figure)
-    if config.size not in figure.settings:
-        quick = ", ".join(name for name in names() if "quick" in load(name).settings)
-        raise EngramError(f"figure {figure.name} has no quick setting; available for: {quick}")
+    refuse(config.size not in figure.settings, f"figure {figure.name} has no quick setting")
     runs = chosen_runs(figure, config)
     for run in runs:
         run.check()
@@ -98,9 +94,10 @@ def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:
     curves = dict.fromkeys(name for curve in setting.curves for name in (curve.core, curve.name) if name)
     allowed_names = {"curve": list(curves), "seed": list(setting.seeds)}
     for kind, requested in (("curve", config.curves), ("seed", config.seeds)):
-        if unknown := [name for name in requested if name not in allowed_names[kind]]:
+        for name in requested:
             allowed = ", ".join(map(str, allowed_names[kind]))
-            raise EngramError(f"figure {figure.name} ({config.size}) has no {kind} {unknown[0]!r}; allowed: {allowed}")
+            known = name in allowed_names[kind]
+            refuse(not known, f"figure {figure.name} ({config.size}) has no {kind} {name!r}; allowed: {allowed}")
     folder = config.runs / figure.name / config.size
     return [
         FigureRun(folder / f"{curve.name}-{seed}", f"{curve.name}, seed {seed}", figure, curve, seed)
@@ -112,7 +109,6 @@ def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:
 
 
 def forecast(figure: Figure, runs: Sequence[FigureRun], config: ReproduceConfig) -> str:
-    """Describe the planned runs and their estimated time."""
     setting = figure.settings[config.size]
     left = sum(max(0, run.curve.steps - run.steps()) for run in runs)
     line = f"{figure.title}: {len(runs)} runs, {left / 1e6:,.1f} M steps to go."
@@ -123,9 +119,9 @@ def forecast(figure: Figure, runs: Sequence[FigureRun], config: ReproduceConfig)
     return f"{line}\n{setting.note}" if setting.note else line
 
 
-def listing(folder: Path) -> Table:
-    """Tabulate the figures: number in the paper and the paper's result, ours by curve, steps and hours."""
-    names_of = ("figure", "the paper", "ours", "steps", "hours", "quick")
+def listing() -> Table:
+    """Tabulate the figures: number in the paper and the paper's result, steps and hours."""
+    names_of = ("figure", "the paper", "steps", "hours", "quick")
     columns = (Column(name, no_wrap=name != "the paper", overflow="fold") for name in names_of)
     caption = "hours of one core, all curves and seeds"
     table = Table(*columns, box=None, pad_edge=False, caption=caption, caption_justify="left")
@@ -135,7 +131,6 @@ def listing(folder: Path) -> Table:
         table.add_row(
             name,
             "\n".join((figure.source, *(f"{line.label} {line.value:g}" for line in figure.published))),
-            _ours(folder / f"{name}.json"),
             f"{full.steps / 1e6:,.0f} M",
             f"{full.core_hours:,.0f}" if full.core_hours else "-",
             f"{60 * quick.core_hours:,.0f} min" if quick and quick.core_hours else "-",
@@ -150,15 +145,9 @@ def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[Figure
     file = config.results / f"{stem}.json"
     before = json.loads(file.read_text()) if file.is_file() else {}
     document = results.collect(figure, config.size, runs, before)
-    for name in results.outdated(figure, config.size, before):
-        console.print(f"{name}: the recorded run had other settings and is now listed as replaced", highlight=False)
     if not document["curves"]:
         console.print("nothing has been trained yet, so nothing is written", highlight=False)
         return
-    for run in runs:
-        shown = document["curves"].get(run.curve.name, {"runs": {}})["runs"].get(str(run.seed))
-        if shown and 0 < run.steps() < shown["steps"]:
-            console.print(f"{run.label}: the recorded run has more steps, {shown['steps']:,}, and remains")
     image = config.results / f"{stem}.png"
     with file_errors(f"cannot write {config.results / stem}.json and .png"):
         config.results.mkdir(parents=True, exist_ok=True)
@@ -171,20 +160,11 @@ def _evaluate_unfinished(runs: Sequence[FigureRun], console: Console) -> None:
     failed: list[str] = []
     for run in runs:
         step = run.checkpoint_step()
-        if not step or (run.evaluation_file.exists() and run.evaluation()["step"] == step):
-            continue
-        try:
-            run.complete()
-        except RunFailedError as problem:
-            failed.append(str(problem))
-            continue
-        console.print(run.outcome("evaluated"), highlight=False)
+        if step and not (run.evaluation_file.exists() and run.evaluation()["step"] == step):
+            try:
+                run.complete()
+                console.print(run.outcome("evaluated"), highlight=False)
+            except RunFailedError as problem:
+                failed.append(str(problem))
     if failed:
         raise RunFailedError("; ".join(failed))
-
-
-def _ours(file: Path) -> str:
-    if not file.is_file():
-        return "-"
-    reached = results.reached(json.loads(file.read_text()))
-    return "\n".join(f"{name} {mean:.3g}" for name, (mean, _) in reached.items()) or "-"

@@ -1,10 +1,13 @@
-"""A figure as a data file: curves as flags of `rl-train`, seeds, a measure and the paper's results.
+"""A figure as a data file: curves as flags of `rl-train`, seeds, a measure and the paper's results; and its runs.
 
 docs/tutorials/figure.md describes the format. To add a figure, add a file to `data/`; `rl-reproduce FILE.toml`
-reads one from any path.
+reads one from any path. A run is an `rl-train` process for one curve and seed, finished when its evaluation is written.
+After a stop, the next command resumes every run from its newest checkpoint.
 """
 
+import json
 import shlex
+import subprocess
 import tomllib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,20 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import EngramError, library_errors, refuse, user_errors
+from ...base.files import replace_file
 from ...base.messages import above
 from ...base.settings import Settings, setting
+from ...learners import checkpoints
+from ..cluster.scheduler import Job, RunFailedError, lower_priority, tool
 from ..config.run_config import RunConfig
 from ..config.run_flags import parse_run
 from ..config.settings.plain import from_dict, typed
-from ..runs.trained import imitated
+from ..metrics.rows import Row, read_log
+from ..runs import saved
+from ..runs.directory import CONFIG, RunDirectory
+from ..runs.trained import fixed_differences, imitated, run_config
 
 SETTINGS = ("full", "quick")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A value from the paper."""
-
     label: str
     value: float
     note: str = ""
@@ -52,8 +59,11 @@ class Curve:
         return config
 
     @property
+    def command(self) -> str:
+        return " ".join(("rl-train", *self.arguments))
+
+    @property
     def steps(self) -> int:
-        """Environment steps of one run, over all its members."""
         return self.config.total_steps * self.config.num_members
 
 
@@ -73,7 +83,6 @@ class Setting(Settings):
 
     @property
     def steps(self) -> int:
-        """Environment steps of all runs."""
         return len(self.seeds) * sum(curve.steps for curve in self.curves)
 
     @property
@@ -98,12 +107,10 @@ class Figure(Settings):
 
     @property
     def source(self) -> str:
-        """The paper, and section or figure in it, if they are named."""
         return ", ".join(filter(None, (self.paper, self.place)))
 
 
 def names() -> list[str]:
-    """All figures."""
     return sorted(file.name.removesuffix(".toml") for file in _folder().iterdir() if file.name.endswith(".toml"))
 
 
@@ -126,10 +133,10 @@ def parse(name: str, text: str) -> Figure:
 
 
 def _setting(data: Any, size: str, figure: Figure) -> Setting:
-    if not isinstance(data, dict) or not data.get("curves"):
-        raise EngramError(f"key {size}.curves is missing; expected: a table with flags of rl-train for every curve")
-    if (figure.published or figure.paper) and "stop" not in data:
-        raise EngramError(f"key {size}.stop is missing; expected in a figure of a paper: when a run ends")
+    missing = not isinstance(data, dict) or not data.get("curves")
+    refuse(missing, f"key {size}.curves is missing; expected: a table with flags of rl-train for every curve")
+    unstopped = (figure.published or figure.paper) and "stop" not in data
+    refuse(unstopped, f"key {size}.stop is missing; expected in a figure of a paper: when a run ends")
     curves, tasks = (typed(dict[str, str], data.pop(key, {}), f"{size}.{key}") for key in ("curves", "tasks"))
     shared = shlex.split(data.pop("arguments", ""))
     rest: Setting = from_dict(Setting, data, f"{size}.")
@@ -149,3 +156,97 @@ def _curves(shared: list[str], curves: dict[str, list[str]], tasks: dict[str, li
 
 def _folder() -> Any:
     return files(__name__.rpartition(".")[0]) / "data"
+
+
+@dataclass(frozen=True, eq=False)
+class FigureRun(Job):
+    """One curve with one seed; its evaluation is next to its run directory."""
+
+    figure: Figure
+    curve: Curve
+    seed: int
+
+    @property
+    def evaluation_file(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.evaluation.json")
+
+    @property
+    def total_steps(self) -> int:
+        return self.curve.steps
+
+    @property
+    def finished(self) -> bool:
+        return self.evaluation_file.exists() and self.evaluation()["step"] >= self.curve.steps
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a run to resume, possibly without a checkpoint."""
+        return (self.folder / CONFIG).exists()
+
+    def checkpoint(self) -> Path | None:
+        """The newest intact checkpoint."""
+        return checkpoints.latest(self.folder / "checkpoints")
+
+    def rows(self) -> list[Row]:
+        return read_log(self.folder / "metrics.jsonl")
+
+    def evaluation(self) -> dict[str, Any]:
+        return json.loads(self.evaluation_file.read_text())
+
+    def checkpoint_step(self) -> int:
+        """Steps of the newest intact checkpoint; 0 without one."""
+        newest = self.checkpoint()
+        return checkpoints.step_of(newest) if newest else 0
+
+    def check(self) -> None:
+        """Raise EngramError if the run was started with settings that differ from the curve's."""
+        if not self.begun:
+            return
+        begun, expected = self._config(), replace(self.curve.config, seed=self.seed)
+        if expected.learner.precision == "auto":  # the run recorded its choice
+            expected = replace(expected, learner=replace(expected.learner, precision=begun.learner.precision))
+        for name, then, now in fixed_differences(begun, expected):
+            raise EngramError(
+                f"{self.folder} was trained with {name} = {then!r}, but curve {self.curve.name} now has {now!r}; "
+                "move the directory away, or choose another one with --runs"
+            )
+
+    def _config(self) -> RunConfig:
+        return run_config(RunDirectory.open(self.folder, lock=False))
+
+    def command(self) -> list[str]:
+        """Return the command that starts or resumes the run, with the curve's total steps if they have increased."""
+        if self.begun:
+            arguments, steps = [tool("rl-train"), "--resume", str(self.folder)], self.curve.config.total_steps
+            return [*arguments, "--total-steps", str(steps)] if steps > self._config().total_steps else arguments
+        arguments = [*self.curve.arguments, "--seed", str(self.seed), "--run-dir", str(self.folder)]
+        return [tool("rl-train"), *arguments]
+
+    def complete(self) -> None:
+        """Evaluate the newest weights (for a population, its best member's) on new levels, and save the result.
+        For a run with `--eval-every`, evaluate the weights that were best in its own evaluations."""
+        raw, newest = self.folder.with_name(f".{self.folder.name}.json"), self.checkpoint()
+        step = checkpoints.step_of(newest) if newest else 0
+        arguments = [tool("rl-eval"), str(self.folder), "--episodes", str(self.figure.episodes), "--json", str(raw)]
+        has_best = newest and self._config().eval_every > 0 and saved.read(newest)["best"] is not None
+        arguments += ["--checkpoint", "best" if has_best else str(step)]
+        if self.figure.evaluation:
+            arguments += ["--env-args", *(f"{key}={value}" for key, value in self.figure.evaluation.items())]
+        with self.log.open("a") as log:
+            done = subprocess.run(arguments, stdout=log, stderr=log, check=False, preexec_fn=lower_priority)
+        if done.returncode:
+            raise RunFailedError(f"{self.label}: rl-eval ended with exit code {done.returncode}; see {self.log}")
+        evaluation = json.loads(raw.read_text())
+        if self.figure.measure not in evaluation["all"]:
+            names = ", ".join(name for name in evaluation["all"] if name != "episodes")
+            raise RunFailedError(f"{self.label}: measure is {self.figure.measure!r}; rl-eval reports: {names}")
+        evaluation |= {"step": step, "weights_step": checkpoints.step_of(Path(evaluation["checkpoint"]))}
+        replace_file(self.evaluation_file, json.dumps(evaluation, indent=1).encode())
+        raw.unlink()
+
+    def outcome(self, event: str) -> str:
+        line = super().outcome(event)
+        if event in ("finished", "evaluated"):
+            estimate = self.evaluation()["all"][self.figure.measure]
+            line += f", {self.figure.measure} {estimate['mean']:.3g} [{estimate['low']:.3g}, {estimate['high']:.3g}]"
+        return line

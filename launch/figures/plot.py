@@ -1,4 +1,4 @@
-"""Plot a figure's results: the mean of every curve, a band from lowest to highest seed, and the paper's results."""
+"""Plot a figure's results: the mean of every curve, a band from lowest to highest seed, and the paper's"""
 
 import re
 from collections.abc import Iterable
@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from . import tasks
+from .results import POINTS, extent, ranking, scores, tasks_of
 
 _CUT = re.compile(r"(.+?)-(\d+)(-[a-z]+)?")  # Name of a curve at one cut of the gradient: core, steps, variant
-POINTS = 120  # Maximum number of points of a curve
 DPI = 110
 
 
@@ -26,8 +25,8 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
     with_tasks = any("task" in curve for curve in curves.values())
     if with_tasks:
         named = {name: (curve["task"], curve["core"]) for name, curve in curves.items()}
-        groups = {task: {x: core for x, (of, core) in named.items() if of == task} for task in tasks.tasks_of(document)}
-        title = f"{title}{', smaller variant' if quick else ''}: {tasks.extent(document)}"
+        groups = {task: {x: core for x, (of, core) in named.items() if of == task} for task in tasks_of(document)}
+        title = f"{title}{', smaller variant' if quick else ''}: {extent(document)}"
     else:
         groups = {f"gradients cut every {cut} steps" if cut else "": names for cut, names in panels(curves).items()}
         title = f"{title}{', easier variant' if quick else ''}"
@@ -67,7 +66,6 @@ def panels(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def _draw_panel(axes: Any, document: dict[str, Any], names: dict[str, str], styles: dict[str, tuple[str, str]]) -> None:
-    """Draw the curves of one panel; a label has the same color and line style in all panels."""
     measure = document["measure"]
     for name, label in names.items():
         color, dashes = styles[label]
@@ -86,7 +84,7 @@ def _draw_panel(axes: Any, document: dict[str, Any], names: dict[str, str], styl
 
 
 def _draw_ranking(axes: Any, document: dict[str, Any], styles: dict[str, tuple[str, str]]) -> None:
-    means = tasks.ranking(tasks.scores(document))
+    means = ranking(scores(document))
     for height, (core, mean) in enumerate(reversed(means)):
         error = None if np.isnan(mean.low) else [[mean.value - mean.low], [mean.high - mean.value]]
         axes.errorbar(mean.value, height, xerr=error, fmt="o", color=styles[core][0], capsize=3)

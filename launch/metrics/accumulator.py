@@ -3,8 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,6 @@ PER_ENVIRONMENT = 4  # Window size per environment, if larger: parallel environm
 TIMERS = ("learner_busy", "queue_wait")
 LAST_VALUES = ("learner/lr", "learner/skipped", "learner/skipped_observation", "learner/skipped_reward")
 """Metrics that report the last value, like population and evaluation metrics; others report the mean over updates."""
-_FACTS = EPISODE_COLUMNS[1:]
 
 
 class Settled(NamedTuple):
@@ -33,45 +31,34 @@ class Accumulator:
     """Statistics since the last row; `take` returns them as metrics and resets them. Each call takes microseconds.
 
     Args:
-        num_actors: number of actors in the run; `note_actors` updates it.
         fields: names of the environment's own episode fields, in the order of the columns after EPISODE_COLUMNS.
     """
 
     def __init__(self, num_actors: int, fields: Sequence[str] = (), envs_per_actor: int = 1) -> None:
         self.num_actors, self._envs_per_actor = num_actors, envs_per_actor
-        self._names = (*_FACTS, *fields)
-        self._window: deque[list[float]] = deque(maxlen=max(WINDOW, PER_ENVIRONMENT * num_actors * envs_per_actor))
+        self._names = (*EPISODE_COLUMNS[1:], *fields)
+        size = max(WINDOW, PER_ENVIRONMENT * num_actors * envs_per_actor)
+        self._window: deque[list[float]] = deque(maxlen=size)
         self.begin_episodes()
         self._steps = 0
         self._failures = self._failures_reported = 0
         self._stored: int | None = None
-        self._begin()
+        self._begin_row()
 
-    def _begin(self) -> None:
+    def _begin_row(self) -> None:
         self._started = time.perf_counter()
-        self._seconds: dict[str, float] = {name: 0.0 for name in TIMERS}
-        self._sums: dict[str, list[float]] = {}
+        self._seconds: dict[str, float] = dict.fromkeys(TIMERS, 0.0)
+        self._sums: dict[str, list[float]] = {}  # Sum of the finite values of each metric, and their number
         self._last: dict[str, float] = {}
-        self._updates = 0
-        self._episodes, self._known = np.zeros((2, len(self._names)))
-        self._num_episodes = 0
+        self._episode_sums = {name: [0.0, 0.0] for name in self._names}  # Likewise, of each episode field
+        self._updates = self._num_episodes = self._unrolls = 0
         self._acting = 0.0
-        self._unrolls = 0
-
-    @contextmanager
-    def time(self, name: str) -> Generator[None]:
-        """Count the time of a `with` statement toward `perf/NAME`; `name` is one of TIMERS."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add_seconds(name, time.perf_counter() - started)
 
     def add_seconds(self, name: str, seconds: float) -> None:
         """Count seconds toward `perf/NAME`; `name` is one of TIMERS."""
         self._seconds[name] += seconds
 
-    def add_update(self, metrics: dict[str, float]) -> None:
+    def add_update(self, metrics: Mapping[str, float]) -> None:
         """Add an update and the learner's metrics. Non-finite values are excluded from the means."""
         self._updates += 1
         self.add_metrics(metrics)
@@ -81,29 +68,30 @@ class Accumulator:
         for name, value in metrics.items():
             if name in LAST_VALUES or name.startswith(("population/", "eval/")):
                 self._last[name] = value
-            elif name not in self._sums:
-                self._sums[name] = [value, 1.0] if math.isfinite(value) else [0.0, 0.0]
-            elif math.isfinite(value):
-                total = self._sums[name]
+                continue
+            total = self._sums.setdefault(name, [0.0, 0.0])
+            if math.isfinite(value):
                 total[0] += value
                 total[1] += 1.0
 
-    def note(self, metrics: dict[str, float]) -> None:
+    def note(self, metrics: Mapping[str, float]) -> None:
         """Add metrics; the next row contains their last values."""
         self._last |= metrics
 
     def add_episodes(self, episodes: NDArray[np.floating[Any]]) -> None:
-        """Add finished episodes [K, 3 + F], in the format of `Unroll.episodes`; nan (unknown) is excluded from
-        the means."""
-        if len(episodes):
-            rows = episodes[:, len(EPISODE_COLUMNS) - len(_FACTS) :]
-            counted = known(rows)
-            self._episodes += np.where(counted, rows, 0.0).sum(0, dtype=np.float64)
-            self._known += counted.sum(0)
-            self._num_episodes += len(rows)
-            self._window.extend(rows.tolist())
-            self._begun += len(rows)
-            self._ended.update(episodes[:, 0].astype(int).tolist())
+        """Add finished episodes [K, 3 + F], in the format of `Unroll.episodes`; the means exclude nan (unknown)."""
+        if not len(episodes):
+            return
+        rows = episodes[:, 1:]
+        counted = known(rows)
+        sums = np.where(counted, rows, 0.0).sum(0, dtype=np.float64).tolist()
+        for total, value, count in zip(self._episode_sums.values(), sums, counted.sum(0).tolist(), strict=True):
+            total[0] += value
+            total[1] += count
+        self._num_episodes += len(rows)
+        self._window.extend(rows.tolist())
+        self._begun += len(rows)
+        self._ended.update(episodes[:, 0].astype(int).tolist())
 
     def add_unroll(self, seconds: float) -> None:
         """Count an unroll that has arrived, and its acting time in seconds."""
@@ -111,7 +99,6 @@ class Accumulator:
         self._unrolls += 1
 
     def note_lag(self, largest: float) -> None:
-        """Add the largest policy lag of a batch."""
         self._last["perf/policy_lag_max"] = max(largest, self._last.get("perf/policy_lag_max", largest))
 
     def note_actors(self, at_work: int, failures: int, stored_bytes: int | None = None) -> None:
@@ -128,8 +115,7 @@ class Accumulator:
             return {}
         wall = max(time.perf_counter() - self._started, 1e-9)
         metrics = {name: total / n if n else math.nan for name, (total, n) in self._sums.items()} | self._last
-        sums = zip(self._names, self._episodes.tolist(), self._known.tolist(), strict=True)
-        metrics |= {f"episode/{name}": total / count for name, total, count in sums if count}
+        metrics |= {f"episode/{name}": total / n for name, (total, n) in self._episode_sums.items() if n}
         metrics["perf/env_steps_per_second"] = (steps - self._steps) / wall
         metrics |= {f"perf/{name}": seconds / wall for name, seconds in self._seconds.items()}
         metrics["perf/actors"] = float(self.num_actors)
@@ -140,7 +126,7 @@ class Accumulator:
         if self._unrolls:
             metrics["perf/actor_busy"] = self._acting / (wall * max(self.num_actors, 1))
         self._steps = steps
-        self._begin()
+        self._begin_row()
         return metrics
 
     def window(self) -> dict[str, float]:
@@ -150,7 +136,6 @@ class Accumulator:
 
     @property
     def episodes(self) -> int:
-        """Episodes in the window."""
         return len(self._window)
 
     def begin_anew(self) -> None:
@@ -184,15 +169,14 @@ class Accumulator:
             "counts": [self._updates, self._num_episodes, self._unrolls],
             "acting": self._acting,
             "names": list(self._names),
-            "episodes": self._episodes.tolist(),
-            "known": self._known.tolist(),
+            "episodes": [total for total, _ in self._episode_sums.values()],
+            "known": [count for _, count in self._episode_sums.values()],
             "window": [list(row) for row in self._window],
             "begun": self._begun,
             "ended": sorted(self._ended),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
         self._steps = state["steps"]
         self._started = time.perf_counter() - state["wall"]
         self._seconds = {name: state["timers"][name] for name in TIMERS}
@@ -200,19 +184,13 @@ class Accumulator:
         self._last = dict(state["last"])
         self._updates, self._num_episodes, *_, self._unrolls = state["counts"]  # older runs also counted bytes
         self._acting = state["acting"]
-        sums = state["episodes"]
-        counts = state.get("known", [self._num_episodes] * len(sums))  # older runs had no unknown fields
-        # The environment's fields may have changed since the run was saved; older runs did not store their names.
-        before = state.get("names", self._names)
-        self._episodes = np.array(_rearrange(sums, before, self._names, 0.0))
-        self._known = np.array(_rearrange(counts, before, self._names, 0.0))
-        window = [_rearrange(row, before, self._names, math.nan) for row in state["window"]]
-        self._window = deque(window, maxlen=self._window.maxlen)
-        # Older runs lack these counts, so counting starts here.
+        # The environment's fields may have changed since the run was saved; older runs lack the names and counts.
+        names = state.get("names", self._names)
+        counts = state.get("known", [self._num_episodes] * len(names))
+        saved = {name: list(pair) for name, *pair in zip(names, state["episodes"], counts, strict=False)}
+        self._episode_sums = {name: saved.get(name, [0.0, 0.0]) for name in self._names}
+        self._window.clear()
+        for row in state["window"]:
+            values = dict(zip(names, row, strict=False))
+            self._window.append([values.get(name, math.nan) for name in self._names])
         self._begun, self._ended = state.get("begun", 0), set(state.get("ended", ()))
-
-
-def _rearrange(values: Sequence[float], before: Sequence[str], names: Sequence[str], missing: float) -> list[float]:
-    """Rearrange values from the order of `before` to that of `names`."""
-    by_name = dict(zip(before, values, strict=False))
-    return [by_name.get(name, missing) for name in names]

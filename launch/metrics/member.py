@@ -25,11 +25,7 @@ UNKNOWN = 20  # Number of consecutive episodes without the curriculum's measure 
 
 
 class Member:
-    """A learner with its queue of unrolls, metrics and settings.
-
-    Args:
-        writer: writes the member's metrics; None to write none.
-    """
+    """A learner with its queue of unrolls, metrics and settings; without a writer, its metrics are not written."""
 
     def __init__(
         self,
@@ -47,42 +43,27 @@ class Member:
         self._next: Unroll | None = None  # The batch in transfer to the learner's device
         self.settings: Values = {}  # Settings that differ from the run's configuration
         self.failing = 0  # Consecutive updates without a finite loss, among those whose metrics were read
-        self._unread: list[dict[str, float]] = []  # Other metrics of the updates whose results are still on the device
         self.evaluated: float | None = None  # Mean return of the last evaluation; None before the first
         self._evaluated_version = -1  # Version of the weights that were evaluated
         self.curriculum: Curriculum | Mixture | None = None
-        """The stage that this member is in; None without a curriculum."""
         self.notices: list[str] = []  # Messages for the user, not yet shown
         if config.levels.curriculum:
             self.curriculum = make_curriculum(config.levels, fields, config.fixed_actors or 0, config.actor_envs)
-        self._beginnings = 0
-        self._own_from = 0
-        """The first version of the weights since all environments were reset; unrolls of older versions are dropped."""
-        self._logged_at, self._logged_time = 0, math.inf
-        """Step and time of the last row; before the first row, the time of the first update: no row is due earlier."""
+        self._beginnings = 0  # Number of times that all environments were reset for other weights or a new stage
+        self._own_from = 0  # First version of the weights since then; unrolls of older versions are dropped
+        self._logged_at, self._logged_time = 0, math.inf  # Step and time of the last row, or time of the first update
         self._skipped = float(learner.skipped)
-
-    def join(self, pool: ActorPool) -> None:
-        """Share batches with learners in other processes, which start from this learner's state."""
-        from ...learners.remote.team import Team  # imports Ray
-
-        assert isinstance(pool, Team)
-        self.team = pool
-        pool.connect(self.learner)
 
     @property
     def steps(self) -> int:
-        """Number of environment steps learned from."""
         return self.learner.steps
 
     @property
     def updates(self) -> int:
-        """Number of batches learned from."""
         return self.learner.updates
 
     @property
     def done(self) -> bool:
-        """Whether all steps have been learned from."""
         return self.steps >= self.config.total_steps
 
     @property
@@ -102,12 +83,8 @@ class Member:
     def receive(self, unroll: Unroll) -> None:
         """Queue an unroll, or drop it if its weights predate a copy or a new stage, or if all steps are done."""
         if int(unroll.weights_version[0]) >= self._own_from and not self.done:
-            self.note(unroll)
+            self.accumulator.add_unroll(unroll.seconds)
             self.batcher.add(unroll)
-
-    def note(self, unroll: Unroll) -> None:
-        """Count an unroll and its acting time."""
-        self.accumulator.add_unroll(unroll.seconds)
 
     def take(self) -> Unroll | None:
         """Return the next batch, or None until it and those of the other learners are complete."""
@@ -123,13 +100,13 @@ class Member:
             self._next = batch
 
     def note_update(self, batch: Unroll, others: dict[str, float] | None = None) -> None:
-        """Record the update that the learner has just made. Its metrics, those of `others` and the settings in use go
-        to the next row. On a GPU, the learner may still be computing."""
+        """Record the update that the learner has just made: its batch, the settings in use, and the metrics `others`.
+        On a GPU, the learner may still be computing."""
         while self.team and self.team.seconds:
             self.accumulator.add_unroll(self.team.seconds.pop())
         lags = self.version - 1 - batch.weights_version.float()
         used = {f"population/{name}": value for name, value in self.settings.items()}
-        self._unread.append({"perf/policy_lag": float(lags.mean())} | used | (others or {}))
+        self.accumulator.add_metrics({"perf/policy_lag": float(lags.mean())} | used | (others or {}))
         self.accumulator.note_lag(float(lags.max()))
         episodes = batch.episodes.numpy()
         self.accumulator.add_episodes(episodes)
@@ -147,14 +124,13 @@ class Member:
             self.read()
 
     def read(self) -> None:
-        """Record the metrics of all updates so far; wait for the learner's device."""
-        for metrics, extra in zip(self.learner.read(), self._unread, strict=True):
+        """Record the learner's metrics of all updates so far; wait for the learner's device."""
+        for metrics in self.learner.read():
             self.failing = self.failing + 1 if metrics["learner/skipped"] > self._skipped else 0
             if self.failing and not self._skipped:
                 self.notices.append(left_out(self.learner.cause or "loss", self.config.env))
             self._skipped = metrics["learner/skipped"]
-            self.accumulator.add_update(metrics | extra)
-        self._unread = []
+            self.accumulator.add_update(metrics)
 
     def note_evaluation(self, metrics: dict[str, float]) -> None:
         """Store an evaluation's metrics for the next row, and its mean return."""
@@ -168,13 +144,13 @@ class Member:
         None if there is none yet. Training episodes of an easier stage do not count: the score is for the run's full
         environment.
         """
-        if not self.config.eval_every:
-            if self.curriculum and not self.curriculum.is_last:
+        if self.config.eval_every:
+            if self.evaluated is None or self._evaluated_version != self.version:
                 return None
-            return self.accumulator.settled()
-        if self.evaluated is None or self._evaluated_version != self.version:
+            return Settled(self.evaluated, self.config.eval_episodes, None)
+        if self.curriculum and not self.curriculum.is_last:
             return None
-        return Settled(self.evaluated, self.config.eval_episodes, None)
+        return self.accumulator.settled()
 
     def result(self) -> str:
         """Means of the last training episodes and the last evaluation as text; empty before the first episode."""
@@ -220,17 +196,12 @@ class Member:
             self.curriculum.begin_episodes()
 
     def show_settings(self) -> None:
-        """Show this member's settings in TensorBoard."""
         if self.writer is not None:
-            explored = [axis.setting for axis in self.config.pbt.explored]
-            config = self.config if not self.settings else replace(self.config, learner=self.learner.config)
-            self.writer.hparams(config, explored)
+            self.writer.hparams(replace(self.config, learner=self.learner.config) if self.settings else self.config)
 
     def due(self) -> bool:
-        """Whether a row of metrics is due."""
         every, seconds, now = self.config.log_every, self.config.log_seconds, time.monotonic()
-        if self._logged_time == math.inf:
-            self._logged_time = now
+        self._logged_time = min(self._logged_time, now)
         late = seconds > 0 and now - self._logged_time >= seconds
         return self.steps // every > self._logged_at // every or ((self.done or late) and self.steps > self._logged_at)
 
@@ -259,9 +230,8 @@ class Member:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
         self.learner.load_state_dict(state["learner"])
-        self._skipped, self._unread = float(self.learner.skipped), []
+        self._skipped = float(self.learner.skipped)
         self.accumulator.load_state_dict(state["accumulator"])
         self._beginnings, self._own_from, self.failing = state["copies"], state["own_from"], state["failing"]
         self.evaluated, self._evaluated_version = state.get("evaluated"), state.get("evaluated_version", -1)

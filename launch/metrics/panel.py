@@ -20,15 +20,31 @@ REDRAW_SECONDS = 0.5
 LINE_SECONDS = 10.0  # Seconds between two lines without a terminal
 HISTORY = 24  # Number of reports from which the speed is computed
 
+RETURNS = {"return": ("episode/return", ".4g"), "solved": ("episode/solved", ".1%")}
+SPEED = {"steps/s": ("perf/env_steps_per_second", ",.0f")}
+LEARNING = {
+    "loss": ("loss/total", ".4f"),
+    "entropy": ("policy/entropy", ".3f"),
+    "lag": ("perf/policy_lag", ".1f"),
+}
+SHOWN = {
+    "episodes": RETURNS | {"length": ("episode/length", ".1f")},
+    "learning": LEARNING | {"gradient": ("learner/grad_norm", ".3g")},
+    "speed": SPEED,
+    "busy": {
+        "actors": ("perf/actor_busy", ".0%"),
+        "learner": ("perf/learner_busy", ".0%"),
+        "learner waits": ("perf/queue_wait", ".0%"),
+    },
+}
+"""Groups of metrics in the panel: label -> name and format."""
+
 
 class Panel:
     """The progress of a run; a context manager that restores the terminal, even after an exception.
 
-    In a terminal, a thread of rich redraws it every REDRAW_SECONDS.
-
     Args:
         run_path: the run's directory; None if it does not exist yet.
-        console: the console to render on; standard output if None.
         clock: returns seconds since a fixed moment.
         step: step at which the run begins or resumes.
         time_limit: seconds from the first update to the end; 0 sets no limit.
@@ -77,14 +93,11 @@ class Panel:
         """Show `step`, and metrics by the names in docs/reference/metrics.md; omitted values stay unchanged."""
         now = self._clock()
         self._step, self._phase = step, ""
-        if self._first_update is None:
-            # The time before the first update, in which actors start and environments and cores are compiled, does not
-            # predict the speed of training.
-            self._first_update = now
+        if metrics or self._first_update is None:
+            # Earlier time, in which actors start and code is compiled, does not predict the speed of training.
+            self._first_update = now if self._first_update is None else self._first_update
             self._progress.append((now, step))
-        if metrics:
-            self._metrics = {**self._metrics, **metrics}
-            self._progress.append((now, step))
+            self._metrics = {**self._metrics, **(metrics or {})}
         if self._live is None and metrics and now - self._refreshed_at >= LINE_SECONDS:
             self._print_line()
         elif self._live and now - self._refreshed_at >= REDRAW_SECONDS:
@@ -110,36 +123,30 @@ class Panel:
         self._refresh()
         self.message(self._line())
 
-    # -- content -----------------------------------------------------------------------------------------------------
-
     def _line(self) -> str:
-        """The state of the run in one line."""
-        parts = [f"step {self._step:,} of {self.total_steps:,} ({self._fraction:.1%})", *self._values(_LINE)]
-        return "  ".join([*parts, f"{self._time_left()} left"])
+        parts = [f"step {self._step:,} of {self.total_steps:,} ({self._fraction:.1%})"]
+        return "  ".join([*parts, *self._values(SPEED | RETURNS | LEARNING), f"{self._time_left()} left"])
 
     def _box(self) -> Box:
-        """The state of the run as a panel."""
         title = Text(f" {self.title} ", style="bold")
         return Box(self._content(), title=title, title_align="left", border_style="dim")
 
     def _content(self) -> RenderableType:
-        """Lines of the panel."""
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="cyan", no_wrap=True)
         grid.add_column(overflow="fold")
         progress = Table.grid(padding=(0, 2))
-        progress.add_row(
-            ProgressBar(total=1, completed=self._fraction, width=20),
-            f"{self._fraction:.1%}   {short(self._step)} of {short(self.total_steps)}",
-        )
+        steps = f"{self._fraction:.1%}   {short(self._step)} of {short(self.total_steps)}"
+        progress.add_row(ProgressBar(total=1, completed=self._fraction, width=20), steps)
         grid.add_row("progress", progress)
         if self._phase:
             grid.add_row("phase", f"{self._phase}: {duration_in_words(self._clock() - self._phase_began)}")
         so_far = Text(f"{duration_in_words(self._clock() - self._entered)} so far   ")
         grid.add_row("time", so_far.append(f"{self._time_left()} left", style="bold"))
-        others = [name for name in self._metrics if name.startswith("episode/") and name not in _SHOWN_EPISODE]
-        extra = tuple((name.removeprefix("episode/").replace("_", " "), name, ".3g") for name in others)
-        for label, values in (*_EPISODE_ROWS, ("", extra), *_ROWS):
+        named = {name for name, _ in SHOWN["episodes"].values()}
+        fields = [name for name in self._metrics if name.startswith("episode/") and name not in named]
+        others = {name.removeprefix("episode/").replace("_", " "): (name, ".3g") for name in fields}
+        for label, values in (SHOWN | {"episodes": SHOWN["episodes"] | others}).items():
             if shown := self._values(values):
                 grid.add_row(label, Text("   ".join(shown)))
         if skipped := self._metrics.get("learner/skipped", 0):
@@ -149,14 +156,9 @@ class Panel:
         grid.add_row("to stop", Text("Ctrl-C, which saves a checkpoint first", style="dim"))
         return grid
 
-    def _values(self, shown: "tuple[_Shown, ...]") -> list[str]:
-        """`label value` of the metrics that have a value."""
-        texts: list[str] = []
-        for label, name, form in shown:
-            if (value := self._metrics.get(name)) is not None:
-                small = form == ".3f" and 0 < abs(value) < 0.1  # rewards can be small
-                texts.append(f"{label} {format(value, '.3g' if small else form)}")
-        return texts
+    def _values(self, shown: Mapping[str, tuple[str, str]]) -> list[str]:
+        values = [(label, self._metrics.get(name), form) for label, (name, form) in shown.items()]
+        return [f"{label} {value:{form}}" for label, value, form in values if value is not None]
 
     def _time_left(self) -> str:
         """Time to the last step at the speed of recent reports, or to the time limit if that is sooner."""
@@ -171,32 +173,6 @@ class Panel:
     @property
     def _fraction(self) -> float:
         return min(self._step / self.total_steps, 1.0)
-
-
-_Shown = tuple[str, str, str]  # Label, name of the metric, format
-
-
-def _parse(text: str) -> tuple[_Shown, ...]:
-    """Parse parts `label metric format` that are separated by commas; labels may contain spaces."""
-    parts = [part.rsplit(" ", 2) for part in text.split(", ")]
-    return tuple((label, metric, form.replace("k", ",.0f")) for label, metric, form in parts)
-
-
-_LINE = _parse(
-    "steps/s perf/env_steps_per_second k, return episode/return .3f, solved episode/solved .1%, loss loss/total .4f, "
-    "entropy policy/entropy .3f, lag perf/policy_lag .1f"
-)
-_EPISODE_ROWS = (
-    ("episodes", _parse("return episode/return .3f, length episode/length .1f")),
-    ("", _parse("solved episode/solved .1%")),
-)
-_SHOWN_EPISODE = ("episode/return", "episode/length", "episode/solved")
-_ROWS = (
-    ("loss", _parse(", ".join(f"{name} loss/{name} .4f" for name in ("policy", "value", "entropy", "total")))),
-    ("policy", _parse("entropy policy/entropy .3f, clipped ratios vtrace/rho_clip_rate .0%, lag perf/policy_lag .1f")),
-    ("speed", _parse("steps/s perf/env_steps_per_second k, gradient learner/grad_norm .3g")),
-    ("busy", _parse("actors perf/actor_busy .0%, learner perf/learner_busy .0%, learner waits perf/queue_wait .0%")),
-)
 
 
 def short(count: float) -> str:

@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,24 +19,27 @@ PACKAGES = ("engram", "torch", "numpy", "numba", "gymnasium", "ray")
 
 def provenance(*packages: str) -> dict[str, Any]:
     """Date, commit, machine and versions of PACKAGES and `packages`, for the header of a result's JSON."""
+    versions = {name: package_version(name) for name in (*PACKAGES, *packages)}
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "machine": machine(),
-        "versions": {"python": platform.python_version()}
-        | {name: package_version(name) for name in (*PACKAGES, *packages)},
+        "versions": {"python": platform.python_version()} | versions,
     }
 
 
 def machine() -> dict[str, Any]:
     """CPU, cores, memory, operating system and GPUs."""
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    processor = platform.processor() or platform.machine()
+    with suppress(OSError):
+        pairs = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
+        processor = next((value.strip() for key, _, value in pairs if key.strip() == "model name"), processor)
     return {
-        "processor": _from_proc("cpuinfo", "model name") or platform.processor() or platform.machine(),
+        "processor": processor,
         "cores": num_cores(),
         "memory_gb": round(memory().total / 2**30, 1),
         "system": platform.platform(),
-        "gpus": gpus,
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
 
 
@@ -44,26 +48,12 @@ def commit() -> str | None:
     here = Path(__file__).parents[2]
     if not (here / ".git").exists():
         return None
+    command = ["git", "describe", "--always", "--abbrev=12", "--dirty"]
     try:
-        result = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=12", "--dirty"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
+        result = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() or None
-
-
-def _from_proc(file: str, key: str) -> str | None:
-    """The value of the first line `key : value` of a file in /proc, if there is one."""
-    try:
-        lines = Path("/proc", file).read_text().splitlines()
-    except OSError:
-        return None
-    return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key), None)
 
 
 def package_version(package: str) -> str | None:

@@ -1,10 +1,11 @@
 """`rl-population`: members of a population, their settings, copies, and the origin of weights."""
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 from rich import box
@@ -12,21 +13,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...base.errors import file_errors
+from ...base.errors import file_errors, refuse, user_errors
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ..config.command_line import make_console, parse
 from ..metrics.panel import short
-from ..metrics.rows import read_rows
+from ..metrics.rows import read_log
 from ..runs.directory import RunDirectory
-from .history import damage, read
 from .lineage import Lineage, descent, plot
-from .replay import Replay
+from .panel import MemberRow, members_table
+from .replay import Event, Replay
 
 SHOWN_COPIES = 12
-WIDEST = 8  # Column width in characters; longer names of settings are wrapped
-
-Event = dict[str, Any]
 
 _HELP = """Show a population: members with their settings, copies, and the origin of weights."""
 
@@ -48,22 +46,36 @@ def main(arguments: Sequence[str]) -> int:
     config = parse(PopulationViewConfig, arguments, "rl-population", _HELP)
     console = make_console()
     run = RunDirectory.open(config.run, lock=False)
-    with damage(str(run.population_file)):  # events are dicts whose keys are read when they are shown
-        if config.replay:
-            return replay(run, console)
-        events = [entry.event for entry in read(run)]
-        lineage = Lineage(events)
-        if config.plot:
-            with file_errors(f"--plot: cannot write {config.plot}"):
-                replace_file(Path(config.plot), plot(lineage))
-            console.print(f"wrote {config.plot}")
-        show(run, events, lineage, console)
+    events = read(run)
+    if config.replay:
+        return replay(run, events, console)
+    lineage = Lineage(events)
+    if config.plot:
+        with file_errors(f"--plot: cannot write {config.plot}"):
+            replace_file(Path(config.plot), plot(lineage))
+        console.print(f"wrote {config.plot}")
+    show(run, events, lineage, console)
     return 0
 
 
-def replay(run: RunDirectory, console: Console) -> int:
+def read(run: RunDirectory) -> list[Event]:
+    """Read the events of a population's log, without an incomplete last line, as after a power failure.
+
+    Raises EngramError if the run has no population, or naming a line that is not an event.
+    """
+    file, events = run.population_file, list[Event]()
+    refuse(not file.is_file(), f"{run.path} is a run without a population: it has no {file.name}")
+    for number, line in enumerate(file.read_bytes().splitlines(keepends=True), 1):
+        if line.endswith(b"\n"):
+            with user_errors(f"{file} line {number} is damaged"):
+                events.append(json.loads(line))
+    refuse(not events or events[0]["event"] != "start", f"{file} is damaged: its first event is not start")
+    return events
+
+
+def replay(run: RunDirectory, events: Sequence[Event], console: Console) -> int:
     """Check a log; return 0 if every repeated decision equals the recorded one, else 1."""
-    replayed = Replay(read(run))
+    replayed = Replay(events)
     for difference in replayed.differences:
         console.print(f"{run.population_file} {difference}", markup=False, soft_wrap=True)
     made = f"{replayed.decisions} decisions of {replayed.evaluations} evaluations and {replayed.copies} copies replayed"
@@ -73,7 +85,6 @@ def replay(run: RunDirectory, console: Console) -> int:
 
 
 def show(run: RunDirectory, events: Sequence[Event], lineage: Lineage, console: Console) -> None:
-    """Print the members and the copies."""
     start = events[0]
     values: list[dict[str, float]] = list(start["values"])  # Current settings of every member
     copies: list[Event] = []  # Executed decisions and replacements
@@ -83,8 +94,8 @@ def show(run: RunDirectory, events: Sequence[Event], lineage: Lineage, console: 
             last = event
         elif event["event"] in ("copy", "replacement"):
             member = event["member"]
-            reason = next((x for x in last.get("decisions", ()) if x["member"] == member), {})
-            copies.append(reason | event if event["event"] == "copy" else event)
+            decisions = last.get("decisions", ()) if event["event"] == "copy" else ()
+            copies.append(next((x for x in decisions if x["member"] == member), {}) | event)
             values[member] = event.get("effective") or event["new"]
     console.print(
         f"{run.path}: {lineage.members} members, {start['scheme']}, seed {start['seed']}; "
@@ -92,46 +103,28 @@ def show(run: RunDirectory, events: Sequence[Event], lineage: Lineage, console: 
         markup=False,
         soft_wrap=True,
     )
-    console.print(members_table(run, lineage, values, last))
+    title = "members at the last evaluation" if last else "members, with their last metrics; not compared yet"
+    rows = member_rows(run, lineage, values, last)
+    console.print(members_table(rows, title, lineage.best() if last else None))
     if copies:
         console.print(copies_table(copies))
 
 
-def members_table(run: RunDirectory, lineage: Lineage, values: list[dict[str, float]], last: Event) -> Table:
-    """Make a table with one row per member, as of the last evaluation; before the first, from the last metrics."""
-    title = "members at the last evaluation" if last else "members, with their last metrics; not compared yet"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    names = list(values[0])
-    for name in ("member", "return", "steps", "episodes", *(name.rpartition(".")[2] for name in names)):
-        table.add_column(name, justify="right", overflow="fold", min_width=min(len(name), WIDEST))
-    table.add_column("weights from", overflow="fold")
-    best = lineage.best() if last else None
+def member_rows(run: RunDirectory, lineage: Lineage, values: list[dict[str, float]], last: Event) -> list[MemberRow]:
+    """Return the members as of the last evaluation; before the first, with their last metrics."""
+    rows: list[MemberRow] = []
     for member, settings in enumerate(values):
-        row = {} if last else last_metrics(run.member(member))
-        score = lineage.score(member) if last else row.get("episode/return", math.nan)
-        steps = last["member_steps"][member] if last else row.get("step")
-        table.add_row(
-            f"{member}",
-            "-" if math.isnan(score) else f"{score:.3f}",
-            "-" if steps is None else short(steps),
-            short(last["episodes"][member]) if last else "-",
-            *(f"{settings[name]:.3g}" for name in names),
-            descent(lineage, member),
-            style="bold green" if member == best else None,
-        )
-    return table
-
-
-def last_metrics(run: RunDirectory) -> dict[str, float]:
-    """Read the last metrics of a member, each from the newest row that contains it; empty before the first row."""
-    try:
-        return {name: value for row in read_rows(run.metrics_file) for name, value in row.items()}
-    except OSError:
-        return {}
+        if last:
+            score = None if math.isnan(lineage.score(member)) else lineage.score(member)
+            steps, episodes = last["member_steps"][member], last["episodes"][member]
+        else:  # each metric from the newest row that contains it
+            row = {name: x for row in read_log(run.member(member).metrics_file) for name, x in row.items()}
+            score, steps, episodes = row.get("episode/return"), int(row.get("step", 0)), 0
+        rows.append(MemberRow(steps, episodes, score, settings, descent(lineage, member)))
+    return rows
 
 
 def copies_table(copies: Sequence[Event]) -> Table:
-    """Make a table of the last copies and their reasons."""
     more = f"; {len(copies) - SHOWN_COPIES} before" if len(copies) > SHOWN_COPIES else ""
     table = Table(title=f"copies, newest last{more}", title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("at", "copy", "mean returns", "reason"):

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from ...base.files import AppendedFile, abandon_after
 from ...learners.population.decisions import Decision, PopulationController
 from ..config.run_config import RunConfig
 from ..metrics.member import Member
-from ..metrics.panel import Panel, short
+from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
 from ..runs.directory import RunDirectory
 from .panel import MemberRow, PopulationPanel
@@ -31,55 +30,25 @@ _SHARED = ("perf/actors", "perf/actor_failures", "perf/object_store_mb", "perf/p
 """Metrics of the pool, equal for all members."""
 
 
-class PopulationLog:
-    """`population.jsonl`: one line per event, written completely or not at all, and never changed.
+class PopulationHost:
+    """The population of a run.
 
     Args:
-        step: step of the checkpoint from which the run resumes; None for a run that starts or restarts. Later events
-            (all events for None) are moved to `population.abandoned.jsonl`.
-        warn: called once if the disk cannot be written.
+        log: `population.jsonl`: one line per event, written completely or not at all, and never changed.
     """
-
-    def __init__(self, file: Path, step: int | None, warn: Callable[[str], None]) -> None:
-        self._file, self._warn, self._warned = AppendedFile(lambda: file), warn, False
-        try:
-            abandon_after(file, -1 if step is None else step)  # a start event has step 0
-        except OSError as problem:
-            self._complain("cannot read", problem)
-
-    def append(self, event: dict[str, Any]) -> None:
-        """Append an event, handing it to the operating system immediately."""
-        try:
-            self._file.append(json.dumps(event, allow_nan=False).encode() + b"\n")
-        except OSError as problem:
-            self._complain("cannot write", problem)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def _complain(self, what: str, problem: OSError) -> None:
-        if not self._warned:
-            self._warned = True
-            self._warn(f"{what} the population's log: {problem}; training continues")
-
-
-class PopulationHost:
-    """The population of a run."""
 
     def __init__(
         self,
         config: RunConfig,
         members: Sequence[Member],
-        log: PopulationLog,
+        log: AppendedFile,
         writer: MetricsWriter,
         warn: Callable[[str], None],
     ) -> None:
         self.config, self.members = config, members
         self.controller = PopulationController(config.pbt, config.seed, len(members))
         self._log, self._writer, self._warn = log, writer, warn
-        self._hopeless = False
-        self._announced = False  # Whether the step of the first comparison has been announced
+        self._warned = set[str]()
         self._latest: dict[int, Mapping[str, float]] = {}  # Rows of members since the last row of the whole population
         self._configure()
 
@@ -118,23 +87,18 @@ class PopulationHost:
         return changed + (self._evaluate(due) if due else [])
 
     def metrics(self, member: Member) -> dict[str, float]:
-        """Metrics of a member's position in the population, for its next row."""
         return {
             "population/generation": float(self.controller.generation),
             "population/ancestor": float(self.controller.ancestors[member.number]),
         }
 
     def rows(self) -> list[MemberRow]:
-        """Return all members as table rows."""
         controller = self.controller
-        rows: list[MemberRow] = []
-        for m in self.members:
-            i, mean = m.number, m.accumulator.window()
-            means = mean.get("return"), mean.get("solved")
-            rows.append(
-                MemberRow(i, m.steps, controller.episodes[i], *means, controller.values[i], controller.ancestors[i])
-            )
-        return rows
+        members = zip(self.members, controller.episodes, controller.values, controller.ancestors, strict=True)
+        return [
+            MemberRow(member.steps, episodes, member.accumulator.window().get("return"), values, f"{ancestor}")
+            for member, episodes, values, ancestor in members
+        ]
 
     def log(self, member: Member, metrics: Mapping[str, float]) -> dict[str, float]:
         """Record a row of one member; when all members have written one, write and return a row of the population."""
@@ -144,41 +108,25 @@ class PopulationHost:
         rows, self._latest = list(self._latest.values()), {}
         row = {name: sum(x.get(name, 0.0) for x in rows) for name in _SUMMED}
         row |= {name: max(x.get(name, 0.0) for x in rows) for name in _SHARED}
-        self._announce()
+        if all(m.done for m in self.members) and not self.controller.generation:
+            pbt = self.config.pbt
+            self._warn(
+                f"members were never compared: none finished {pbt.first_due:,} episodes; lower --pbt.warmup "
+                f"({pbt.warmup:,}) and --pbt.window ({pbt.window:,})"
+            )
         returns = [m.accumulator.window().get("return") for m in self.members]
         self._writer.write(self.steps, spread(returns) | row)
         return row
-
-    def _announce(self) -> None:
-        """Announce the step of the first comparison once, and report at the end if there was none."""
-        if self.controller.generation:
-            return
-        first, episodes = self.config.pbt.first_due, max(self.controller.episodes)
-        flags = f"--pbt.warmup ({self.config.pbt.warmup:,}) and --pbt.window ({self.config.pbt.window:,})"
-        if all(member.done for member in self.members):
-            self._warn(f"members were never compared: none finished {first:,} episodes; lower {flags}")
-        elif episodes and not self._announced:
-            self._announced = True
-            due = self.members[self.controller.episodes.index(episodes)].steps * first // episodes
-            message = f"the first comparison is due after about {short(due)} steps of each member"
-            if due > (total := self.config.total_steps):
-                message += f"; training ends at {short(total)} steps, without a comparison: lower {flags}"
-            self._warn(message)
 
     def state_dict(self) -> dict[str, Any]:
         """State of the controller, and members' rows for the next row of the whole population."""
         return self.controller.state_dict() | {"latest": {number: dict(row) for number, row in self._latest.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`; the members are already loaded."""
         self.controller.load_state_dict(state)
         self._latest = dict(state.get("latest", {}))  # older runs did not save them
         self._configure()
         self._event("resume", from_step=self.steps)
-
-    def close(self) -> None:
-        """Close the log."""
-        self._log.close()
 
     def _configure(self) -> None:
         for member in self.members:
@@ -190,16 +138,16 @@ class PopulationHost:
 
     def _evaluate(self, due: list[int]) -> list[int]:
         evaluation = self.controller.evaluate(due)
-        steps = [member.steps for member in self.members]
-        decisions = [decision._asdict() for decision in evaluation.decisions]
-        facts = {"generation": evaluation.generation, "evaluated": evaluation.evaluated, "scores": evaluation.scores}
-        facts |= {
-            "member_steps": steps,
-            "episodes": evaluation.episodes,
-            "values": evaluation.values,
-            "decisions": decisions,
-        }
-        self._event("evaluation", **facts)
+        self._event(
+            "evaluation",
+            generation=evaluation.generation,
+            evaluated=evaluation.evaluated,
+            scores=evaluation.scores,
+            member_steps=[member.steps for member in self.members],
+            episodes=evaluation.episodes,
+            values=evaluation.values,
+            decisions=[decision._asdict() for decision in evaluation.decisions],
+        )
         changed: list[int] = []
         for decision in self._carry_out(evaluation.decisions):
             copy = {"generation": evaluation.generation, "member": decision.member, "from": decision.opponent}
@@ -214,9 +162,8 @@ class PopulationHost:
         healthy = [member.number for member in self.members if not member.failing]
         scores = self.controller.scores()
         decisions = self.controller.replace(failing, healthy, self.steps)
-        if not decisions and not self._hopeless:
-            self._hopeless = True
-            self._warn(f"the loss of every member is not finite: {failing} cannot be replaced")
+        if not decisions:
+            self._warn_once("failing", f"the loss of every member is not finite: {failing} cannot be replaced")
         for decision in self._carry_out(decisions):
             copy = {"member": decision.member, "from": decision.opponent, "reason": decision.reason}
             self._event("replacement", **copy, healthy=healthy, scores=scores, old=decision.old, new=decision.new)
@@ -235,7 +182,16 @@ class PopulationHost:
         return copies
 
     def _event(self, kind: str, **facts: Any) -> None:
-        self._log.append({"event": kind, "time": round(time.time(), 3), "step": self.steps, **facts})
+        event = {"event": kind, "time": round(time.time(), 3), "step": self.steps, **facts}
+        try:
+            self._log.append(json.dumps(event, allow_nan=False).encode() + b"\n")
+        except OSError as problem:
+            self._warn_once("log", f"cannot write the population's log: {problem}; training continues")
+
+    def _warn_once(self, kind: str, message: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            self._warn(message)
 
 
 def spread(returns: Sequence[float | None]) -> dict[str, float]:
@@ -257,12 +213,13 @@ def add_population(
 ) -> PopulationHost:
     """Create the host of a population; the panel shows its rows, and `files` closes its log and writer.
 
-    `step`: total step of all members in the checkpoint from which the run continues; None for a new run.
+    `step`: total step of all members in the checkpoint from which the run continues; None for a new run. Later events
+    (all events for None) are moved to `population.abandoned.jsonl`.
     """
-    log = PopulationLog(directory.population_file, step, panel.message)
+    abandon_after(directory.population_file, -1 if step is None else step)  # a start event has step 0
+    log = files.enter_context(closing(AppendedFile(lambda: directory.population_file)))
     writer = files.enter_context(MetricsWriter(directory.path, step or 0, panel.message))
     host = PopulationHost(config, members, log, writer, panel.message)
-    files.enter_context(closing(host))
     if isinstance(panel, PopulationPanel):
         panel.members(host.rows)
     return host

@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -24,53 +24,48 @@ class Stretch(NamedTuple):
     member: int
     begin: int  # Start in steps of the whole population, like `end`
     end: int
-    score: float
-    """Mean return of the window at the evaluation that ended the stretch; before it, the score of the source
-    stretch; nan if neither exists."""
+    score: float  # Mean return at the evaluation that ended it; before that, of the source stretch, or nan
     parent: int | None  # Index of the source stretch of the weights; None at the start
 
 
-class Transfer(NamedTuple):
-    """A copy of weights from one member to another."""
-
-    step: int
-    source: int
-    target: int
-
-
 class Lineage:
-    """Family tree of a population, built event by event, beginning with the start event."""
+    """Family tree of a population, built from the events of its log in order."""
 
-    def __init__(self, events: Iterable[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, events: Sequence[Mapping[str, Any]]) -> None:
         self.members = 0
         self.generation = 0
         self.step = 0
         self.closed: list[Stretch] = []
-        self.transfers: list[Transfer] = []
+        self.transfers: list[tuple[int, int, int]] = []  # Step, source and target of every copy
         self._open: list[Stretch] = []
         self._sources: dict[int, int] = {}  # Copies decided by the last evaluation: member -> source stretch
         for event in events:
-            self.add(event)
+            self._add(event)
 
-    def add(self, event: Mapping[str, Any]) -> None:
-        """Process the next event of the log; events other than copies and evaluations change only the step."""
+    def _add(self, event: Mapping[str, Any]) -> None:
         kind = event["event"]
         self.step = max(self.step, event["step"])
         if kind == "start":
             self.members = event["members"]
             self._open = [Stretch(i, 0, 0, math.nan, None) for i in range(self.members)]
         elif kind == "evaluation":
-            self._evaluate(event)
+            self.generation = event["generation"]
+            for member in event["evaluated"]:
+                scores = event["scores"][member]
+                self._end(member, math.fsum(scores) / len(scores) if scores else math.nan)
+            # The copies of an evaluation are simultaneous: each uses its source's weights from before all copies.
+            copies = [decision for decision in event["decisions"] if decision["copy"]]
+            self._sources = {copy["member"]: self._end(copy["opponent"]) for copy in copies}
         elif kind in ("copy", "replacement"):
             source, target = event["from"], event["member"]
             parent = self._sources.pop(target, None) if kind == "copy" else None
             parent = self._end(source) if parent is None else parent
             self._end(target)
-            self.transfers.append(Transfer(self.step, source, target))
+            self.transfers.append((self.step, source, target))
             self._open[target] = Stretch(target, self.step, self.step, self.closed[parent].score, parent)
 
     def stretches(self) -> list[Stretch]:
-        """Return all stretches; the last `members` of them are the current ones, in member order."""
+        """Return all stretches; the last ones are the current ones, in member order."""
         return self.closed + [stretch._replace(end=self.step) for stretch in self._open]
 
     def ancestry(self, member: int) -> list[Stretch]:
@@ -93,14 +88,6 @@ class Lineage:
 
         return max(range(self.members), key=rank)
 
-    def _evaluate(self, event: Mapping[str, Any]) -> None:
-        self.generation = event["generation"]
-        for member in event["evaluated"]:
-            self._end(member, mean(event["scores"][member]))
-        # The copies of an evaluation are simultaneous: each uses its source's weights from before all copies.
-        copies = [decision for decision in event["decisions"] if decision["copy"]]
-        self._sources = {copy["member"]: self._end(copy["opponent"]) for copy in copies}
-
     def _end(self, member: int, score: float | None = None) -> int:
         """Close a member's stretch and open a new one with the same weights; return the index of the closed one."""
         stretch = self._open[member]
@@ -109,11 +96,6 @@ class Lineage:
         self.closed.append(stretch._replace(end=self.step, score=stretch.score if score is None else score))
         self._open[member] = Stretch(member, self.step, self.step, self.closed[-1].score, len(self.closed) - 1)
         return len(self.closed) - 1
-
-
-def mean(scores: Sequence[float]) -> float:
-    """Mean of episode returns; nan without episodes."""
-    return math.fsum(scores) / len(scores) if scores else math.nan
 
 
 def descent(lineage: Lineage, member: int) -> str:

@@ -8,8 +8,7 @@
     members/0/ ...      metrics.jsonl and tensorboard/ of each member of a population
     .lock               locked by the process that trains in this directory
 
-Existing files are never overwritten: a second run, another configuration or unrelated files cause
-an error.
+Existing files are never overwritten: a second run or unrelated files cause an error.
 """
 
 import errno
@@ -21,8 +20,7 @@ import socket
 import time
 import tomllib
 import warnings
-from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
@@ -34,11 +32,9 @@ from ...base.errors import EngramError, file_errors, refuse, user_errors
 from ...base.files import replace_file
 from ...base.processes import shell_command
 from ..config.imports import refuse_inside
-from ..config.settings.plain import differences
 
 CONFIG, LOCK = "config.toml", ".lock"
 GLANCE_SECONDS = 0.05  # Seconds after which a process that only checks the lock has released it
-_SHOWN_DIFFERENCES = 3
 
 
 class RunDirectory:
@@ -46,8 +42,6 @@ class RunDirectory:
     to the process: `close` or the end of the process releases it."""
 
     def __init__(self, path: Path) -> None:
-        with user_errors(f"run directory {str(path)!a} needs another name, in UTF-8"):
-            str(path).encode()
         self.path = path
         self._lock: int | None = None
 
@@ -71,7 +65,7 @@ class RunDirectory:
                 run.path.mkdir(parents=True, exist_ok=True)
                 run._acquire()
                 if (run.path / CONFIG).exists():
-                    raise EngramError(_why_taken(run, tomllib.loads(text.decode())))
+                    raise EngramError(_taken(run.path))
                 replace_file(run.path / CONFIG, text)
         except EngramError:
             run.close()
@@ -92,17 +86,14 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """Directory of the checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def metrics_file(self) -> Path:
-        """File with one JSON object per row of metrics."""
         return self.path / "metrics.jsonl"
 
     @property
     def tensorboard(self) -> Path:
-        """Directory of the TensorBoard events."""
         return self.path / "tensorboard"
 
     def member(self, number: int) -> "RunDirectory":
@@ -111,7 +102,6 @@ class RunDirectory:
 
     @property
     def population_file(self) -> Path:
-        """File with one JSON object per event of population-based training."""
         return self.path / "population.jsonl"
 
     def config(self) -> dict[str, Any]:
@@ -123,7 +113,6 @@ class RunDirectory:
         return values
 
     def rewrite_config(self, config: dict[str, Any]) -> None:
-        """Replace the configuration, for example when a resumed run is extended."""
         with _writing(self.path):
             replace_file(self.path / CONFIG, as_toml(config))
 
@@ -138,7 +127,6 @@ class RunDirectory:
         return False
 
     def close(self) -> None:
-        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -175,16 +163,13 @@ class RunDirectory:
         self._lock = lock
 
 
-def refuse_unusable(path: str | None, config: dict[str, Any]) -> None:
+def refuse_unusable(path: str | None) -> None:
     """Raise EngramError if `RunDirectory.create` would, as far as can be checked without creating anything."""
-    if path is None:
-        return
-    run = RunDirectory(Path(path))
-    _refuse_foreign(run.path)
-    if CONFIG in _names(run.path):
-        with RunDirectory.open(run.path):
-            raise EngramError(_why_taken(run, tomllib.loads(as_toml(config).decode())))
-    as_toml(config)
+    if path is not None:
+        _refuse_foreign(Path(path))
+        if CONFIG in _names(Path(path)):
+            RunDirectory.open(path).close()  # an error if it is in use
+            raise EngramError(_taken(path))
 
 
 def resume_command(run: Path | str) -> str:
@@ -192,18 +177,8 @@ def resume_command(run: Path | str) -> str:
     return f"{shell_command('rl-train')} --resume {shlex.quote(str(run))}"
 
 
-def _why_taken(run: RunDirectory, config: dict[str, Any]) -> str:
-    """Explain why a new run cannot use an old run's directory."""
-    changes = [change for change in differences(run.config(), config, whole=False) if change[0] != "run_dir"]
-    if not changes:
-        return f"{run.path} contains this run; to continue it: {resume_command(run.path)}"
-    texts = [["unset" if value is None else repr(value) for value in pair] for _, *pair in changes]
-    shown = [f"{name} is {old} there and {new} here" for (name, *_), (old, new) in zip(changes, texts, strict=True)]
-    more = f" (and {len(changes) - _SHOWN_DIFFERENCES} more)" if len(changes) > _SHOWN_DIFFERENCES else ""
-    return (
-        f"{run.path} contains a run of another configuration: {', '.join(shown[:_SHOWN_DIFFERENCES])}{more}; "
-        f"to continue that run: {resume_command(run.path)}; for a new one choose another --run-dir"
-    )
+def _taken(path: Path | str) -> str:
+    return f"{path} contains a run; to continue it: {resume_command(path)}; for a new one choose another --run-dir"
 
 
 def _writing(path: Path) -> AbstractContextManager[None]:
@@ -212,11 +187,8 @@ def _writing(path: Path) -> AbstractContextManager[None]:
 
 def _names(path: Path) -> list[str]:
     """List the names in a directory, sorted; none if it does not exist. Raises EngramError if it cannot be read."""
-    with file_errors(f"cannot use {path} as a run directory"), user_errors(f"cannot use {path} as a run directory"):
-        try:
-            return sorted(os.listdir(path))
-        except FileNotFoundError:
-            return []
+    with file_errors(f"cannot use {path} as a run directory"):
+        return sorted(os.listdir(path)) if path.exists() else []
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -238,42 +210,21 @@ def new_path(name: str) -> Path:
             return path
 
 
-@contextmanager
-def reserved(path: str | None, name: str) -> Generator[Path]:
-    """Reserve the directory of another process's run: `path`, or a `new_path`, which is removed if it stays empty."""
-    run = Path(path) if path else new_path(name)
-    try:
-        yield run
-    finally:
-        if not path:
-            with suppress(OSError):
-                run.rmdir()
-
-
 def read_toml(file: Path, unreadable: str, wrong: str) -> dict[str, Any]:
     """Read the tables of a TOML file. Raises EngramError with a message that begins with `unreadable` or `wrong`."""
     with file_errors(unreadable), user_errors(wrong):
-        try:
-            values = tomllib.loads(file.read_text("utf-8"))
-        except RecursionError as problem:
-            raise EngramError(str(problem)) from problem
+        values = tomllib.loads(file.read_text("utf-8"))
         refuse(not values, "it is empty")
         return values
 
 
 def as_toml(config: dict[str, Any]) -> bytes:
     """Convert a configuration to TOML text. Raises EngramError for values that TOML cannot represent."""
-    return tomli_w.dumps(_plain(config, "")).encode()
+    with user_errors(f"{CONFIG} can contain only numbers, strings, booleans, lists and tables"):
+        return tomli_w.dumps(_without_none(config)).encode()
 
 
-def _plain(value: Any, name: str) -> Any:
+def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
-        items = ((str(key), x) for key, x in value.items() if x is not None)
-        return {key: _plain(x, f"{name}.{key}" if name else key) for key, x in items}
-    if isinstance(value, list | tuple):
-        return [_plain(x, name) for x in value]
-    if isinstance(value, bool | int | float | str | Path):
-        return str(value) if isinstance(value, Path) else value
-    raise EngramError(
-        f"{name} is {value!r}, which {CONFIG} cannot contain; allowed: numbers, strings, booleans, lists, tables"
-    )
+        return {str(key): _without_none(x) for key, x in value.items() if x is not None}
+    return value

@@ -6,18 +6,17 @@
     URL/checkpoints/step-*/     as in the run directory; SHA256SUMS is written last
 
 A separate thread copies a checkpoint once it is complete on the local disk: training does not wait for the
-network. An interrupted copy has no SHA256SUMS and does not count as a checkpoint. An error causes a warning: the
+network. An interrupted copy fails its checksums and does not count as a checkpoint. An error causes a warning: the
 local checkpoint remains, and the next one is copied.
 """
 
-import contextlib
+import queue
 import shutil
 import threading
 import tomllib
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -40,81 +39,61 @@ class Mirror:
     """
 
     def __init__(self, url: str, extra_files: Sequence[Path], keep: int, warn: Callable[[str], None]) -> None:
-        self._files, self._root = _open(url)
+        with store_errors(f"cannot use {redacted(url)}", url):
+            self._files, self._root = open_store(url)
         self._extra_files, self._keep, self._warn = extra_files, keep, warn
         self._secret, self._url = url, redacted(url)
-        self._changed = threading.Condition()
-        self._waiting: Path | None = None
-        self._ended = False
+        self._waiting: queue.SimpleQueue[Path | None] = queue.SimpleQueue()  # None ends the thread
         self._thread = threading.Thread(target=self._work, name="checkpoint mirror", daemon=True)
         self._thread.start()
 
     def push(self, path: Path) -> None:
         """Schedule a copy of the checkpoint at `path`, after the current copy."""
-        with self._changed:
-            self._waiting = path
-            self._changed.notify()
+        self._waiting.put(path)
 
     def close(self) -> None:
-        """Wait for pending copies, with a time limit."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify()
+        """Wait for the last copy, with a time limit."""
+        self._waiting.put(None)
         self._thread.join(LAST_WAIT)
         if self._thread.is_alive():
             self._warn(f"the last checkpoint is not at {self._url} after {LAST_WAIT:.0f} s; it is in the run directory")
 
-    def __enter__(self) -> "Mirror":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting is not None or self._ended)
-                path, self._waiting = self._waiting, None
-            if path is None:
-                return
+        waiting: list[Path | None] = []
+        while None not in waiting:
+            waiting = [self._waiting.get()]
+            while not self._waiting.empty():
+                waiting.append(self._waiting.get())
+            newest = next(filter(None, reversed(waiting)), None)
             try:
-                self._copy(path)
-                self._prune(path.parent)
+                if newest is not None:
+                    self._copy(newest)
             except Exception as problem:  # each store raises different exceptions
                 why = first_line(problem, self._secret)
-                self._warn(f"checkpoint {path.name} is not at {self._url}: {why}; training continues")
+                self._warn(f"checkpoint {newest and newest.name} is not at {self._url}: {why}; training continues")
 
     def _copy(self, path: Path) -> None:
-        folder = f"{self._root}/checkpoints/{path.name}"
-        marker = checkpoints.FILES[-1]
-        with ExitStack() as stack:
-            # Open all files before sending the first: the run may remove this checkpoint during the copy.
-            sources = {name: stack.enter_context((path / name).open("rb")) for name in checkpoints.FILES}
-            if self._files.exists(f"{folder}/{marker}"):
-                self._files.rm(f"{folder}/{marker}")
-            self._files.makedirs(folder, exist_ok=True)
-            for file in filter(Path.exists, self._extra_files):
-                with file.open("rb") as source:
-                    self._send(source, f"{self._root}/{file.name}")
-            for name, source in sources.items():
-                self._send(source, f"{folder}/{name}")
-
-    def _send(self, source: BinaryIO, target: str) -> None:
-        with self._files.open(target, "wb") as output:
-            shutil.copyfileobj(source, output, 1 << 20)
-
-    def _prune(self, local: Path) -> None:
-        steps = _steps(self._files, self._root)
-        for name in steps[: -self._keep]:
-            if not (local / name).exists():
-                self._files.rm(f"{self._root}/checkpoints/{name}", recursive=True)
+        """Copy a checkpoint, then remove the oldest ones that are no longer in the run directory either."""
+        contents = {name: (path / name).read_bytes() for name in checkpoints.FILES}  # before the run removes them
+        folder = f"{self._root}/checkpoints"
+        self._files.makedirs(f"{folder}/{path.name}", exist_ok=True)
+        for file in filter(Path.exists, self._extra_files):
+            self._files.pipe_file(f"{self._root}/{file.name}", file.read_bytes())
+        for name, content in contents.items():
+            self._files.pipe_file(f"{folder}/{path.name}/{name}", content)
+        for name in _checkpoints(self._files, self._root)[: -self._keep]:
+            if not (path.parent / name).exists():
+                self._files.rm(f"{folder}/{name}", recursive=True)
 
 
-def holds_run(url: str) -> bool:
-    """Whether `url` already contains a run's checkpoints. Raises EngramError if it cannot be read."""
-    files, root = _open(url)
-    with store_errors(f"cannot access {redacted(url)}", url):
-        return bool(files.exists(f"{root}/{CONFIG}"))
+def refuse_taken(url: str | None) -> None:
+    """Raise EngramError if `url` already contains a run's checkpoints, or cannot be read."""
+    if url is not None:
+        with store_errors(f"cannot access {redacted(url)}", url):
+            files, root = open_store(url)
+            taken = files.exists(f"{root}/{CONFIG}")
+        continuing = resume_command(redacted(url))
+        refuse(taken, f"--checkpoint-url {redacted(url)} contains a run; to continue it: {continuing}")
 
 
 def fetch(url: str, target: str | None) -> Path:
@@ -127,26 +106,23 @@ def fetch(url: str, target: str | None) -> Path:
     Raises:
         EngramError: `url` contains no run that can be resumed, or `target` is in use.
     """
-    files, root = _open(url)
     with store_errors(f"{redacted(url)} contains no run", url):
-        _refuse_link(files, f"{root}/{CONFIG}")
+        files, root = open_store(url)
         config = files.cat_file(f"{root}/{CONFIG}")
-        names = _steps(files, root)
-    settings = dict[str, Any]()
-    with contextlib.suppress(tomllib.TOMLDecodeError, UnicodeDecodeError):  # resuming reports the damage
-        settings = tomllib.loads(config.decode())
+        names = _checkpoints(files, root)
     if isinstance(files, LocalFileSystem):
         with user_errors(redacted(url)):
-            refuse_inside(settings, Path(root))
+            refuse_inside(tomllib.loads(config.decode()), Path(root))
     run = Path(target) if target else new_path(redacted(url).rstrip("/").rpartition("/")[2])
     refuse(run.exists() and any(run.iterdir()), f"{run} is not empty; to continue the run there: {resume_command(run)}")
     directory = RunDirectory(run)
 
     def fetch_checkpoint(name: str) -> bool:
         path = directory.checkpoints / name
+        path.mkdir(parents=True)
         try:
             for file in checkpoints.FILES:
-                _get(files, f"{root}/checkpoints/{name}/{file}", path / file)
+                files.get_file(f"{root}/checkpoints/{name}/{file}", str(path / file))
             checkpoints.verify(path)
         except Exception as problem:  # each store raises different exceptions
             shutil.rmtree(path, ignore_errors=True)
@@ -156,40 +132,18 @@ def fetch(url: str, target: str | None) -> Path:
 
     newest = next(filter(fetch_checkpoint, reversed(names)), "")
     refuse(not newest, f"{redacted(url)} has no intact checkpoint to resume from")
-    with contextlib.suppress(checkpoints.CheckpointError):  # resuming reports the damage
-        best = saved.read(directory.checkpoints / newest)["best"]
-        name = best and checkpoints.path_of(directory.checkpoints, best.step).name
-        if name in names and name != newest:
-            fetch_checkpoint(name)
+    best = checkpoints.load(directory.checkpoints / newest).get("best")
+    name = best and checkpoints.path_of(directory.checkpoints, saved.Best(*best).step).name
+    if name in names and name != newest:
+        fetch_checkpoint(name)
     for log in (directory.metrics_file, directory.population_file):
         if files.exists(f"{root}/{log.name}"):
-            _get(files, f"{root}/{log.name}", log)
+            files.get_file(f"{root}/{log.name}", str(log))
     (run / CONFIG).write_bytes(config)
     return run
 
 
-def _get(files: Any, source: str, target: Path) -> None:
-    """Copy one file to this machine. Raises EngramError for a link."""
-    _refuse_link(files, source)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    files.get_file(source, str(target))
-
-
-def _refuse_link(files: Any, source: str) -> None:
-    """Raise EngramError for a link, which may point to any file on this machine."""
-    refuse(files.info(source).get("islink"), f"{source} is a link; expected: a file")
-
-
-def _open(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL and the path in it. Raises EngramError for an unsupported kind of URL."""
-    with store_errors(f"cannot use {redacted(url)}", url):
-        return open_store(url)
-
-
-def _steps(files: Any, root: str) -> list[str]:
-    """List the names of checkpoints in a folder, oldest first, complete or not."""
-    return sorted(
-        name
-        for entry in files.glob(f"{root}/checkpoints/step-*")
-        if (name := entry.rstrip("/").rpartition("/")[2]).removeprefix("step-").isdecimal()
-    )
+def _checkpoints(files: Any, root: str) -> list[str]:
+    """List the names of checkpoints, oldest first, complete or not."""
+    names = (entry.rstrip("/").rpartition("/")[2] for entry in files.glob(f"{root}/checkpoints/step-*"))
+    return sorted(name for name in names if name.removeprefix("step-").isdecimal())

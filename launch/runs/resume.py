@@ -1,9 +1,7 @@
-"""Resuming a run: its configuration, the settings that may change, and the newest checkpoint that fits."""
+"""Resuming a run: its configuration, the settings that may change, and the newest checkpoint."""
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -16,15 +14,12 @@ from ..config.run_flags import parse_run
 from ..config.urls import SECRET
 from . import saved
 from .directory import RunDirectory
-from .trained import fixed_differences, recorded_config, run_config
+from .trained import fixed_differences, run_config
 
 NO_EFFECT = ("--preset", "--config", "--run-dir")  # Flags that apply to a new run only
 
-_log = logging.getLogger(__name__)
-
 
 def resumed_by_words(directory: RunDirectory, arguments: Sequence[str]) -> RunConfig:
-    """Apply `resumed_config` to the arguments of `rl-train --resume`."""
     without_effect = [flag for flag in NO_EFFECT if value_of(flag, arguments) is not None]
     return resumed_config(directory, lambda base: parse_run(arguments, base=base), without_effect)
 
@@ -38,19 +33,17 @@ def resumed_config(
         change: applies the user's settings to a configuration.
         no_effect: names of user settings that apply to a new run only.
     """
+    allowed = f"--resume can change: {', '.join(sorted(RESUMABLE))}"
     for name in no_effect:
         raise EngramError(
             f"{name} has no effect with --resume: {directory.path} continues in its directory with its own settings; "
-            f"--resume can change: {', '.join(sorted(RESUMABLE - {'run_dir'}))}"
+            f"{allowed}"
         )
     old = run_config(directory)
     # A time limit applies only to the part of the run for which it was set.
     new = change(replace(old, time_limit=0.0))
     for name, before, after in fixed_differences(old, new):
-        raise EngramError(
-            f"{directory.path} was trained with {name} = {before!r}, not {after!r}; "
-            f"--resume can change: {', '.join(sorted(RESUMABLE))}"
-        )
+        raise EngramError(f"{directory.path} was trained with {name} = {before!r}, not {after!r}; {allowed}")
     if new.checkpoint_url is not None and SECRET in new.checkpoint_url:
         raise EngramError(
             f"{directory.path} copied its checkpoints to {new.checkpoint_url}, whose secret part is not stored; "
@@ -59,13 +52,10 @@ def resumed_config(
     return new
 
 
-def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] | None:
-    """Read the state in the newest intact checkpoint of this run; None if the run has not written any. Warnings name
-    skipped checkpoints. Raises EngramError if all of them are skipped."""
-    for path, state in saved.readable(directory.checkpoints):
-        if why := _foreign(state, config):
-            _log.warning("skipped a foreign checkpoint: %s %s", path, why)
-            continue
+def newest_state(directory: RunDirectory) -> dict[str, Any] | None:
+    """Read the state in the newest intact checkpoint; None if the run has not written any. Raises EngramError if all
+    are damaged."""
+    for _, state in saved.readable(directory.checkpoints):
         if (best := state["best"]) and not checkpoints.is_intact(checkpoints.path_of(directory.checkpoints, best.step)):
             state["best"] = None  # not copied, or damaged: another one has to be the best
         return state
@@ -79,11 +69,8 @@ def newest_state(directory: RunDirectory, config: RunConfig) -> dict[str, Any] |
 def refuse_unfit(
     directory: RunDirectory, state: dict[str, Any], config: RunConfig, networks: Sequence[nn.Module]
 ) -> None:
-    """Raise EngramError if a run cannot be resumed from the `state` of its checkpoint.
-
-    The checkpoint may already have reached --total-steps, or its weights may not fit the `networks` of the
-    members, since the environment has changed.
-    """
+    """Raise EngramError if the run in a state has already reached --total-steps, or its weights do not fit the
+    `networks` of the members, since the environment has changed."""
     before = state.get("config", {}).get("total_steps", config.total_steps)
     reached = min(member["learner"]["steps"] for member in state["members"])
     refuse(
@@ -106,24 +93,3 @@ def drop_code(state: dict[str, Any]) -> bool:
     if pickled:
         del state["actors"]
     return pickled
-
-
-def is_own(path: Path, config: RunConfig) -> bool:
-    """Whether a checkpoint belongs to this run."""
-    try:
-        return not _foreign(saved.read(path), config)
-    except checkpoints.CheckpointError:
-        return False
-
-
-def _foreign(state: dict[str, Any], config: RunConfig) -> str:
-    """Explain why a state does not belong to this run; empty if it does. Old checkpoints lack the settings to
-    compare."""
-    if "config" not in state:
-        return ""
-    try:
-        made_with = recorded_config(state["config"])
-    except (ValueError, TypeError, AttributeError) as problem:
-        return f"was made by another version: {problem}"
-    changes = fixed_differences(made_with, config)
-    return ", ".join(f"was made with {name} = {theirs!r}, this run has {ours!r}" for name, theirs, ours in changes[:3])

@@ -1,4 +1,4 @@
-"""Checked states from a run's checkpoints: the members' weights, and the metrics of the best checkpoint."""
+"""States from a run's checkpoints: the members' weights, and the metrics of the best checkpoint."""
 
 import logging
 import math
@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ...agents.normalization import RescaledHead
-from ...base.errors import EngramError, refuse
+from ...base.errors import refuse
 from ...learners import checkpoints
-from ...learners.checkpoints import CheckpointError
 from ..config.imports import refuse_inside
 
 _log = logging.getLogger(__name__)
@@ -33,43 +32,23 @@ class Best(NamedTuple):
         return not math.isfinite(self.mean) or mean >= self.mean or (self.error is None) != (error is None)
 
     def __str__(self) -> str:
-        """Describe the metrics."""
         if self.error is None:
             return f"mean return {self.mean:.3f} of {self.episodes:,} evaluation episodes"
         return f"mean return {self.mean:.3f} +- {1.96 * self.error:.3f} of the last {self.episodes:,} training episodes"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read the state in a checkpoint; `best` is a Best or None. Raises CheckpointError if the checkpoint is damaged
-    or not from a run."""
+    """Read the state in a checkpoint of a run; `best` is a Best or None. Raises EngramError."""
     state = checkpoints.load(path)
-    try:
-        state["best"] = state["best"] and Best(*state["best"])
-        refuse_inside(state.get("config", {}), path.absolute().parent.parent)
-        _check(state)
-    except (TypeError, ValueError, LookupError, AttributeError) as problem:
-        raise CheckpointError(f"{path}: contains no state of a run ({type(problem).__name__}: {problem})") from problem
+    state["best"] = state["best"] and Best(*state["best"])
+    refuse_inside(state.get("config", {}), path.absolute().parent.parent)
     return state
 
 
 def readable(directory: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield checkpoints and their states, newest first; warnings name unusable checkpoints."""
+    """Yield checkpoints and their states, newest first; warnings name damaged checkpoints."""
     for path in checkpoints.intact(directory):
-        try:
-            yield path, read(path)
-        except CheckpointError as problem:
-            _log.warning("skipped a checkpoint: %s", problem)
-
-
-def _check(state: dict[str, Any]) -> None:
-    """Raise TypeError, ValueError or KeyError if a state lacks entries that every command reads."""
-    refuse(not state["members"], "it has no members")
-    for member in state["members"]:
-        missing = {"agent", "optimizer", "updates", "steps", "skipped"} - member["learner"].keys()
-        if missing or "window" not in member["accumulator"]:
-            raise KeyError(min(missing, default="window"))
-        if not isinstance(member["learner"]["steps"], int):
-            raise TypeError(f"learner/steps is {member['learner']['steps']!r}; expected int")
+        yield path, read(path)
 
 
 class Trainee(NamedTuple):
@@ -90,8 +69,7 @@ def trainees_of(saved: dict[str, Any]) -> list[Trainee]:
 
 def best_member(trainees: list[Trainee]) -> int:
     """Find the member with the highest score (the first if tied); member 0 if no member has a score."""
-    scored = [(trainee.score, -member) for member, trainee in enumerate(trainees) if trainee.score is not None]
-    return -max(scored)[1] if scored else 0
+    return max(range(len(trainees)), key=lambda member: -math.inf if (x := trainees[member].score) is None else x)
 
 
 def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[int]:
@@ -111,8 +89,8 @@ def take_weights(network: nn.Module, weights: dict[str, Any], path: Path) -> Non
     if any(_shape(weights, name) != _shape(initial, name) for name in predicting):
         weights = {name: x for name, x in weights.items() if name not in predicting}
         weights |= {name: x for name, x in initial.items() if name in predicting}
-    if different := difference(network, weights):
-        raise EngramError(f"--start-from {path}: its network differs: {different}")
+    different = difference(network, weights)
+    refuse(different, f"--start-from {path}: its network differs: {different}")
     network.load_state_dict(weights)
 
 
@@ -120,24 +98,19 @@ def difference(network: nn.Module, weights: dict[str, Any]) -> str:
     """Describe how many tensors differ in shape between `weights` and `network`, with an example; empty if none."""
     ours, weights = network.state_dict(), dict(weights)
     RescaledHead.upgrade(weights, "value.")
-    wrong = [name for name in {**weights, **ours} if _shape(weights, name) != _shape(ours, name)]
-    if not wrong:
-        return ""
-    name = wrong[0]
-    return (
-        f"{len(wrong)} tensors differ, such as {name}: {_shape(weights, name)} in the checkpoint, "
-        f"{_shape(ours, name)} here"
-    )
+    names = [name for name in {**weights, **ours} if _shape(weights, name) != _shape(ours, name)]
+    examples = (f"{name}: {_shape(weights, name)} in the checkpoint, {_shape(ours, name)} here" for name in names)
+    return f"{len(names)} tensors differ, such as {next(examples)}" if names else ""
 
 
 def _shape(tensors: dict[str, Any], name: str) -> str:
-    return str(list(getattr(tensors[name], "shape", []))) if name in tensors else "none"
+    return str(list(tensors[name].shape)) if name in tensors else "none"
 
 
 def described(trainees: list[Trainee], chosen: int) -> str:
     """Description of the chosen member; empty without a population."""
     if len(trainees) == 1:
         return ""
-    score, best = trainees[chosen].score, best_member(trainees)
+    score = trainees[chosen].score
     text = "no episode in training yet" if score is None else f"{score:.2f} in training"
-    return f"member {chosen} of {len(trainees)}, " + ("the best: " if chosen == best else "") + text
+    return f"member {chosen} of {len(trainees)}, {'the best: ' * (chosen == best_member(trainees))}{text}"

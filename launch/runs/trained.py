@@ -1,6 +1,5 @@
 """Trained agents from run directories, and environments with levels that training did not use."""
 
-import logging
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -24,12 +23,9 @@ from ..config.settings.plain import differences, from_dict
 from ..config.urls import is_url, open_store, redacted, store_errors
 from . import saved
 from .directory import CONFIG, RunDirectory
-from .saved import Trainee, best_member, chosen_members, take_weights, trainees_of
-
-_log = logging.getLogger(__name__)
+from .saved import Trainee, best_member, chosen_members, difference, take_weights, trainees_of
 
 EVALUATION = 0xE7A1  # Key of the random streams of evaluations, which no training run with any seed uses
-
 EVALUATED_TOGETHER = 128  # Environments of an evaluation; more do not make inference faster
 
 
@@ -77,29 +73,24 @@ class Trained(NamedTuple):
 def open_run(path: str, checkpoint: str) -> Trained:
     """Open the run at `path` (or `zoo:NAME`, or the folder or URL of a card) and the checkpoint selected by
     `--checkpoint`. Raises EngramError."""
-    if path.startswith(zoo.PREFIX) or is_card(path):
+    if has_one_checkpoint(path):
         refuse(checkpoint != "latest", f"checkpoint is {checkpoint!r}; allowed for {path}, which has only one: latest")
-        return _open_card(path)
+        with store_errors(f"{redacted(path)} contains no readable agent", path):
+            if path.startswith(zoo.PREFIX):
+                card = zoo.load(path.removeprefix(zoo.PREFIX))
+            else:
+                files, root = open_store(path)
+                card = zoo.read(Path(Path(root).name), lambda name: files.cat_file(f"{root}/{name}"))
+            return Trained(from_dict(RunConfig, card.config), card.folder, [Trainee(card.weights, None)])
     run = RunDirectory.open(path, lock=False)
     config = run_config(run)
     folder, state = find_checkpoint(run, checkpoint)
     return Trained(config, folder, trainees_of(state), state["best"])
 
 
-def is_card(path: str) -> bool:
-    """Whether `path` is a URL or a folder with a card rather than a run directory."""
-    return is_url(path) or (Path(path) / zoo.FACTS).is_file()
-
-
-def _open_card(location: str) -> Trained:
-    """Open the agent `zoo:NAME`, or an agent written by `rl-eval --card`, from its folder or URL."""
-    with store_errors(f"{redacted(location)} contains no readable agent", location):
-        if location.startswith(zoo.PREFIX):
-            card = zoo.load(location.removeprefix(zoo.PREFIX))
-        else:
-            files, root = open_store(location)
-            card = zoo.read(Path(Path(root).name), lambda name: files.cat_file(f"{root}/{name}"))
-        return Trained(from_dict(RunConfig, card.config), card.folder, [Trainee(card.weights, None)])
+def has_one_checkpoint(path: str) -> bool:
+    """Whether `path` is an agent of the zoo, or a folder or URL with a card, rather than a run directory."""
+    return path.startswith(zoo.PREFIX) or is_url(path) or (Path(path) / zoo.FACTS).is_file()
 
 
 def imitated(path: str) -> str:
@@ -115,11 +106,9 @@ def start_from(run: str, agents: Iterable[Agent]) -> None:
     """Load weights for `--start-from RUN` into agents: those of the best member in the run's best checkpoint, or in its
     newest checkpoint if there is no best one.
 
-    Optimizers, counters and schedules are reset. Raises EngramError if there is no such run, or its network
-    differs.
+    Raises EngramError if there is no such run, or its network differs.
     """
-    refuse(not run, "--start-from is ''; allowed: a run directory, zoo:NAME, or the folder or URL of a card")
-    with user_errors("" if run.startswith(zoo.PREFIX) or is_card(run) else "--start-from"):
+    with user_errors("" if has_one_checkpoint(run) else "--start-from"):
         trained = open_run(run, "latest")
         trained = open_run(run, "best") if trained.best else trained
     for agent in agents:
@@ -131,12 +120,8 @@ def run_config(run: RunDirectory) -> RunConfig:
     values = run.config()
     refuse("task" in values and "env" not in values, f"{run.path} is a run of rl-probe; expected: a run of rl-train")
     with user_errors(str(run.path / CONFIG)):
-        return recorded_config(values)
-
-
-def recorded_config(values: dict[str, Any]) -> RunConfig:
-    """Configuration recorded in a run or checkpoint; runs that recorded no precision used float32."""
-    return from_dict(RunConfig, values | {"learner": {"precision": "float32"} | values.get("learner", {})})
+        # Runs that recorded no precision used float32.
+        return from_dict(RunConfig, values | {"learner": {"precision": "float32"} | values.get("learner", {})})
 
 
 def fixed_differences(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, Any]]:
@@ -147,33 +132,28 @@ def fixed_differences(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, An
 
 
 def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]]:
-    """Find the checkpoint selected by `--checkpoint`, with its state; "latest" and "best" skip damaged ones."""
+    """Find the checkpoint selected by `--checkpoint`, with its state; "latest" skips damaged ones."""
     available = ", ".join(sorted(path.name for path in run.checkpoints.glob("step-*"))) or "none"
     if (step := which.removeprefix("step-")).isdecimal():
         path = checkpoints.path_of(run.checkpoints, int(step))
         refuse(not path.is_dir(), f"{run.path} has no checkpoint of step {int(step)}; available: {available}")
         return path, saved.read(path)
     refuse(which not in ("latest", "best"), f"checkpoint is {which!r}; allowed: latest, best, or a step: {available}")
-    path, unreadable = None, set[Path]()
-    for path, state in saved.readable(run.checkpoints):
-        if which == "latest":
-            return path, state
-        best = checkpoints.path_of(run.checkpoints, state["best"].step) if state["best"] else None
-        if best is not None and best not in unreadable:  # otherwise an earlier checkpoint may name another best one
-            try:
-                return best, saved.read(best)
-            except checkpoints.CheckpointError as problem:
-                _log.warning("skipped the best checkpoint: %s", problem)
-                unreadable.add(best)
-    refuse(path is None, f"{run.path} has no intact checkpoint; available: {available}")
-    problem = f"{run.path} has no best checkpoint yet, since too few episodes have ended; use --checkpoint latest"
-    if unreadable:
-        problem = f"{min(unreadable)}, the best checkpoint, cannot be read; use --checkpoint latest"
-    raise EngramError(problem)
+    newest = next(saved.readable(run.checkpoints), None)
+    if newest is None:
+        raise EngramError(f"{run.path} has no intact checkpoint; available: {available}")
+    path, state = newest
+    if which == "best":
+        if not state["best"]:
+            raise EngramError(
+                f"{run.path} has no best checkpoint yet, since too few episodes have ended; use --checkpoint latest"
+            )
+        path = checkpoints.path_of(run.checkpoints, state["best"].step)
+        state = saved.read(path)
+    return path, state
 
 
 def evaluation_seed(seed: int) -> int:
-    """Seed of environments and actions in evaluations with `--seed`."""
     return int(np.random.SeedSequence(seed, spawn_key=(EVALUATION,)).generate_state(1, np.uint64)[0])
 
 
@@ -196,9 +176,9 @@ def levels_line(trained: RunConfig, factory: ActorFactory, seed: int) -> str:
         line += f"; {' '.join(f'{name}={value}' for name, value in changed.items())}"
     if not played:
         return line
-    shared, every = len(played & training_levels), f"of its {len(played):,} levels"
+    shared, levels = len(played & training_levels), f"of its {len(played):,} levels"
     return f"{line}; " + (
-        f"{shared:,} {every} also occur in training" if shared else f"none {every} occurs in training"
+        f"{shared:,} {levels} also occur in training" if shared else f"none {levels} occurs in training"
     )
 
 
@@ -229,22 +209,16 @@ def make_actor(
 ) -> Actor:
     """Make an actor with these weights on separate levels; the caller closes it. Raises EngramError if the weights do
     not fit the environment."""
-    with ExitStack() as files:
-        with user_errors():
-            batch: Any = factory.make_batch(first_index, num_envs)
-            files.callback(batch.close)
-            agent = factory.make_agent(batch)
-        try:
-            agent.load_state_dict(weights)
-        except RuntimeError as problem:
-            reason = (str(problem).splitlines() * 2)[1].strip()  # torch's first line is a title
-            raise EngramError(
-                f"the trained network does not fit an environment with {factory.env_args}: {reason}"
-            ) from problem
-        agent.greedy = greedy
-        actor = Actor(batch, agent, unroll_length=unroll_length, seed=evaluation_seed(seed), first_index=first_index)
+    with ExitStack() as files, user_errors():
+        batch: Any = factory.make_batch(first_index, num_envs)
+        files.callback(batch.close)
+        agent = factory.make_agent(batch)
+        different = difference(agent, weights)
+        refuse(different, f"the trained network does not fit an environment with {factory.env_args}: {different}")
+        agent.load_state_dict(weights)
         files.pop_all()
-    return actor
+    agent.greedy = greedy
+    return Actor(batch, agent, unroll_length=unroll_length, seed=evaluation_seed(seed), first_index=first_index)
 
 
 def actor_in_training(

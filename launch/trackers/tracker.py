@@ -11,8 +11,6 @@ from typing import Any
 from ...base.errors import EngramError, library_errors
 from ...base.registry import Registry
 
-TRACKERS = {"wandb": ".wandb:WandB"}
-
 
 class Tracker:
     """Base class of trackers; a subclass overrides `write`, and other methods if needed.
@@ -37,7 +35,7 @@ class Tracker:
         """Wait until all is written."""
 
 
-_REGISTRY = Registry("tracker", Tracker, TRACKERS, __package__)
+_REGISTRY = Registry("tracker", Tracker, {"wandb": ".wandb:WandB"}, __package__)
 
 
 def tracker_class(name: str) -> type[Tracker]:
@@ -49,14 +47,15 @@ def tracker_class(name: str) -> type[Tracker]:
         raise EngramError(message) from problem
 
 
-def make_tracker(name: str | None, directory: Path, folder: Path, config: dict[str, Any]) -> Tracker | None:
-    """Make the tracker of --track for one learner; None without one. Raises EngramError if it cannot start."""
-    if name is None:
-        return None
+def make_tracker(name: str, directory: Path, folder: Path, config: dict[str, Any]) -> Tracker:
+    """Make the tracker of a learner whose metrics are in `folder`. Raises EngramError if it cannot start."""
     member = folder != directory
-    run = f"{directory.name}-{folder.name}" if member else directory.name
     folder.mkdir(parents=True, exist_ok=True)
-    tracker = tracker_class(name)
     # Services raise many kinds of exceptions, whose messages name the remedy.
     with library_errors(f"track is {name!r}, but", Exception):
-        return tracker(folder, name=run, group=directory.name if member else None, config=config)
+        return tracker_class(name)(
+            folder,
+            name=f"{directory.name}-{folder.name}" if member else directory.name,
+            group=directory.name if member else None,
+            config=config,
+        )

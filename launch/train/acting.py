@@ -1,18 +1,27 @@
-"""Life cycle of a run's actors: in this process, or in Ray processes, which can die, hang or fail to stop."""
+"""Life cycle of a run's actors, in this process or in Ray processes, and the watchdog of a run that hangs.
+
+A call into Ray or an environment may wait in native code, where Python handles no signals; if Ray's processes are
+stopped or dead, or the environment hangs, the call waits forever. A thread checks once per second. When a limit is
+reached, it writes a checkpoint, which is consistent since the learner is not computing at that time, prints the
+reason and the stack of every thread, and ends the process.
+"""
 
 import contextlib
+import faulthandler
+import os
+import select
+import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
 from ...actors.factory import ActorFactory
-from ...actors.failures import TransportDiedError
 from ...actors.pool import ActorPool, LocalPool
 from ...base.processes import end_children, leave_at_once
 from ...base.stop_flag import StopFlag
@@ -21,12 +30,23 @@ from ...learners.learner import Learner
 from ..config.device import find_device
 from ..config.run_config import RunConfig
 from ..runs.directory import resume_command
-from .trainer import Trainer
-from .watchdog import FAILED, Start, Watchdog, hanging_call
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
 
 LOOK_SECONDS = 0.1  # Seconds between checks for a stop while actors start
 CLOSE_SECONDS = 15.0  # Seconds for the actors to close their environments and end
 ACTOR_NICENESS = 10  # Niceness of actors: the learner, for which the run waits, has priority on a shared core
+
+WATCH_SECONDS = 1.0  # Seconds between two checks of the watchdog
+START_SECONDS = 600.0  # Smallest limit until the first progress: a machine may have to boot for the actors
+OBEY_SECONDS = 8.0
+"""Seconds within which a stop request must end the training loop; container runtimes send SIGKILL after 10 s."""
+FAILED = 3  # Exit code of a run ended by an external cause, so that --restarts resumes it
+
+
+class StoppedError(Exception):
+    """A stop was requested before training began."""
 
 
 class Acting:
@@ -45,14 +65,14 @@ class Acting:
         return self
 
     def begin(self, report: Callable[[str], None]) -> None:
-        """Start Ray and its actors in a thread; without Ray, `start` makes the actors in this process.
+        """Start Ray and its actors in a thread; without Ray, `start` makes the actors.
 
         Starting Ray is mostly waiting, and outside the main thread it installs no signal handlers. The thread
         lives as long as Ray: Linux can end a process when the thread that started it ends (PR_SET_PDEATHSIG).
         """
         self._report = report
         if not self.config.in_process:
-            self._starting = threading.Thread(target=self._hold_pool, daemon=True)
+            self._starting = threading.Thread(target=self._make_pool, daemon=True)
             self._starting.start()
 
     def start(self) -> ActorPool:
@@ -75,35 +95,8 @@ class Acting:
         except BaseException as problem:
             self._problem = problem
         self._made.set()
-
-    def _hold_pool(self) -> None:
-        self._make_pool()
-        self._over.wait()
-
-    @contextlib.contextmanager
-    def watch(self, trainer: Trainer, run: Path) -> Generator[None]:
-        """Run a watchdog during the training loop."""
-        died: Callable[[], str] = str
-        if not self.config.in_process:
-            from ...actors.remote.wire import dead_part as died
-
-        def rescue(reason: str, code: int) -> None:
-            trainer.rescuing = True
-            if trainer.unsaved:
-                trainer.save()
-            if trainer.mirror:
-                trainer.mirror.close()
-            _print_end(self.config.env, reason, code, f"after {trainer.steps:,} steps")
-            print(f"rl-train: continue with: {resume_command(run)}", file=sys.stderr, flush=True)
-            _leave(self.config, code)
-
-        stall, signals = 60 * self.config.stall_timeout, StopFlag.SIGNALS
-        with Watchdog(trainer, stall, died, rescue, signals, lambda: self._stop.reason):
-            try:
-                yield
-            except TransportDiedError as problem:
-                with trainer.lock:
-                    rescue(str(problem), FAILED)
+        if self._starting is not None:
+            self._over.wait()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._starting is not None and not self._made.is_set():
@@ -112,7 +105,7 @@ class Acting:
             self._made.wait()
         if self._pool is not None:
             # An environment may also hang in `close`.
-            impatient = threading.Timer(CLOSE_SECONDS, lambda: _leave(self.config, self.exit_code))
+            impatient = threading.Timer(CLOSE_SECONDS, lambda: leave(self.config, self.exit_code))
             impatient.daemon = True
             impatient.start()
             try:
@@ -134,60 +127,139 @@ class Acting:
         self._over.set()
 
 
-def watch_start(config: RunConfig, stop: StopFlag) -> Watchdog:
-    """Return a watchdog for the phase before training, in which environments are created and reset."""
+class Watchdog:
+    """Watchdog of a run, active during its `with` statement until `close`: first while environments are created and
+    reset, then of the training loop."""
 
-    def leave(reason: str, code: int) -> None:
-        _print_end(config.env, reason, code, "before training began")
-        _leave(config, code)
+    def __init__(self, config: RunConfig, stop: StopFlag) -> None:
+        self.trainer: Trainer | None = None
+        self._first = (0, 0)  # Steps and progress when training begins
+        self._config, self._stop = config, stop
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._in_main = threading.current_thread() is threading.main_thread()
 
-    return Watchdog(Start(), 60 * config.stall_timeout, str, leave, StopFlag.SIGNALS, lambda: stop.reason)
+    def __enter__(self) -> "Watchdog":
+        if self._in_main:
+            self._previous = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def follow(self, trainer: "Trainer") -> None:
+        """Watch a training loop, which begins now."""
+        self._first = trainer.steps, trainer.progress
+        self.trainer = trainer
+
+    def close(self) -> None:
+        """End the watch; only the first call has an effect."""
+        if self._over.is_set():
+            return
+        if self._in_main:
+            signal.set_wakeup_fd(self._previous)
+        self._over.set()
+        os.write(self._writer, b"\0")
+        self._thread.join()
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def _watch(self) -> None:
+        stall, watched, alone = 60 * self._config.stall_timeout, self.trainer, threading.RLock()
+        request: tuple[float, str] | None = None  # Time and reason of the first stop request
+        updated = moved = time.monotonic()  # Time of the last update, and of the last progress of any kind
+        last = (0, 0)
+        while not self._over.is_set():
+            numbers = os.read(self._reader, 64) if select.select([self._reader], [], [], WATCH_SECONDS)[0] else b""
+            now, trainer = time.monotonic(), self.trainer
+            reasons = [signal.Signals(number).name for number in numbers if number in StopFlag.SIGNALS]
+            if request is None and (reason := next(iter(reasons), self._stop.reason)):
+                request = now, reason
+            lock = trainer.lock if trainer else alone
+            if not lock.acquire(blocking=False):  # computing or saving takes as long as it takes
+                updated = moved = now
+                continue
+            try:
+                current = (trainer.steps, trainer.progress) if trainer else (0, 0)
+                if trainer is not watched:
+                    watched, updated, moved = trainer, now, now
+                updated = updated if current[0] == last[0] else now
+                moved = moved if current == last else now
+                last = current
+                limit = stall and (stall if current != self._first else max(stall, START_SECONDS))
+                if self._over.is_set():
+                    return
+                if died := self.died():
+                    self.end(f"{died} died", FAILED)
+                elif request and now - max(request[0], updated) > OBEY_SECONDS:
+                    self.end(request[1], 0)
+                elif 0 < limit < now - moved:
+                    self.end(f"no update for {now - moved:.0f} s, and no environment step", FAILED)
+            finally:
+                lock.release()
+
+    def died(self) -> str:
+        """Name a dead process that the training loop needs; empty if there is none."""
+        if self._config.in_process or self.trainer is None:
+            return ""
+        from ...actors.remote.wire import dead_part  # imports Ray
+
+        return dead_part()
+
+    def end(self, reason: str, code: int) -> NoReturn:
+        """Write a checkpoint if training has begun, print the reason, and end the process. The caller holds the
+        trainer's lock, so the loop is paused."""
+        trainer, ended = self.trainer, f"rl-train: {'ended' if code else 'stopped'} ({reason})"
+        if trainer is None:
+            print(f"{ended} before training began", file=sys.stderr, flush=True)
+        else:
+            trainer.rescuing = True
+            if trainer.unsaved:
+                trainer.save()
+            if trainer.mirror:
+                trainer.mirror.close()
+            print(f"{ended} after {trainer.steps:,} steps", file=sys.stderr)
+            print(f"rl-train: continue with: {resume_command(trainer.directory.path)}", file=sys.stderr, flush=True)
+        faulthandler.dump_traceback(sys.__stderr__ or sys.stderr)
+        leave(self._config, code)
 
 
-def _print_end(env: str, reason: str, code: int, when: str) -> None:
-    print(f"rl-train: {'ended' if code else 'stopped'} ({reason}) {when}", file=sys.stderr)
-    if where := hanging_call(env):
-        print(f"rl-train: {where}", file=sys.stderr, flush=True)
-
-
-def _leave(config: RunConfig, code: int) -> NoReturn:
+def leave(config: RunConfig, code: int) -> NoReturn:
     """End this process immediately, with the processes that its environments have started."""
     if config.in_process:  # with Ray, the orphan cleanup ends the remaining processes
         end_children()
     leave_at_once(code)
 
 
-class StoppedError(Exception):
-    """A stop was requested before training began."""
-
-
 def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], None]) -> ActorPool:
     """Create the actors: in this process with --local or --act-on, otherwise in Ray processes."""
     setting = config.pbt.together
     together = config.population > 0 and (setting == "on" or (setting == "auto" and config.act_on == "cuda"))
+    actors, ahead = config.fixed_actors or 1, (config.lag_bound + 1) * config.columns
+    make, failures = factory.make_actor, config.max_actor_failures
     if config.local:
-        actors = config.fixed_actors or 1
-        return LocalPool(factory.make_actor, actors, config.max_actor_failures, report, together=together)
+        return LocalPool(make, actors, failures, report, together=together)
     if config.act_on != "auto":
         from ...actors.thread_pool import ThreadPool
 
         find_device(factory.device)
-        actors, ahead = config.fixed_actors or 1, (config.lag_bound + 1) * config.columns
-        make, failures, envs = factory.make_actor, config.max_actor_failures, config.actor_envs
-        return ThreadPool(make, actors, failures, report, num_envs=envs, ahead=ahead, together=together)
+        return ThreadPool(make, actors, failures, report, num_envs=config.actor_envs, ahead=ahead, together=together)
     from ..cluster.ray_session import require_gpus, start_ray  # Ray takes a second to import
 
-    working = -(-(config.lag_bound + 1) * config.columns // config.actor_envs) * config.num_members
-    if not config.synchronous and (config.fixed_actors or 1) > working:
+    working = -(-ahead // config.actor_envs) * config.num_members
+    if not config.synchronous and actors > working:
         report(
             f"at most {working} of the {config.num_actors} actors work at once: more unrolls would be more than "
             f"{config.lag_bound} updates old; a larger --envs-per-update or --max-lag lets more of them work"
         )
     start_ray(config.fixed_actors, config.ray_address, config.actor_cpus, config.num_learners)
-    waited_for = 1 if config.ray_address else config.fixed_actors or 1  # a cluster may grow
     device = find_device(config.device, config.num_learners)
     learners = 0 if config.num_learners == 1 or device.type == "cpu" else config.num_learners
-    require_gpus(waited_for, config.actor_gpus, min(learners, 1) if config.ray_address else learners)
+    required = (1, min(learners, 1)) if config.ray_address else (actors, learners)  # a cluster may grow
+    require_gpus(required[0], config.actor_gpus, required[1])
     pool = ray_pool(config, factory, config.shares[0], report)
     if config.num_learners == 1 or config.population:
         return pool

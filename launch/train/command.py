@@ -1,13 +1,16 @@
 """`rl-train`: train an agent with memory, from a command line to a run directory."""
 
 import shlex
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...base.errors import refuse
-from ...base.processes import leave_at_once
+from ...base.processes import end_with_parent, leave_at_once
 from ...base.stop_flag import StopFlag
 from ..config.command_line import DRY_RUN, LIST, TRUST, dashed, make_console, run_command, value_of, without
 
@@ -15,6 +18,9 @@ if TYPE_CHECKING:
     from ..api.training import Outcome
     from ..config.run_config import RunConfig
     from ..runs.directory import RunDirectory
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # Seconds before a restart; doubled for each further restart in a row
+POLL_SECONDS = 0.1
 
 # Torch and Ray take seconds to import. The functions below import them after a first message to the user.
 
@@ -27,29 +33,28 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
 
         show(make_console())
         return 0
-    from ..api.training import refuse_taken
     from ..config.run_flags import parse_new_run
     from ..config.urls import is_url
     from ..runs.directory import RunDirectory
+    from ..runs.mirror import fetch, refuse_taken
     from ..runs.resume import resumed_by_words
     from ..trials.command import train_several, trains_several
-    from .supervisor import supervise
 
-    if DRY_RUN in arguments:
-        refuse(trains_several(arguments), f"{DRY_RUN} has no effect with several runs; allowed: one run")
-        return dry_run([argument for argument in arguments if argument != DRY_RUN])
-    if trains_several(arguments):
-        return train_several(arguments, stop)
+    several = trains_several(arguments)
     resume, restarts = value_of("--resume", arguments), value_of("--restarts", arguments)
+    if DRY_RUN in arguments:
+        conflict = "several runs" if several else "--resume" * bool(resume) or "--restarts" * bool(restarts)
+        refuse(conflict, f"{DRY_RUN} has no effect with {conflict}; allowed: one of them")
+        return dry_run([argument for argument in arguments if argument != DRY_RUN])
+    if several:
+        return train_several(arguments, stop)
     wrong = restarts is not None and not (restarts.isdecimal() and int(restarts))
     refuse(wrong, f"--restarts is {restarts!r}; allowed: whole numbers, at least 1")
-    if resume is not None and is_url(resume):
-        from ..runs.mirror import fetch  # once: restarts resume from this machine's copy
-
+    if resume is not None and is_url(resume):  # once: restarts resume from this machine's copy
         resume = str(fetch(resume, value_of("--run-dir", arguments)))
         arguments = [*without(arguments, ("--resume", "--run-dir")), "--resume", resume]
     if restarts is not None:
-        return supervise(without(arguments, ("--restarts",)), int(restarts))
+        return supervise(without(arguments, ("--restarts",)), int(restarts), stop)
     trust, arguments = TRUST in arguments, [argument for argument in arguments if argument != TRUST]
     if resume is None:
         config, changed = parse_new_run(arguments)
@@ -60,17 +65,93 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
         return run_training(config, directory, stop, trust)
 
 
+def supervise(arguments: Sequence[str], restarts: int, stop: StopFlag) -> int:
+    """Train in a child process that is resumed when it dies; return the last process's exit code.
+
+    Only an exception or a signal that cannot be handled (out of memory, a crash in native code) causes a restart, from
+    the newest checkpoint. Restarts are limited like those of actors: at most `restarts` in a row; a new checkpoint
+    resets the count. Signals that request a stop are forwarded.
+    """
+    from ..config.run_flags import parse_run
+    from ..runs.directory import new_path, refuse_unusable
+
+    if (resumed := value_of("--resume", arguments)) is not None:
+        # The same arguments again: a run that dies early has not yet saved the changes.
+        return keep_alive(arguments, arguments, Path(resumed), restarts, stop)
+    config = parse_run([argument for argument in arguments if argument != TRUST], env_required=True)
+    refuse_unusable(config.run_dir)
+    # Neither is saved: the limit applies to this command, and a URL may contain a secret.
+    unsaved = {"--time-limit": config.time_limit, "--checkpoint-url": config.checkpoint_url}
+    again = [argument for flag, value in unsaved.items() if value for argument in (flag, str(value))]
+    run = Path(config.run_dir) if config.run_dir else new_path(config.name)
+    first = [*without(arguments, ("--run-dir",)), "--run-dir", str(run)]
+    trust = [TRUST] * (TRUST in arguments)
+    return keep_alive(first, ["--resume", str(run), *again, *trust], run, restarts, stop)
+
+
+def keep_alive(
+    arguments: Sequence[str], resume_arguments: Sequence[str], run: Path, restarts: int, stop: StopFlag
+) -> int:
+    """Run `arguments`, and after failures `resume_arguments`, until no restart is due; return the exit code."""
+    from ..runs.directory import CONFIG
+
+    in_a_row, reached = 0, newest_step(run)
+    with stop:
+        while True:
+            again = in_a_row > 0 and (run / CONFIG).exists()
+            code = run_child(resume_arguments if again else arguments, stop)
+            if code in (0, 2) or stop.reason:
+                return code if code >= 0 else 128 - code
+            now_at = newest_step(run)
+            in_a_row, reached = 1 if now_at > reached else in_a_row + 1, now_at
+            how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            if in_a_row > restarts:
+                _show(f"the run was {how}; {restarts} restarts in a row without a new checkpoint, which is the limit")
+                return 1
+            pause = min(FIRST_PAUSE * 2 ** (in_a_row - 1), LONGEST_PAUSE)
+            _show(f"the run was {how}; restart {in_a_row} of {restarts} in a row follows in {pause:.0f} s")
+            until = time.monotonic() + pause
+            while time.monotonic() < until:
+                if stop.reason:
+                    return 1
+                time.sleep(POLL_SECONDS)
+
+
+def newest_step(run: Path) -> int:
+    """Find the step in the name of the newest checkpoint; -1 without checkpoints."""
+    names = (path.name.removeprefix("step-") for path in (run / "checkpoints").glob("step-*"))
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+
+def _show(line: str) -> None:
+    print(f"rl-train: {line}", file=sys.stderr, flush=True)
+
+
+def run_child(arguments: Sequence[str], stop: StopFlag) -> int:
+    """Run `rl-train` in a child process; return its exit code, negative for the signal that ended it."""
+    command = [sys.executable, "-P", "-c", "from engram.launch.train.command import run; run()", *arguments]
+    # In a separate process group: otherwise Ctrl-C would reach it twice, from the terminal and from here.
+    process = subprocess.Popen(command, process_group=0, preexec_fn=end_with_parent)
+    forwarded = False
+    while True:
+        try:
+            return process.wait(POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            if stop.reason and not forwarded:
+                process.send_signal(signal.Signals[stop.reason])
+                forwarded = True
+        except KeyboardInterrupt:  # the second Ctrl-C interrupts the run at once
+            process.send_signal(signal.SIGINT)
+
+
 def dry_run(arguments: Sequence[str]) -> int:
     """Check the configuration for these arguments as for a run and print it; return the exit code."""
-
     from ..api.training import make_agents
     from ..config.device import find_device
     from ..config.run_flags import parse_run
     from ..config.settings.plain import to_dict
     from ..runs.directory import as_toml
 
-    conflict = next((flag for flag in ("--resume", "--restarts") if value_of(flag, arguments) is not None), None)
-    refuse(conflict, f"{DRY_RUN} has no effect with {conflict}; allowed: one of them")
     config = parse_run(arguments, env_required=True)
     make_agents(config, config.factory(), find_device(config.device, config.num_learners))
     print(as_toml(to_dict(config)).decode(), end="")
@@ -95,7 +176,6 @@ def run_training(
 
 
 def farewell(config: "RunConfig", outcome: "Outcome") -> str:
-    """Describe the outcome and the commands to run next."""
     from ...base.processes import shell_command
     from ...envs.registration import can_draw
     from ..runs.directory import resume_command

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...actors.episodes import UnfinishedError, known_means, play
 from ...actors.unroll import EPISODE_COLUMNS
-from ...base.errors import EngramError
+from ...base.errors import user_errors
 from ..config.run_config import RunConfig
 from ..metrics.member import Member
 from ..runs.saved import Best
@@ -28,13 +28,10 @@ class Evaluator:
 
     def __init__(self, config: RunConfig) -> None:
         self.config, self.factory = config, replace(config.factory(), imitate="")
-        try:
+        with user_errors(
+            f"--eval-every {config.eval_every} needs a second environment; without it, use rl-eval after training"
+        ):
             self._num_envs = evaluation_envs(self.factory, config.eval_episodes)
-        except EngramError as problem:
-            raise EngramError(
-                f"--eval-every {config.eval_every}: no environment can be made alongside those of training; if only "
-                f"one may exist, omit --eval-every and use rl-eval after training ({problem})"
-            ) from problem
 
     def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
         """Evaluate a member if an evaluation was due between step `before` and now; its next row of metrics contains

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from ..population.host import PopulationHost
     from ..runs.mirror import Mirror
 
-Report = Callable[[int, dict[str, float] | None], None]
-"""Called with the steps of all members after every update, and with the metrics of every row."""
-
 FINISH_SECONDS = 4.0  # Seconds after a stop request in which a synchronous batch can still complete and be learned from
 
 Look = Callable[[Member, int, Callable[[], None]], None]
@@ -43,8 +40,7 @@ class Trainer:
 
     Args:
         members: the learners; one, or those of a population.
-        population: applies population-based training to the members; None for a single member.
-        kept: the run's own checkpoints; None for all in the directory.
+        report: called with the steps of all members after every update, and with the metrics of every row.
         looks: functions that record recurrent states or videos of a member between two updates.
     """
 
@@ -54,11 +50,10 @@ class Trainer:
         members: Sequence[Member],
         pool: ActorPool,
         directory: RunDirectory,
-        report: Report,
+        report: Callable[[int, dict[str, float] | None], None],
         warn: Callable[[str], None],
         population: "PopulationHost | None" = None,
         mirror: "Mirror | None" = None,
-        kept: checkpoints.Kept | None = None,
         callbacks: Callbacks | None = None,
         looks: Sequence[Look] = (),
     ) -> None:
@@ -66,9 +61,8 @@ class Trainer:
         self.directory, self.report, self.warn, self.mirror = directory, report, warn, mirror
         self.callbacks = callbacks or Callbacks()
         self.best: Best | None = None  # The best checkpoint so far
-        self.kept = kept or checkpoints.Kept(directory.checkpoints)
-        self.evaluator = Evaluator(config) if config.eval_every else None
-        self._looks = [*([self.evaluator.look] if self.evaluator else []), *looks]
+        self.kept = checkpoints.Kept(directory.checkpoints)
+        self._looks = [*([Evaluator(config).look] if config.eval_every else []), *looks]
         self.lock = threading.RLock()
         """Lock held during updates and checkpoint writes, which no other thread may interrupt."""
         self.rescuing = False  # Whether the actors accept no more requests
@@ -81,7 +75,6 @@ class Trainer:
         by_itself = device.type == "cuda" and not config.learner.cuda_graph
         self._dealt = config.num_learners > 1 and bool(population)  # Members learn concurrently, in several processes
         self._together = together == "on" or (together == "auto" and by_itself) or (self._dealt and config.synchronous)
-        self._synchronous = config.synchronous
         self._between = True  # Whether no update is in progress, so that a run can resume from the state
         self._saved_at, self._saved_step = time.monotonic(), self.steps
 
@@ -97,7 +90,6 @@ class Trainer:
 
     @property
     def unsaved(self) -> int:
-        """Steps since the last checkpoint."""
         return self.steps - self._saved_step
 
     def run(self, stop: StopFlag) -> str:
@@ -113,11 +105,13 @@ class Trainer:
                 if self.config.time_limit and deadline == math.inf and self.steps > first:
                     deadline = time.monotonic() + 60 * self.config.time_limit
                 due = time.monotonic() - self._saved_at >= self.config.checkpoint_every
-                due = due or (self.evaluator and self._best_now() is not self.best)  # before the next update
+                new_best = self.config.eval_every and best_now(self.best, self.members, self.steps) is not self.best
                 # A checkpoint includes the actors' state, which can be saved only between batches.
-                if due and self.unsaved and not self.pool.gathering:
+                if (due or new_best) and self.unsaved and not self.pool.gathering:
                     self.save()
-            self._finish_gathering()
+            latest = time.monotonic() + FINISH_SECONDS
+            while self.pool.gathering and time.monotonic() < latest:
+                self.update()
         finally:
             # Also after too many failures of an actor: save finished updates, but not a partial one.
             if self.unsaved and self._between:
@@ -127,7 +121,7 @@ class Trainer:
     def update(self) -> None:
         """Run the next update of a member, or of all together; do nothing if no batch is ready yet."""
         started = time.perf_counter()
-        complete = self._synchronous_batches() if self._synchronous else self._ready_batches()
+        complete = self._synchronous_batches() if self.config.synchronous else self._ready_batches()
         self._waited += time.perf_counter() - started
         if not complete:
             return
@@ -135,11 +129,12 @@ class Trainer:
         before, first = [member.steps for member, _ in ready], ready[0][0]
         first.accumulator.add_seconds("queue_wait", self._waited)
         self._waited, self._between = 0.0, False
-        with first.accumulator.time("learner_busy"):
-            with self.lock:
-                self._learn(ready)
-            for member, batch in ready:
-                self._publish(member, len(batch.weights_version))
+        began = time.perf_counter()
+        with self.lock:
+            self._learn(ready)
+        for member, batch in ready:
+            self._publish(member, len(batch.weights_version))
+        first.accumulator.add_seconds("learner_busy", time.perf_counter() - began)
         if self.population:
             with self.lock:
                 for member, batch in ready:
@@ -176,13 +171,11 @@ class Trainer:
                     member.notices.append(f"the evaluation at step {member.steps:,} was stopped and is skipped")
 
     def _at_step(self) -> None:
-        """Count a step of an environment in an evaluation; stop the evaluation if requested."""
         self._looked += 1
         if self._stop.reason:
             raise StopRequestedError
 
     def _learn(self, ready: Sequence[tuple[Member, Unroll]]) -> None:
-        """Update each member with its batch."""
         others = [self.population.metrics(member) if self.population else None for member, _ in ready]
         before = [member.updates for member, _ in ready]
         learners, batches = [member.learner for member, _ in ready], [batch for _, batch in ready]
@@ -201,40 +194,28 @@ class Trainer:
                 member.note_update(batch, extra)
             member.prefetch()
 
-    def _finish_gathering(self) -> None:
-        """Learn from a batch in progress, since the actors' state can be saved only between batches."""
-        deadline = time.monotonic() + FINISH_SECONDS
-        while self.pool.gathering and time.monotonic() < deadline:
-            self.update()
-
     def save(self) -> None:
         """Write a checkpoint; a full disk causes a warning and does not end the run."""
         with self.lock:
-            self._save()
-
-    def _save(self) -> None:
-        self._saved_at = time.monotonic()
-        step, best, folder = self.steps, self._best_now(), self.directory.checkpoints
-        try:
-            path = checkpoints.save(folder, step, self.state(best))
-        except EngramError as problem:
-            self.warn(f"no checkpoint at step {step:,}: {problem}")
-            return
-        # Only after the write: until then, the previous best checkpoint must not be removed.
-        self.best, self._saved_step = best, step
-        self.kept.add(path)
-        try:
-            self.kept.prune(self.config.keep_checkpoints, best and checkpoints.path_of(folder, best.step))
-        except checkpoints.CheckpointError as problem:
-            self.warn(str(problem))
-        if self.mirror:
-            self.mirror.push(path)
-        if not self.rescuing:
-            self._call(CHECKPOINT, path)
-
-    def _best_now(self) -> Best | None:
-        """Determine the best checkpoint if one is written now."""
-        return best_now(self.best, self.members, self.steps)
+            self._saved_at = time.monotonic()
+            step, folder = self.steps, self.directory.checkpoints
+            best = best_now(self.best, self.members, step)
+            try:
+                path = checkpoints.save(folder, step, self.state(best))
+            except EngramError as problem:
+                self.warn(f"no checkpoint at step {step:,}: {problem}")
+                return
+            # Only after the write: until then, the previous best checkpoint must not be removed.
+            self.best, self._saved_step = best, step
+            self.kept.add(path)
+            try:
+                self.kept.prune(self.config.keep_checkpoints, best and checkpoints.path_of(folder, best.step))
+            except checkpoints.CheckpointError as problem:
+                self.warn(str(problem))
+            if self.mirror:
+                self.mirror.push(path)
+            if not self.rescuing:
+                self._call(CHECKPOINT, path)
 
     def state(self, best: Best | None = None) -> dict[str, Any]:
         """Return the full state of the run, to resume from; `best` is its best checkpoint."""
@@ -245,7 +226,7 @@ class Trainer:
             "best": best,
             "torch_rng": torch.get_rng_state(),
         }
-        if self._synchronous and not self.rescuing:
+        if self.config.synchronous and not self.rescuing:
             try:
                 state["actors"] = self.pool.save()
             except ActorStateError as problem:
@@ -253,7 +234,6 @@ class Trainer:
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from a `state`."""
         for member, saved in zip(self.members, state["members"], strict=True):
             member.load_state_dict(saved)
         if self.population:
@@ -278,7 +258,7 @@ class Trainer:
             self.warn(message)
 
     def _waiting(self) -> list[Member]:
-        """Find the members whose batch is missing for the next update; an empty list if the update can start."""
+        """Find the members whose batch is missing for the next update."""
         if self._ready and not self._together:
             return []
         return [member for member in self.members if not member.done and member.number not in self._ready]
@@ -287,7 +267,7 @@ class Trainer:
         """Collect full batches of any member; False if no unroll arrived for a while."""
         while True:
             while self._dealt and (unroll := self.pool.arrived()) is not None:
-                self._receive(unroll)  # so that as many members as possible learn together
+                self.members[unroll.member].receive(unroll)  # so that as many members as possible learn together
             for member in self._waiting():
                 if (batch := member.take()) is not None:
                     self._ready[member.number] = batch
@@ -296,10 +276,7 @@ class Trainer:
             complete = not self._waiting()
             if complete or (unroll := self.pool.next()) is None:
                 return complete
-            self._receive(unroll)
-
-    def _receive(self, unroll: Unroll) -> None:
-        self.members[unroll.member].receive(unroll)
+            self.members[unroll.member].receive(unroll)
 
     def _synchronous_batches(self) -> bool:
         """Collect one unroll from every actor for the member with the fewest updates; False if not all arrived."""
@@ -309,7 +286,7 @@ class Trainer:
             if unrolls is None:
                 return False
             for unroll in unrolls:
-                member.note(unroll)
+                member.accumulator.add_unroll(unroll.seconds)
             self._ready[member.number] = join(unrolls)
         return True
 
@@ -330,6 +307,4 @@ class Trainer:
     def _reason_to_stop(self, stop: StopFlag, deadline: float) -> str:
         if all(member.done for member in self.members):
             return "done"
-        if stop.reason:
-            return stop.reason
-        return "time limit" if time.monotonic() >= deadline else ""
+        return stop.reason or ("time limit" if time.monotonic() >= deadline else "")

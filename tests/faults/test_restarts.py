@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from engram.base.errors import EngramError
+from engram.base.stop_flag import StopFlag
 from engram.launch.train import command as train
-from engram.launch.train import supervisor
 from runs import FOREVER, TINY, family, gone, last_step, rows, start, steps_saved, stop, wait_for
 
 
@@ -126,26 +126,25 @@ def test_a_restarted_run_has_the_time_limit_of_its_configuration_file(
     """A limit is not saved with the run, so every restart repeats it."""
     (tmp_path / "base.toml").write_text('env = "t-maze"\ntime_limit = 5.0\n')
     again: list[Sequence[str]] = []
-    monkeypatch.setattr(supervisor, "_keep_alive", lambda first, then, run, restarts: again.append(then))
-    supervisor.supervise(["--config", str(tmp_path / "base.toml"), "--run-dir", str(tmp_path / "run")], 1)
+    monkeypatch.setattr(train, "keep_alive", lambda first, then, *_: again.append(then))
+    train.supervise(["--config", str(tmp_path / "base.toml"), "--run-dir", str(tmp_path / "run")], 1, StopFlag(()))
     assert again == [["--resume", str(tmp_path / "run"), "--time-limit", "5.0"]]
 
 
 def test_runs_that_start_in_the_same_second_have_directories_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The supervisor names a directory before the run creates its files; one that stays empty is removed."""
+    """The supervisor names a directory before the run creates its files."""
     monkeypatch.chdir(tmp_path)
     runs: list[Path] = []
 
-    def keep_alive(first: Sequence[str], then: Sequence[str], run: Path, restarts: int) -> int:
+    def keep_alive(first: Sequence[str], then: Sequence[str], run: Path, *_: object) -> int:
         runs.append(run)
-        return supervisor.supervise(["--env", "t-maze"], 1) if len(runs) == 1 else 0
+        return train.supervise(["--env", "t-maze"], 1, StopFlag(())) if len(runs) == 1 else 0
 
-    monkeypatch.setattr(supervisor, "_keep_alive", keep_alive)
-    assert supervisor.supervise(["--env", "t-maze"], 1) == 0
+    monkeypatch.setattr(train, "keep_alive", keep_alive)
+    assert train.supervise(["--env", "t-maze"], 1, StopFlag(())) == 0
     assert len({*runs}) == 2
-    assert os.listdir("runs") == []
 
 
 def test_restarts_is_no_setting_of_a_run() -> None:

@@ -16,7 +16,6 @@ import numpy as np
 import psutil
 import pytest
 
-from engram.base.errors import EngramError
 from engram.base.processes import tree
 from engram.launch.metrics import events
 from engram.launch.metrics.writer import MetricsWriter
@@ -92,26 +91,6 @@ def test_training_goes_on_while_the_disk_is_full(disk: Path, how: str) -> None:
 def free_bytes(disk: Path) -> int:
     found = os.statvfs(disk)
     return found.f_bavail * found.f_bsize
-
-
-def test_a_checkpoint_of_another_configuration_is_passed_over_by_name(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run, other = tmp_path / "run", tmp_path / "other"
-    run_train(*TINY, "--local", "--total-steps", 100, "--run-dir", run)
-    run_train(*TINY, "--local", "--total-steps", 300, "--run-dir", other, "--lr", 0.003)
-    own = steps_saved(run)[-1]
-    foreign = checkpoints.latest(other / "checkpoints")
-    assert foreign is not None
-    shutil.copytree(foreign, run / "checkpoints" / foreign.name)
-    assert run_train("--resume", run, "--total-steps", 200) == 0
-    assert f"{foreign.name} was made with learner.lr = 0.003, this run has 0.0001" in caplog.text
-    assert own < last_step(run) < 300
-    for step in steps_saved(run):
-        if step != checkpoints.step_of(foreign):
-            shutil.rmtree(run / "checkpoints" / f"step-{step:012d}")
-    with pytest.raises(EngramError, match="no intact checkpoint to resume from"):
-        run_train("--resume", run)
 
 
 # -- clocks ----------------------------------------------------------------------------------------------------------

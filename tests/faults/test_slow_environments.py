@@ -1,6 +1,7 @@
 """Environments that are slow, hang, or must be closed: runs obey their signals, and only silence counts as a hang."""
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -72,8 +73,7 @@ def test_an_environment_that_hangs_is_named_and_ends_a_local_run(tmp_path: Path,
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 3, output
     assert "ended (no update for" in output
-    assert "environment slow_envs:Slow does not return from step (" in output
-    assert "slow_envs.py:" in output
+    assert re.search(r"slow_envs\.py\", line \d+ in step\n", output)
     assert steps_saved(run) == [last_step(run)] == [80]
 
 
@@ -102,7 +102,7 @@ def test_a_signal_is_obeyed_while_an_environment_hangs_before_training(
     code, output = stop(process)
     assert code == 0, output
     assert "stopped (SIGTERM) before training began" in output
-    assert f"environment slow_envs:Slow does not return from {named} (" in output
+    assert re.search(rf"slow_envs\.py\", line \d+ in {named}\n", output)
     wait_for(lambda: gone(everyone), seconds=20)
 
 
@@ -111,7 +111,7 @@ def test_an_environment_that_hangs_before_training_ends_the_run(tmp_path: Path, 
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 3, output
     assert "ended (no update for" in output
-    assert "environment slow_envs:Slow does not return from __init__ (" in output
+    assert re.search(r"slow_envs\.py\", line \d+ in __init__\n", output)
 
 
 @pytest.mark.parametrize("slow", [{"step_seconds": 1.5}, {"reset_seconds": 3, "length": 1}], ids=["steps", "resets"])

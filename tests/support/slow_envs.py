@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from engram.launch.train import watchdog
+from engram.launch.train import acting
 
 
 class Slow(gymnasium.Env[Any, Any]):
@@ -49,7 +49,7 @@ class Slow(gymnasium.Env[Any, Any]):
         self.hang_in = hang_in
         self._note("made")
         if start_seconds:
-            watchdog.START_SECONDS = start_seconds
+            acting.START_SECONDS = start_seconds
         while hang_in == "constructor":
             time.sleep(1)
 

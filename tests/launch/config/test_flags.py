@@ -187,12 +187,6 @@ def test_a_start_that_fails_leaves_no_directory(tmp_path: Path, monkeypatch: pyt
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_directory_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
-    for words in (["--run-dir", f"{tmp_path}/a\udcff"], ["--resume", f"{tmp_path}/a\udcff"]):
-        with pytest.raises(EngramError, match=r"a\\udcff' needs another name, in UTF-8"):
-            run_train(*TINY, "--local", *words)
-
-
 def test_a_stop_while_actors_start_is_an_orderly_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,7 @@ from engram.agents.agent import AgentConfig
 from engram.launch.config.run_config import RunConfig
 from engram.launch.doctor.symptoms import symptoms
 from engram.launch.entry import rl_doctor as doctor
-from engram.launch.metrics.rows import Row, read_rows
+from engram.launch.metrics.rows import Row, read_log
 from engram.launch.train import command as train
 from engram.learners.config import LearnerConfig
 
@@ -111,7 +111,7 @@ def test_rows_that_are_no_rows_are_left_out(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     good = json.dumps({"step": 3, "time": 1.0, "wall_s": 1.0, "metrics": {"a": 1.5, "b": None, "c": "x"}})
     file.write_text(f'{good}\nnull\n[1]\n{{"step": "x", "metrics": {{}}}}\n{"[" * 100_000}\n{{"step": 4')
-    assert read_rows(file) == [{"step": 3.0, "a": 1.5}]
+    assert read_log(file) == [{"step": 3, "time": 1.0, "wall_s": 1.0, "a": 1.5}]
 
 
 def test_a_real_run_with_silly_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

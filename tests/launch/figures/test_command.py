@@ -17,7 +17,7 @@ from engram.base.errors import EngramError
 from engram.launch.config.run_config import RunConfig
 from engram.launch.config.settings.plain import differences
 from engram.launch.figures import command, figure, plot, results
-from engram.launch.figures.runs import FigureRun
+from engram.launch.figures.figure import FigureRun
 from engram.launch.metrics.rows import read_log
 from engram.launch.runs import saved
 from engram.launch.train import command as train

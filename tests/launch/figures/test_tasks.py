@@ -9,7 +9,7 @@ import tasks_page
 import torch
 
 from engram.base.errors import EngramError
-from engram.launch.figures import command, figure, plot, results, tasks
+from engram.launch.figures import command, figure, plot, results
 
 DATA = """
 [full]
@@ -61,18 +61,18 @@ def test_a_core_stands_for_its_curves_on_all_tasks(tmp_path: Path) -> None:
 
 def test_the_score_is_the_highest_mean_return_of_finished_runs() -> None:
     found = document(gru_a={"1": run([0.25, 0.75, 0.5]), "2": run([0.9], steps=1000)}, gru_b={"1": run([-0.5])})
-    assert {task: list(values) for task, values in tasks.scores(found)["gru"].items()} == {"a": [0.75], "b": [-0.5]}
-    ((core, mean),) = tasks.ranking(tasks.scores(found))
+    assert {task: list(values) for task, values in results.scores(found)["gru"].items()} == {"a": [0.75], "b": [-0.5]}
+    ((core, mean),) = results.ranking(results.scores(found))
     assert (core, mean.value) == ("gru", 0.125)
     assert np.isnan(mean.low), "one seed per task says nothing about seeds"
 
 
 def test_rows_of_fewer_steps_than_a_window_do_not_raise_the_maximum() -> None:
     rows = run([0.0, 1.0, 0.4, 0.4])  # at 1000, 2000, 3000, 4000 steps
-    assert tasks.score(rows, "return", 1) == 1.0
-    assert tasks.score(rows, "return", 2000) == pytest.approx(0.5)
+    assert results.score(rows, "return", 1) == 1.0
+    assert results.score(rows, "return", 2000) == pytest.approx(0.5)
     uneven = rows | {"curve": {"step": [1500, 2000, 4000], "return": [0.0, 1.0, 0.2]}}
-    assert tasks.score(uneven, "return", 2000) == pytest.approx(0.25)
+    assert results.score(uneven, "return", 2000) == pytest.approx(0.25)
 
 
 def test_the_ranking_is_the_interquartile_mean_of_cores_with_all_tasks() -> None:
@@ -83,12 +83,11 @@ def test_the_ranking_is_the_interquartile_mean_of_cores_with_all_tasks() -> None
         lru_b={"1": run([0.7]), "2": run([0.8])},
         s5_a={"1": run([1.0])},
     )
-    ranked = tasks.ranking(tasks.scores(found))
+    ranked = results.ranking(results.scores(found))
     assert [core for core, _ in ranked] == ["lru", "gru"]
     assert [mean.value for _, mean in ranked] == pytest.approx([0.65, 0.3])  # the middle two of four
     for _, mean in ranked:
         assert mean.low < mean.value < mean.high
-    assert results.reached(found)["lru"] == (pytest.approx(0.65), 4)
 
 
 def test_picture_and_page_of_a_part_of_the_runs(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from engram.launch.metrics.writer import MetricsWriter
 from engram.launch.probe.config import ProbeConfig
 
 
-def write(run: Path, config: Any, compared: list[str] | None, result: float = 1.0) -> None:
+def write(run: Path, config: Any, result: float = 1.0) -> None:
     with MetricsWriter(run, 0) as writer:
-        writer.hparams(config, compared)
+        writer.hparams(config)
         writer.write(10, {"episode/return": result})
 
 
@@ -61,8 +61,7 @@ def test_no_run_removes_the_columns_of_another(tmp_path: Path, first: str) -> No
     runs = {"lstm": LSTM, "ppo": PPO, "same": SAME, "varied": VARIED}
     for name, config in runs.items():
         place = tmp_path / ("0-first" if name == first else name)
-        explored = [each.setting for each in config.pbt.explored]
-        write(place, replace(config, learner=config.learner.resolved()), explored)
+        write(place, replace(config, learner=config.learner.resolved()))
     columns, rows = table(tmp_path)
     assert len(rows) == len(runs)
     for values in rows.values():
@@ -72,7 +71,7 @@ def test_no_run_removes_the_columns_of_another(tmp_path: Path, first: str) -> No
 
 
 def test_settings_are_columns(tmp_path: Path) -> None:
-    write(tmp_path / "plain" / "run", PPO, [])
+    write(tmp_path / "plain" / "run", PPO)
     columns, rows = table(tmp_path / "plain")
     assert {"learner.entropy_cost", "learner.lr", "seed"} <= set(columns)
     assert "run_dir" not in columns
@@ -80,7 +79,7 @@ def test_settings_are_columns(tmp_path: Path) -> None:
 
 
 def test_probes_have_columns_of_their_own(tmp_path: Path) -> None:
-    write(tmp_path / "probe", ProbeConfig(core="gru"), None)
+    write(tmp_path / "probe", ProbeConfig(core="gru"))
     columns, rows = table(tmp_path)
     assert {"task", "core", "learner.lr", "seed"} <= set(columns)
     assert rows["probe"]["core"].string_value == "gru"

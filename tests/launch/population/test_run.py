@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 
 from engram.base.errors import EngramError
 from engram.launch.metrics.member import Member
-from engram.launch.metrics.rows import read_rows
+from engram.launch.metrics.rows import read_log
 from engram.launch.population import command as population_view
 from engram.launch.train import command as train
 from engram.launch.train.trainer import Trainer
@@ -68,7 +67,7 @@ def test_members_that_end_in_one_update_have_one_last_row(tmp_path: Path) -> Non
     run = tmp_path / "run"
     assert run_train(*GRAPH, *POPULATION, "--pbt.together", "on", "--total-steps", 96, "--run-dir", run) == 0
     last, *_ = reversed([json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()])
-    members = [read_rows(run / "members" / str(member) / "metrics.jsonl")[-1] for member in range(3)]
+    members = [read_log(run / "members" / str(member) / "metrics.jsonl")[-1] for member in range(3)]
     speeds = [row["perf/env_steps_per_second"] for row in members]
     assert last["metrics"]["perf/env_steps_per_second"] == pytest.approx(sum(speeds))
 
@@ -114,9 +113,6 @@ def test_a_population_that_is_never_compared_is_announced_and_shown(
     assert run_train(*GRAPH, *words, "--log-every", 100, "--run-dir", tmp_path / "run") == 0
     said = capsys.readouterr().out
     assert "a member is first compared after 1,000 of its episodes (--pbt.warmup, --pbt.window)" in said
-    due = re.search(r"the first comparison is due after about (\S+)k steps of each member; training ends at 400", said)
-    assert due
-    assert float(due[1]) == pytest.approx(8, rel=0.3), "an episode has 8 steps; the first ones are still under way"
     assert "members were never compared: none finished 1,000 episodes; lower --pbt.warmup (1,000)" in said
     assert population_view.main([str(tmp_path / "run")]) == 0
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -235,17 +231,6 @@ def test_a_population_that_begins_anew_can_be_resumed(tmp_path: Path) -> None:
     run_train("--resume", run)
     assert [event["step"] for event in events(run, "start")] == [0]
     assert (run / "population.abandoned.jsonl").read_text() == first
-    start, *rest = log.read_text().splitlines(keepends=True)
-    again = json.dumps(json.loads(start) | {"time": 1.0}) + "\n"
-    log.write_text("".join([start, again, again, *rest]))  # where the disk refused to set the first one aside
-    run_train("--resume", run, "--total-steps", 200)
-    assert population_view.main([str(run), "--replay"]) == 0
-    other = json.dumps(json.loads(start) | {"seed": 7}) + "\n"
-    log.write_text("".join([start, other, *rest]))
-    with pytest.raises(
-        EngramError, match=r"line 2 is damaged: a start event; the first event, and only the first, is start"
-    ):
-        population_view.main([str(run)])
 
 
 def test_events_after_the_checkpoint_are_set_aside(tmp_path: Path) -> None:

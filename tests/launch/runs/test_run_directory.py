@@ -80,22 +80,10 @@ def test_no_path_makes_new_ones_even_in_the_same_second(tmp_path: Path, monkeypa
         run.close()
 
 
-def test_another_configuration_is_named(tmp_path: Path) -> None:
+def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path, CONFIG, name="x").close()
     message = error_of(tmp_path, with_learner(lr=1e-3, discount=0.9))
-    assert "learner.lr is 0.0005 there and 0.001 here, learner.discount is unset there and 0.9 here;" in message
-    assert f"--resume {tmp_path}" in message
-    assert "--run-dir" in message
-    many = error_of(tmp_path, with_learner(a=1, b=2, c=3, d=4, e=5))
-    assert "learner.c is unset" in many
-    assert "learner.d" not in many
-    assert "(and 2 more)" in many
-
-
-def test_the_same_configuration_says_resume(tmp_path: Path) -> None:
-    RunDirectory.create(tmp_path, CONFIG, name="x").close()
-    message = error_of(tmp_path, {**CONFIG, "run_dir": "elsewhere"})
-    assert message == f"{tmp_path} contains this run; to continue it: {resume_command(tmp_path)}"
+    assert message.startswith(f"{tmp_path} contains a run; to continue it: {resume_command(tmp_path)}; for a new one")
 
 
 def test_settings_that_are_gone_count_as_different() -> None:
@@ -124,13 +112,8 @@ def test_paths_that_cannot_be_directories(tmp_path: Path) -> None:
         RunDirectory.create("/proc/nothing/here", CONFIG, name="x")
 
 
-def test_a_path_with_a_null_byte_is_refused() -> None:
-    with pytest.raises(EngramError, match="null byte"):
-        RunDirectory.open(Path("\x00"))
-
-
 def test_a_value_that_toml_cannot_hold_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EngramError, match=r"env_args\.sizes is None"):
+    with pytest.raises(EngramError, match=r"config\.toml can contain only numbers"):
         RunDirectory.create(tmp_path / "run", {"env_args": {"sizes": [1, None]}}, name="x")
     assert not (tmp_path / "run").exists()
 
@@ -219,6 +202,6 @@ def test_an_appended_file_comes_back_with_its_beginning(tmp_path: Path) -> None:
 def test_the_command_to_continue_works_without_activation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     RunDirectory.create(tmp_path, CONFIG, name="x").close()
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    command, *words = shlex.split(error_of(tmp_path, CONFIG).partition("to continue it: ")[2])
+    command, *words = shlex.split(error_of(tmp_path, CONFIG).partition("to continue it: ")[2].partition(";")[0])
     assert subprocess.run([command, "--help"], capture_output=True).returncode == 0
     assert words == ["--resume", str(tmp_path)]

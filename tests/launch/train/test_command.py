@@ -115,7 +115,7 @@ def test_a_run_on_ray_resumes_after_kill_9_and_leaves_no_process(tmp_path: Path)
 
 def test_another_configuration_does_not_touch_a_run(run: Path) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with pytest.raises(EngramError, match=r"lr"):
+    with pytest.raises(EngramError, match=r"contains a run; to continue it"):
         run_train(*TINY, "--total-steps", 100, "--run-dir", run, "--lr", 0.123)
     with pytest.raises(EngramError, match=r"--resume can change"):
         run_train("--resume", run, "--lr", 0.123)

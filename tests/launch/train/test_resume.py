@@ -6,6 +6,7 @@ import sys
 import threading
 import tomllib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ def test_a_copy_has_its_checksums_last(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(system, "open", noted)
     (tmp_path / "config.toml").write_text("seed = 7\n")
     path = checkpoints.save(tmp_path / "checkpoints", 1, {"step": 1})
-    with Mirror(f"file://{tmp_path}/store", [tmp_path / "config.toml"], 2, pytest.fail) as mirror:
+    with closing(Mirror(f"file://{tmp_path}/store", [tmp_path / "config.toml"], 2, pytest.fail)) as mirror:
         mirror.push(path)
     written = [name for name in opened if name in checkpoints.FILES]
     assert written[-1] == "SHA256SUMS"

@@ -88,6 +88,3 @@ def test_another_network_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "wider").exists()
     assert rl_train(*WORDS, *EASY, "--start-from", tmp_path / "none", "--run-dir", tmp_path / "new") == 2
     assert "contains no run: it does not exist" in capsys.readouterr().err
-    unset = ["--start-from", "", "--total-steps", 1]  # a variable of a shell
-    assert rl_train(*wider, *unset, "--run-dir", tmp_path / "new") == 2
-    assert "--start-from is ''; allowed: a run directory, zoo:NAME" in capsys.readouterr().err

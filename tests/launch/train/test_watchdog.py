@@ -7,8 +7,10 @@ import time
 
 import pytest
 
-from engram.launch.train import watchdog
-from engram.launch.train.watchdog import FAILED, Watchdog
+from engram.base.stop_flag import StopFlag
+from engram.launch.config.run_config import RunConfig
+from engram.launch.train import acting
+from engram.launch.train.acting import FAILED, Watchdog
 
 
 class Loop:
@@ -24,27 +26,40 @@ class Loop:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(watchdog, "OBEY_SECONDS", 0.4)
-    monkeypatch.setattr(watchdog, "START_SECONDS", 0.8)
+    monkeypatch.setattr(acting, "WATCH_SECONDS", 0.02)
+    monkeypatch.setattr(acting, "OBEY_SECONDS", 0.4)
+    monkeypatch.setattr(acting, "START_SECONDS", 0.8)
+
+
+class Noting(Watchdog):
+    """A watchdog that notes why it would end the process."""
+
+    def __init__(self, loop: Loop | None, stall: float, died: str = "") -> None:
+        super().__init__(RunConfig(stall_timeout=stall / 60), StopFlag(()))
+        self.trainer, self._dead, self.ends = loop, died, list[tuple[str, int]]()  # type: ignore[assignment]
+
+    def died(self) -> str:
+        return self._dead
+
+    def end(self, reason: str, code: int) -> None:  # type: ignore[override]
+        self.ends.append((reason, code))
 
 
 def watch(loop: Loop, stall: float, seconds: float, died: str = "", signaled: bool = False) -> list[tuple[str, int]]:
     """The reason that ends the loop within so many seconds, in which it does nothing but add a step after 0.1 s."""
-    ends: list[tuple[str, int]] = []
     previous = signal.signal(signal.SIGUSR1, lambda *_: None)  # a handler that the loop never looks at
     try:
-        with Watchdog(loop, stall, lambda: died, lambda why, code: ends.append((why, code)), (signal.SIGUSR1,)):
+        with Noting(loop, stall, died) as watchdog:
             if signaled:
                 os.kill(os.getpid(), signal.SIGUSR1)
             time.sleep(0.1)
             loop.steps += 1
             deadline = time.monotonic() + seconds
-            while time.monotonic() < deadline and not ends:
+            while time.monotonic() < deadline and not watchdog.ends:
                 time.sleep(0.02)
     finally:
         signal.signal(signal.SIGUSR1, previous)
-    return ends[:1]
+    return watchdog.ends[:1]
 
 
 def test_no_update_for_too_long_is_the_end() -> None:
@@ -70,10 +85,22 @@ def test_computing_and_saving_are_no_stall() -> None:
         assert watch(loop, stall=0.1, seconds=0.6, died="Ray's raylet", signaled=True) == []
 
 
-def test_starting_actors_may_take_longer_than_an_update() -> None:
-    ends: list[float] = []
+@pytest.mark.parametrize("loop", [Loop(), None], ids=["before the first step", "before training"])
+def test_starting_actors_may_take_longer_than_an_update(loop: Loop | None) -> None:
     began = time.monotonic()
-    with Watchdog(Loop(), 0.1, str, lambda *_: ends.append(time.monotonic() - began), (signal.SIGUSR1,)):
-        while not ends and time.monotonic() - began < 60:
+    with Noting(loop, 0.1) as watchdog:
+        while not watchdog.ends and time.monotonic() - began < 60:
             time.sleep(0.02)
-    assert ends[0] >= 0.8
+    assert time.monotonic() - began >= 0.8
+    assert watchdog.ends[0][1] == FAILED
+
+
+def test_updates_before_the_first_look_are_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acting, "START_SECONDS", 1000)
+    loop, began = Loop(), time.monotonic()
+    with Noting(None, 0.2) as watchdog:
+        watchdog.follow(loop)  # type: ignore[arg-type]
+        loop.steps = 80
+        while not watchdog.ends and time.monotonic() - began < 60:
+            time.sleep(0.02)
+    assert watchdog.ends[0][1] == FAILED
