@@ -80,37 +80,6 @@ def advice(name: object, allowed: Iterable[str], count: int = 3) -> str:
     return f"available: {nearest(name, names)}" if names else "none available"
 
 
-OTHER_NAMES = {
-    "learning_rate": "lr",
-    "gamma": "discount",
-    "steps": "total_steps",
-    "timesteps": "total_steps",
-    "total_timesteps": "total_steps",
-    "num_envs": "envs_per_actor",
-    "n_envs": "envs_per_actor",
-    "num_workers": "num_actors",
-    "n_steps": "unroll_length",
-    "num_steps": "unroll_length",
-    "rollout": "unroll_length",
-    "rollout_length": "unroll_length",
-    "ent_coef": "entropy_cost",
-    "vf_coef": "value_cost",
-    "log_dir": "run_dir",
-    "logdir": "run_dir",
-    "output_dir": "run_dir",
-    "exp_name": "run_dir",
-    "run_name": "run_dir",
-    "tensorboard_log": "run_dir",
-    "eval_freq": "eval_every",
-    "log_interval": "log_every",
-    "anneal_lr": "lr_schedule",
-    "env_id": "env",
-    "env_name": "env",
-    "environment": "env",
-}
-"""Settings of a run by their names in other libraries, to suggest them for unknown names."""
-
-
 def check_name(kind: str, name: object, allowed: Iterable[str]) -> None:
     """Raise EngramError with the nearest names unless `name` is one of `allowed`."""
     names = list(allowed)

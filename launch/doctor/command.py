@@ -13,8 +13,8 @@ from ...agents.process import prepare_process
 from ...base.errors import EngramError, file_errors, library_errors, user_errors
 from ...base.messages import size_in_words
 from ..config.command_line import make_console
+from ..config.run_config import check_memory
 from ..config.run_flags import parse_run
-from ..config.sizes import check_memory
 from ..metrics.rows import read_rows
 from ..runs.directory import RunDirectory
 from ..runs.trained import run_config

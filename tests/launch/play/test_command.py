@@ -240,7 +240,6 @@ def test_mistakes_are_told(words, message, monkeypatch):
         (["maze", "--fps", "-1"], "fps is -1.0; allowed: 0..1000"),
         (["maze", "--record", "/"], "record is '/', which is a directory"),
         (["maze", "--record", "/nowhere/at/all"], "there is no directory '/nowhere/at'"),
-        ([], "missing: NAME"),
         (["maze", "--greedy"], "checkpoint, member and greedy need a run directory"),
         (["zoo:graph-fwm", "--member", "-2"], "member is -2"),
     ],
