@@ -3,7 +3,6 @@
 Training, evaluation and tests all connect environments and agents through an actor.
 """
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,22 +14,17 @@ from numpy.typing import NDArray
 
 from ..agents.agent import Agent, AgentState
 from ..agents.cores.core import map_state
-from ..agents.specs import ChoiceSpec
 from ..agents.values import AgentOutput, EnvOutput, Weights, load, map_leaves
 from ..envs.masks import check_masks
 from ..envs.protocol import BatchedEnvironment, ReplayableEnvironment
 from .extras import Extras
 from .levels.config import LevelsConfig
+from .levels.mixture import Stagger
 from .levels.replay import Replay
-from .levels.stagger import Stagger
 from .packed import Packer, take_over
 from .unroll import Unroll
 
 ALL_NEW = LevelsConfig()  # Configuration without replay, stages or staggering: every episode samples a new level
-
-
-def _no_other_environment(stage: int) -> BatchedEnvironment:
-    raise ValueError(f"stage {stage} of a curriculum is requested; this actor has no curriculum")
 
 
 class Actor:
@@ -67,7 +61,7 @@ class Actor:
         reward_clip: float = 0.0,
         imitate: str = "",
         novelty: bool = False,
-        make_environment: Callable[[Any], BatchedEnvironment] = _no_other_environment,
+        make_environment: Callable[[Any], BatchedEnvironment] | None = None,
     ) -> None:
         self.batch, self.agent = batch, agent
         self.unroll_length, self.number, self.member = unroll_length, number, member
@@ -117,6 +111,7 @@ class Actor:
         """Create the environments of this stage or mixture; the caller restarts or restores them."""
         stage = stage if isinstance(stage, int) else tuple(stage)
         if stage != self.stage:
+            assert self._make_environment is not None, "only actors with a curriculum change their stage"
             batch = self._make_environment(stage)
             self.batch.close()
             self.batch, self.stage = batch, stage
@@ -142,12 +137,8 @@ class Actor:
         self._stagger = Stagger(self._levels.stagger, self.first_index, n) if self._levels.stagger else None
         self._replay: Replay | None = None
         if self._levels.level_replay:
-            size, seeds = self._levels.level_replay_size, (seed, self.first_index)
-            learnability = self._levels.level_replay_score == "learnability"
-            share, clip = self._levels.level_replay, self._reward_clip
-            self._replay = Replay(share, size, self._discount, seeds, n, clip, learnability)
-        self._returns = np.zeros(n, np.float64)
-        self._lengths = np.zeros(n, np.int64)
+            self._replay = Replay(self._levels, self._discount, (seed, self.first_index), n, self._reward_clip)
+        self._returns, self._lengths = np.zeros(n, np.float64), np.zeros(n, np.int64)
 
     def unroll(self, weights: Weights | None = None) -> Unroll:
         """Run T steps with one version of the weights (the loaded ones if None)."""
@@ -188,10 +179,8 @@ class Actor:
         before, after = buffers.steps[t : t + 2]
         buffers.outputs.append(output)
         if self._replay:
-            ends = before.terminated, before.truncated
-            values = output.value.cpu().numpy()
             streams = cast(ReplayableEnvironment, self.batch).streams
-            self._replay.see(before.reward, *ends, values, streams, self._read_solved(*ends))
+            self._replay.see(before, output.value.cpu().numpy(), streams, self._solved(before))
         self.batch.step_into(action, after.observation, after.reward, after.terminated, after.truncated)
         self._at_step()
         self._mask(after)
@@ -203,9 +192,13 @@ class Actor:
         """Return the unroll after its last step."""
         self.agent.end_unroll()
         self._env_output = map_leaves(np.copy, buffers.steps[-1])
+        env = buffers.tensors
+        if self._packer is not None:  # observations on the network's device; flags stay on the CPU, which counts steps
+            last = map_leaves(lambda x: x[-1].to(self.device), env.observation)
+            env = env._replace(observation=map_leaves(lambda *x: torch.stack(x), *buffers.shown, last))
         return Unroll(
             initial_state=map_state(torch.clone, buffers.initial_state),
-            env=buffers.whole(self.device),
+            env=env,
             agent=AgentOutput(*(torch.stack(leaves) for leaves in zip(*buffers.outputs, strict=True))),
             weights_version=torch.full((self.batch.num_envs,), self.version),
             member=self.member,
@@ -220,10 +213,8 @@ class Actor:
             mask = self.batch.action_mask
             assert mask is not None, "an environment with masks has one at every step"
             np.logical_or(mask, (env.terminated | env.truncated)[:, None], out=env.action_mask)
-            name = getattr(self.batch, "name", type(self.batch).__name__)
-            spec = self.agent.action_spec
-            assert isinstance(spec, ChoiceSpec), "environments with Box actions have no masks"
-            check_masks(name, env.action_mask, spec.choices)
+            spec: Any = self.agent.action_spec  # environments with Box actions have no masks
+            check_masks(getattr(self.batch, "name", type(self.batch).__name__), env.action_mask, spec.choices)
 
     def _count(self, before: Any, after: Any, episodes: list[NDArray[np.float32]]) -> None:
         """Update episode returns and lengths; the action at an episode's last step is ignored and not counted."""
@@ -238,15 +229,12 @@ class Actor:
             ended = np.flatnonzero(over)
             columns = np.stack([ended + self.first_index, self._returns[ended], self._lengths[ended]], 1)
             episodes.append(np.concatenate([columns.astype(np.float32), self.batch.episode_facts(ended)], 1))
-            self._returns[ended] = 0.0
-            self._lengths[ended] = 0
+            self._returns[ended], self._lengths[ended] = 0.0, 0
 
-    def _read_solved(self, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
-        """Return which episodes that end at this step were solved, bool [N]; None if this is not reported."""
-        if "solved" not in self.batch.episode_fields:
-            return None
-        solved, ended = np.zeros(self.batch.num_envs, np.bool_), np.flatnonzero(terminated | truncated)
-        if len(ended):
+    def _solved(self, env: Any) -> NDArray[np.bool_]:
+        """Return which episodes that end at this step were solved, bool [N]; none if this is not reported."""
+        solved, ended = np.zeros(self.batch.num_envs, np.bool_), np.flatnonzero(env.terminated | env.truncated)
+        if len(ended) and "solved" in self.batch.episode_fields:
             solved[ended] = self.batch.episode_facts(ended)[:, self.batch.episode_fields.index("solved")] == 1
         return solved
 
@@ -271,30 +259,18 @@ class Actor:
     def restore(self, saved: dict[str, Any]) -> None:
         """Continue exactly from a state returned by `save`."""
         self._begun = True
-        self._enter(saved.get("stage", 0))
+        self._enter(saved["stage"])
         self.batch.restore(saved["batch"])
         leaves = iter(saved["state"])
         self.state = map_state(lambda _: torch.as_tensor(next(leaves)).to(self.device, copy=True), self.state)
-        output = map_leaves(np.array, EnvOutput(**saved["row"]))
-        if output.action_mask is None and self._env_output.action_mask is not None:  # saved without masks
-            output = output._replace(action_mask=np.ones_like(self._env_output.action_mask))
-        self._env_output = output
-        if "extras" in saved:  # missing in older states
-            self._extras.restore(saved["extras"])
+        self._env_output = map_leaves(np.array, EnvOutput(**saved["row"]))
+        self._extras.restore(saved["extras"])
         generator = torch.as_tensor(saved["generator"])
-        if generator.shape == self.generator.get_state().shape:
+        if generator.shape == self.generator.get_state().shape:  # else saved on another kind of device
             self.generator.set_state(generator)
-        else:  # saved on another kind of device; this generator is already seeded
-            print(
-                f"engram: actor {self.number}: the saved random number generator is not for {self.device}; "
-                "actions are sampled with a new seed",
-                file=sys.stderr,
-                flush=True,
-            )
-        self.beginnings = saved.get("copies", 0)  # missing in states older than populations
+        self.beginnings = saved["copies"]
         if self._stagger:
-            left = saved.get("stagger")
-            self._stagger.left = np.zeros_like(self._stagger.left) if left is None else np.array(left)
+            self._stagger.left = np.array(saved["stagger"])
         if self._replay:
             self._replay.restore(saved["replay"])
         self._returns[:] = saved["returns"]
@@ -317,16 +293,9 @@ class Buffers:
     """Observations of each step on the network's device, if it is not the CPU."""
     started: float = field(default_factory=time.perf_counter)
 
-    def whole(self, device: torch.device) -> EnvOutput:
-        """Return all steps, observations on the network's device; flags stay on the CPU, where steps are counted."""
-        if device.type == "cpu":
-            return self.tensors
-        last = map_leaves(lambda x: x[-1].to(device), self.tensors.observation)
-        return self.tensors._replace(observation=map_leaves(lambda *x: torch.stack(x), *self.shown, last))
-
 
 def _allocate(first: NDArray[Any], steps: int) -> NDArray[Any]:
-    """Allocate an array for steps 0..T, T = `steps`, whose first step is `first`."""
+    """Allocate an array for steps 0..`steps`, the first of which is given."""
     array = np.empty((steps + 1, *first.shape), first.dtype)
     array[0] = first
     return array

@@ -64,10 +64,9 @@ class MemberActors:
 
     def close(self) -> None:
         """Close the environments of all members; exceptions become warnings."""
-        actors, self._actors = self._actors, {}
-        for actor in actors.values():
+        while self._actors:
             try:
-                actor.close()
+                self._actors.popitem()[1].close()
             except Exception as problem:
                 _log.warning("actor %d: close() of an environment raised %r", self.number, problem)
 
@@ -102,10 +101,12 @@ class MemberSchedule:
         """Return the member of the next request: of those for which `may` is true, the one with the fewest so far.
         Ties go to the member with the lowest count in `served`, the requests to one actor by member; otherwise this
         actor would always serve the same members."""
-        among = [member for member in self._counts if may(member)]
+        among = [
+            (count, (served or {}).get(member, 0), member) for member, count in self._counts.items() if may(member)
+        ]
         if not among:
             return None
-        member = min(among, key=lambda m: (self._counts[m], (served or {}).get(m, 0), m))
+        member = min(among)[-1]
         self._counts[member] += 1
         return member
 
@@ -132,11 +133,6 @@ class MemberSchedule:
         for member in self._counts:
             self._counts[member] += 1
         return self.members
-
-    def turn(self) -> list[int]:
-        """Count one request for the next member, and return a list of it; the list is empty without members."""
-        member = self.next()
-        return [] if member is None else [member]
 
     def give_back(self, member: int) -> None:
         """Reschedule a request of `member` that was lost with its actor."""

@@ -1,4 +1,8 @@
-"""Environments of several stages of a curriculum in one batch."""
+"""Environments of one actor in different stages of a curriculum, or in different phases of an episode.
+
+All environments begin together at the start of a run and of every stage of a curriculum. If episodes have a fixed
+length, or while none is solved, they also end together, so that each batch contains only one phase of the episode.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -8,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...agents.values import map_leaves
-from .stagger import GOLDEN
 
+GOLDEN = (5**0.5 - 1) / 2
+"""Golden ratio minus 1; the fractional parts of its multiples are evenly spread over 0..1 for any count."""
 Shares = tuple[float, ...]  # Share of the environments in each stage; the shares sum to 1
 
 
@@ -47,7 +52,6 @@ class MixtureBatch:
 
     @property
     def at_step(self) -> Callable[[], None]:
-        """Callback that runs after every step of an environment, in batches that step them one by one."""
         return self.parts[0].at_step
 
     @at_step.setter
@@ -57,7 +61,6 @@ class MixtureBatch:
 
     @property
     def action_mask(self) -> NDArray[Any] | None:
-        """Valid actions [N, ...]; None for environments without masks."""
         masks = [part.action_mask for part in self.parts]
         return None if masks[0] is None else np.concatenate(masks)
 
@@ -82,15 +85,12 @@ class MixtureBatch:
         return np.concatenate([part.episode_facts(selected) for part, selected in zip(self.parts, within, strict=True)])
 
     def privileged(self) -> NDArray[Any]:
-        """Privileged values [N, P]."""
         return np.concatenate([part.privileged() for part in self.parts])
 
     def mark_seen(self, maps: NDArray[Any]) -> NDArray[Any]:
-        """Write the current observations into maps [N, ...] and return the agents' cells [N, 2]."""
         return np.concatenate([p.mark_seen(maps[span]) for p, span in zip(self.parts, self._slices, strict=True)])
 
     def save(self) -> dict[str, Any]:
-        """Return the state of all environments."""
         return {"parts": [part.save() for part in self.parts]}
 
     def restore(self, saved: dict[str, Any]) -> None:
@@ -104,3 +104,30 @@ class MixtureBatch:
 
 def _some(values: Any, span: slice) -> Any:
     return map_leaves(lambda x: x[span], values)
+
+
+class Stagger:
+    """Selection of one episode per environment to truncate: the one in progress after a number of steps in 1..`steps`.
+
+    Args:
+        steps: range over which the cuts are spread; 0 disables them.
+        first_index: index of the first environment among all environments of the run.
+        num_envs: number of environments.
+    """
+
+    def __init__(self, steps: int, first_index: int, num_envs: int) -> None:
+        phases = (np.arange(first_index, first_index + num_envs) * GOLDEN) % 1.0
+        self.left: NDArray[np.int64] = (1 + phases * steps).astype(np.int64) * (steps > 0)
+        """Steps until each environment's episode is cut; 0 if no cut remains."""
+
+    def due(self, over: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+        """Return the environments to cut after a step, bool [N]; None if there are none.
+
+        Args:
+            over: bool [N], whether the step has ended the episode; an environment whose cut is due then is never cut.
+        """
+        if not self.left.any():
+            return None
+        due = (self.left == 1) & ~over
+        self.left = np.maximum(self.left - 1, 0)
+        return due if due.any() else None

@@ -25,7 +25,7 @@ from ..members import MakeActor, MemberSchedule, WeightsVersion
 from ..pool import ActorStateError
 from ..unroll import Stored, Unroll
 from .slot import ActorSlot, ActorSlots, Request, RequestWindow
-from .wire import ObjectStores, dead_part, fetch, message_of, share_tensors, unpack
+from .wire import dead_part, fetch, message_of, share_tensors, stored_bytes, unpack
 
 PATIENCE = 2.0  # Seconds without an unroll after which the pool returns None to the learner
 # An actor is skipped if responses of others have waited for it for this time plus SLOWER times an unroll's duration
@@ -82,7 +82,6 @@ class RayPool:
         self._weights: dict[int, Weights] = {}
         self._stored: dict[int, ObjectRef[Any]] = {}
         """Each member's newest weights in the object store, once a request has contained them."""
-        self._stores = ObjectStores()
         self._schedule = MemberSchedule()
         self._apart: frozenset[int] = frozenset()
         """Members whose unrolls stay in Ray's store for a learner in another process."""
@@ -118,7 +117,7 @@ class RayPool:
         return not self._streaming and bool(self._gathered or self._open)
 
     def stored_bytes(self) -> int | None:
-        return self._stores.bytes()
+        return stored_bytes()
 
     def deal(self, homes: Mapping[int, str], apart: Iterable[int]) -> None:
         """Prefer actors on the machine of each member's learner (`homes`); leave unrolls of `apart` in Ray's store."""
@@ -153,13 +152,20 @@ class RayPool:
 
     def gather(self, member: int = 0) -> list[Unroll] | None:
         self._streaming = False
-        return self._receive(lambda: self._request_one_each(member), self._all_gathered)
+
+        def request() -> None:  # of every active slot without an open request whose unroll is missing
+            for slot in self._slots:
+                if slot.at_work and not slot.requests and slot.number not in self._gathered:
+                    self._request(slot, member, 1)
+
+        return self._receive(request, self._all_gathered)
 
     def save(self) -> list[Any]:
         if self._open or self._gathered:
             raise ActorStateError("unrolls are in progress")
-        if lost := [slot.number for slot in self._slots if slot.handle is None]:
-            raise ActorStateError(f"actor {lost[0]} has failed and is not replaced yet")
+        for slot in self._slots:
+            if slot.handle is None:
+                raise ActorStateError(f"actor {slot.number} has failed and is not replaced yet")
         if died := dead_part():
             raise ActorStateError(f"{died} died")
         try:
@@ -168,45 +174,30 @@ class RayPool:
             raise ActorStateError(message_of(problem)) from problem
 
     def restore(self, saved: list[Any]) -> None:
-        if len(saved) != len(self._slots):
-            raise ValueError(f"the saved state has {len(saved)} actors; this pool has {len(self._slots)}")
         for slot in self._slots:
             slot.versions.clear()  # loading weights also checks them against the state
         ray.get([slot.handle.restore.remote(state) for slot, state in zip(self._slots, saved, strict=True)])
-
-    def open_requests(self) -> list[int]:
-        """Index of the actor of each open request."""
-        return [request.slot.number for request in self._open.values()]
 
     def close(self) -> None:
         self._slots.close()
         self._open = {}
         if len(self._unrolls_from) > 1:
-            self._report(
-                f"unrolls came from {', '.join(f'{m} ({n:,})' for m, n in sorted(self._unrolls_from.items()))}"
-            )
+            counts = ", ".join(f"{machine} ({count:,})" for machine, count in sorted(self._unrolls_from.items()))
+            self._report(f"unrolls came from {counts}")
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def _request_stream(self) -> None:
         """Send all requests that the window allows, to slots with the fewest open ones, then least recently used."""
-        limit = self._window.requests_per_slot
-        for depth in range(limit):
+        for depth in range(self._window.requests_per_slot):
             slots = [slot for slot in self._slots if slot.at_work and len(slot.requests) == depth]
             for slot in sorted(slots, key=lambda slot: slot.last_request):
-                member = self._schedule.next_at(
-                    slot.machine, self._window.has_room, idle=not slot.requests, served=slot.served
-                )
+                machine, idle = slot.place.machine if slot.place else "", not slot.requests
+                member = self._schedule.next_at(machine, self._window.has_room, idle, slot.served)
                 if member is not None:
                     self._window.sent(self._request(slot, member, self._window.unrolls))
                 elif not self._schedule.homes:
                     return
-
-    def _request_one_each(self, member: int) -> None:
-        """Send a request to every active slot that has no open request and whose unroll is missing."""
-        for slot in self._slots:
-            if slot.at_work and not slot.requests and slot.number not in self._gathered:
-                self._request(slot, member, 1)
 
     def _request(self, slot: ActorSlot, member: int, unrolls: int) -> Request:
         version = self._weights[member].version
@@ -261,11 +252,11 @@ class RayPool:
     def _next_in_order(self) -> Unroll | None:
         """Return the next response in order."""
         request = self._window.next()
-        if request is not None:
-            self._blocked = None
-            return request.answer
-        self._pass_over_the_slowest()
-        return None
+        if request is None:
+            self._pass_over_the_slowest()
+            return None
+        self._blocked = None
+        return request.answer
 
     def _pass_over_the_slowest(self) -> None:
         """Skip an actor that delays the learner although others have responded."""
@@ -324,8 +315,7 @@ class RayPool:
             if not self._streaming:
                 self._gathered[slot.number] = unroll
             self._unroll_seconds += (unroll.seconds - self._unroll_seconds) / 2
-            if self._failures.total:
-                self._failures.forgive(slot.number)
+            self._failures.forgive(slot.number)
             assert slot.place is not None, "the location arrives before the first unroll"
             self._unrolls_from[slot.place.machine] += request.unrolls
 

@@ -21,8 +21,7 @@ from ...agents.values import Weights
 from ..failures import Failures
 from ..members import MakeActor, MemberActors, WeightsVersion
 from ..unroll import Unroll, header
-from .heartbeat import Heart, forget, interval, key_of, last_beat
-from .stuck import ProcessPlace, StuckProcesses, place_of_this_process
+from .stuck import LONGEST_INTERVAL, Heart, ProcessPlace, StuckProcesses, key_of, last_beat, place_of_this_process
 from .wire import pack, share_tensors
 
 LOOK_SECONDS = 1.0  # Interval in seconds between checks for processes that do not respond
@@ -56,11 +55,6 @@ class ActorSlot:
     """Latest version of each member's weights sent to the process."""
     served: Counter[int] = field(default_factory=Counter[int])
     """Number of requests for each member."""
-
-    @property
-    def machine(self) -> str:
-        """Address of the active process's machine."""
-        return self.place.machine if self.place else ""
 
     @property
     def at_work(self) -> bool:
@@ -115,7 +109,7 @@ class ActorSlots:
         place: Any = NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=True) if near else "SPREAD"
         self._remote = ray.remote(**claims, max_restarts=0, scheduling_strategy=place)(ActorProcess)
         self._failures, self._timeout = failures, timeout
-        self._interval = interval(timeout)
+        self._interval = min(LONGEST_INTERVAL, timeout / 8)  # Seconds between two heartbeats
         self.beats = 0  # Number of heartbeats read
         self._stuck = StuckProcesses(ray.util.get_node_ip_address())
         self._look_at = 0.0
@@ -161,7 +155,12 @@ class ActorSlots:
             self._stuck.end_overdue()
         for ref, slot in awaited.items():
             if slot.starting is None:
-                self._read_heartbeat(slot, now)
+                if (
+                    now - slot.since > 3 * self._interval
+                    and (beat := last_beat(key_of(slot.number, slot.life))) != slot.beat
+                ):
+                    slot.beat, slot.since, slot.stepped = beat, now, True
+                    self.beats += 1
                 limit = self._timeout if slot.stepped else max(self._timeout, FIRST_STEP_TIMEOUT)
                 event = "responded or stepped its environments"
             else:
@@ -169,21 +168,12 @@ class ActorSlots:
             if now - slot.since > limit and not ray.wait([ref], timeout=0)[0]:
                 yield slot, f"actor {slot.number} has not {event} for {limit:.0f} s"
 
-    def _read_heartbeat(self, slot: ActorSlot, now: float) -> None:
-        """Read the heartbeat of a process that has not responded for several intervals."""
-        if now - slot.since > 3 * self._interval:
-            beat = last_beat(key_of(slot.number, slot.life))
-            if beat != slot.beat:
-                slot.beat, slot.since, slot.stepped = beat, now, True
-                self.beats += 1
-
     def lose(self, slot: ActorSlot, why: str, cause: object = None) -> None:
         """Kill a slot's process; a new one starts after a pause. Raises ActorFailureError after too many failures."""
         ray.kill(slot.handle)
         if slot.place is not None:
             self._stuck.note(slot.place)
-        self._forget(slot)
-        slot.handle = slot.starting = slot.place = None
+        slot.handle = slot.starting = slot.place = slot.beat = None
         self._failures.add(slot.number, why, cause)
         slot.since = time.monotonic() + self._failures.pause(slot.number)
 
@@ -195,12 +185,6 @@ class ActorSlots:
             ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
         for slot in slots:
             ray.kill(slot.handle)
-            self._forget(slot)
-
-    def _forget(self, slot: ActorSlot) -> None:
-        if slot.beat is not None:
-            forget(key_of(slot.number, slot.life))
-            slot.beat = None
 
     def _start(self, slot: ActorSlot) -> None:
         slot.life += 1
