@@ -169,7 +169,7 @@ class Actor:
             return env
         leaves: list[torch.Tensor] = []
         map_leaves(leaves.append, env)
-        copied = iter(self._packer.send(leaves).leaves)
+        copied = iter(self._packer.send(leaves)[0])
         env = map_leaves(lambda _: next(copied), env)
         buffers.shown.append(env.observation)
         return env

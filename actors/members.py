@@ -24,13 +24,8 @@ class WeightsVersion(NamedTuple):
 
 
 class MemberActors:
-    """Actors of one slot: one per member served, each with separate environments and recurrent state.
-
-    Args:
-        make_actor: creates an actor when it is first needed.
-        number: index of the slot.
-        life: number of times that the slot's actors have been replaced.
-    """
+    """Actors of slot `number`: one per member served, each with separate environments and recurrent state. `life`
+    counts the earlier actors of the slot."""
 
     def __init__(self, make_actor: MakeActor, number: int, life: int) -> None:
         self._make_actor, self.number, self.life = make_actor, number, life
@@ -39,7 +34,6 @@ class MemberActors:
         self.progress = 0  # Counter that increases while the environments step, also within an unroll
 
     def unroll(self, weights: Weights) -> Unroll:
-        """Return one unroll of the weights' member."""
         return self.actor(weights.member).unroll(weights)
 
     def unrolls(self, weights: Weights | WeightsVersion, count: int) -> Unroll:
@@ -54,11 +48,9 @@ class MemberActors:
         return join([first, *(self.actor(weights.member).unroll() for _ in range(count - 1))])
 
     def save(self) -> dict[int, Any]:
-        """Return the exact state of every member's actor and its environments."""
         return {member: actor.save() for member, actor in self._actors.items()}
 
     def restore(self, saved: dict[int, Any]) -> None:
-        """Continue from a state returned by `save`."""
         for member, state in saved.items():
             self.actor(member).restore(state)
 
@@ -94,7 +86,6 @@ class MemberSchedule:
         self._counts.setdefault(member, min(self._counts.values(), default=0))
 
     def leave(self, member: int) -> None:
-        """Remove `member`."""
         self._counts.pop(member, None)
 
     def next(self, may: Callable[[int], bool] = lambda _: True, served: Mapping[int, int] | None = None) -> int | None:
@@ -125,7 +116,6 @@ class MemberSchedule:
 
     @property
     def members(self) -> list[int]:
-        """Scheduled members."""
         return sorted(self._counts)
 
     def round(self) -> list[int]:

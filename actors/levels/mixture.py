@@ -32,73 +32,69 @@ def widths(first_index: int, num_envs: int, shares: Shares) -> list[int]:
 
 
 class MixtureBatch:
-    """Concatenation of batches of environments; implements the part of the batch interface that actors use.
-
-    Args:
-        parts: batches with the same spaces and episode fields, at least one.
-    """
+    """Concatenation of batches of environments with the same spaces and episode fields; implements the part of the
+    batch interface that actors use."""
 
     replayable = False
 
     def __init__(self, parts: Sequence[Any]) -> None:
-        self.parts = list(parts)
-        bounds = np.cumsum([0, *(part.num_envs for part in self.parts)]).tolist()
+        bounds = np.cumsum([0, *(part.num_envs for part in parts)]).tolist()
         self.num_envs = bounds[-1]
-        self._slices = [slice(low, high) for low, high in pairwise(bounds)]
+        self.parts = [(part, slice(low, high)) for part, (low, high) in zip(parts, pairwise(bounds), strict=True)]
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute that all stages have in common: spaces, fields, name."""
-        return getattr(self.__dict__["parts"][-1], name)
+        return getattr(self.__dict__["parts"][-1][0], name)
 
     @property
     def at_step(self) -> Callable[[], None]:
-        return self.parts[0].at_step
+        return self.parts[0][0].at_step
 
     @at_step.setter
     def at_step(self, call: Callable[[], None]) -> None:
-        for part in self.parts:
+        for part, _ in self.parts:
             part.at_step = call
 
     @property
     def action_mask(self) -> NDArray[Any] | None:
-        masks = [part.action_mask for part in self.parts]
+        masks = [part.action_mask for part, _ in self.parts]
         return None if masks[0] is None else np.concatenate(masks)
 
     def new_observation(self) -> Any:
-        return map_leaves(lambda *x: np.concatenate(x), *(part.new_observation() for part in self.parts))
+        return map_leaves(lambda *x: np.concatenate(x), *(part.new_observation() for part, _ in self.parts))
 
     def reset_into(self, observation: Any, seed: int | None = None) -> None:
-        for part, span in zip(self.parts, self._slices, strict=True):
+        for part, span in self.parts:
             part.reset_into(_some(observation, span), seed)
 
     def step_into(self, actions: Any, observation: Any, reward: Any, terminated: Any, truncated: Any) -> None:
-        for part, span in zip(self.parts, self._slices, strict=True):
+        for part, span in self.parts:
             ends = terminated[span], truncated[span]
             part.step_into(actions[span], _some(observation, span), reward[span], *ends)
 
     def cut(self, where: NDArray[np.bool_]) -> None:
-        for part, span in zip(self.parts, self._slices, strict=True):
+        for part, span in self.parts:
             part.cut(where[span])
 
     def episode_facts(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        within = [indices[(indices >= span.start) & (indices < span.stop)] - span.start for span in self._slices]
-        return np.concatenate([part.episode_facts(selected) for part, selected in zip(self.parts, within, strict=True)])
+        within = [indices[(indices >= span.start) & (indices < span.stop)] - span.start for _, span in self.parts]
+        return np.concatenate([part.episode_facts(x) for (part, _), x in zip(self.parts, within, strict=True)])
 
     def privileged(self) -> NDArray[Any]:
-        return np.concatenate([part.privileged() for part in self.parts])
+        return np.concatenate([part.privileged() for part, _ in self.parts])
 
     def mark_seen(self, maps: NDArray[Any]) -> NDArray[Any]:
-        return np.concatenate([p.mark_seen(maps[span]) for p, span in zip(self.parts, self._slices, strict=True)])
+        return np.concatenate([part.mark_seen(maps[span]) for part, span in self.parts])
 
     def save(self) -> dict[str, Any]:
-        return {"parts": [part.save() for part in self.parts]}
+        return {"parts": [part.save() for part, _ in self.parts]}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        for part, state in zip(self.parts, saved["parts"], strict=True):
+        for (part, _), state in zip(self.parts, saved["parts"], strict=True):
             part.restore(state)
 
     def close(self) -> None:
-        for part in self.parts:
+        for part, _ in self.parts:
             part.close()
 
 

@@ -75,16 +75,13 @@ class RayPool:
         self._answers = 0  # Unrolls received
         self._streaming = False  # Whether `next`, not `gather`, was called last; if so, new weights trigger requests
         self._unroll_seconds = 0.0  # Exponential moving average (factor 1/2) of the duration of unrolls
-        self._blocked: tuple[ActorSlot, float] | None = None
-        """Slot that blocks the responses of others, and since when."""
+        self._blocked: tuple[ActorSlot, float] | None = None  # Slot that blocks the responses of others, and since when
         self._passed_over: set[int] = set()
         self._gathered: dict[int, Unroll] = {}
         self._weights: dict[int, Weights] = {}
-        self._stored: dict[int, ObjectRef[Any]] = {}
-        """Each member's newest weights in the object store, once a request has contained them."""
+        self._stored: dict[int, ObjectRef[Any]] = {}  # Each member's newest weights, once a request has contained them
         self._schedule = MemberSchedule()
-        self._apart: frozenset[int] = frozenset()
-        """Members whose unrolls stay in Ray's store for a learner in another process."""
+        self._apart: frozenset[int] = frozenset()  # Members whose unrolls stay in Ray's store for another learner
         self._slots = ActorSlots(
             make_actor,
             num_actors,
@@ -124,7 +121,6 @@ class RayPool:
         self._schedule.homes, self._apart = dict(homes), frozenset(apart)
 
     def publish(self, weights: Weights, learned: int = 0) -> None:
-        """Set a member's newest weights; they are stored once, with the next request that needs them."""
         before = self._weights.get(weights.member, weights)
         self._weights[weights.member] = weights
         self._stored.pop(weights.member, None)
@@ -225,32 +221,27 @@ class RayPool:
     def _receive(self, send: Callable[[], None], find: Callable[[], T | None]) -> T | None:
         """Send requests and return the first result of `find` among the responses; None after PATIENCE seconds."""
         patience = time.monotonic() + PATIENCE
-        self._lose_silent()  # even while a backlog of other responses is processed
-        while (result := find()) is None and time.monotonic() < patience:
+        while True:
+            for slot, why in self._slots.silent(self._awaited()):  # even while a backlog of responses is processed
+                self._lose(slot, why)
+            if (result := find()) is not None or time.monotonic() >= patience:
+                return result
             self._check_ray()
             self._slots.fill()
             send()
-            self._lose_silent()
             self._poll(PATIENCE / 4)
-        return result
-
-    def _lose_silent(self) -> None:
-        for slot, why in self._slots.silent(self._awaited()):
-            self._lose(slot, why)
 
     def _check_ray(self) -> None:
         if died := dead_part():  # without this error, a call to Ray's store would end this process
             raise TransportDiedError(f"{died} died")
 
     def _all_gathered(self) -> list[Unroll] | None:
-        """Return one unroll of every actor if all have arrived."""
         if len(self._gathered) < len(self._slots):
             return None
         unrolls, self._gathered = [self._gathered[slot.number] for slot in self._slots], {}
         return unrolls
 
     def _next_in_order(self) -> Unroll | None:
-        """Return the next response in order."""
         request = self._window.next()
         if request is None:
             self._pass_over_the_slowest()
@@ -326,11 +317,12 @@ class RayPool:
         self._slots.lose(slot, why, cause)
 
     def _drop(self, request: Request) -> None:
-        """Drop a request that gets no response; its member gets a new request before the other members do."""
+        """Drop a request that gets no response."""
         del self._open[request.ref]
         request.slot.requests.remove(request)
         self._leave_out(request)
 
     def _leave_out(self, request: Request) -> None:
+        """Use no unroll of a request; its member gets a new request before the other members do."""
         self._window.lost(request)
         self._schedule.give_back(request.member)

@@ -27,19 +27,15 @@ from .wire import pack, share_tensors
 LOOK_SECONDS = 1.0  # Interval in seconds between checks for processes that do not respond
 CLOSE_SECONDS = 3.0  # Seconds for actors to close their environments at the end, before their processes are killed
 START_TIMEOUT = 600.0  # Seconds within which a process must start, which may require booting a node
-FIRST_STEP_TIMEOUT = 120.0
-"""Smallest timeout in seconds of a new process's first step, which includes loading and compiling networks."""
+FIRST_STEP_TIMEOUT = 120.0  # Smallest timeout of a new process's first step, which loads and compiles networks
 
 MOST_AT_ONCE = 8  # Unrolls per request that suffice to amortize its cost
-NARROW = 4
-"""Environments per actor up to which transferring an unroll costs far less than its request (half a millisecond)."""
+NARROW = 4  # Environments per actor up to which an unroll's transfer costs far less than its request (0.5 ms)
 REQUESTS_PER_SLOT = 2  # Smallest limit of open requests per slot: one in progress, and the next one queued
 
 
 @dataclass(eq=False)
 class ActorSlot:
-    """One slot of the pool."""
-
     number: int
     life: int = -1  # Number of earlier processes of this slot
     handle: Any = None  # Ray's handle of the active or starting process; None while the slot is empty.
@@ -51,10 +47,8 @@ class ActorSlot:
     stepped: bool = False  # Whether the environments of the active process are known to have stepped
     requests: deque["Request"] = field(default_factory=deque["Request"])  # Open requests, oldest first
     last_request: int = -1  # Index of the last request
-    versions: dict[int, int] = field(default_factory=dict[int, int])
-    """Latest version of each member's weights sent to the process."""
-    served: Counter[int] = field(default_factory=Counter[int])
-    """Number of requests for each member."""
+    versions: dict[int, int] = field(default_factory=dict[int, int])  # Latest version sent of each member's weights
+    served: Counter[int] = field(default_factory=Counter[int])  # Number of requests for each member
 
     @property
     def at_work(self) -> bool:
@@ -64,8 +58,6 @@ class ActorSlot:
 
 @dataclass(eq=False)
 class Request:
-    """Request for unrolls."""
-
     slot: ActorSlot
     member: int
     unrolls: int
@@ -76,18 +68,8 @@ class Request:
 
 
 class ActorSlots:
-    """All slots of a pool, with methods that fill empty slots and detect processes that do not respond.
-
-    Args:
-        make_actor: picklable function that creates an Actor.
-        num_actors: number of slots; None: as many as the cluster has room for, now and later.
-        failures: counter of failures.
-        cpus_per_actor, gpus_per_actor: Ray resources of one process.
-        timeout: seconds within which an active process must respond or step its environments.
-        niceness: scheduling niceness of each process.
-        first: index of the first slot.
-        near: whether to prefer this process's machine as long as it has room.
-    """
+    """All slots of a pool, with methods that fill empty slots and detect processes that do not respond; see RayPool for
+    the arguments."""
 
     def __init__(
         self,
@@ -115,9 +97,8 @@ class ActorSlots:
         self._look_at = 0.0
         if num_actors is None:
             free = ray.available_resources()
-            room = [free.get("CPU", 0) / max(cpus_per_actor, 0.01)]
-            room += [free.get("GPU", 0) / gpus_per_actor] if gpus_per_actor else []
-            num_actors = max(1, int(min(room)))
+            claimed = {"CPU": max(cpus_per_actor, 0.01), "GPU": gpus_per_actor}
+            num_actors = max(1, int(min(free.get(kind, 0) / part for kind, part in claimed.items() if part)))
         self._slots = [ActorSlot(first + number) for number in range(num_actors)]
         for slot in self._slots:
             self._start(slot)
@@ -155,10 +136,8 @@ class ActorSlots:
             self._stuck.end_overdue()
         for ref, slot in awaited.items():
             if slot.starting is None:
-                if (
-                    now - slot.since > 3 * self._interval
-                    and (beat := last_beat(key_of(slot.number, slot.life))) != slot.beat
-                ):
+                overdue = now - slot.since > 3 * self._interval
+                if overdue and (beat := last_beat(key_of(slot.number, slot.life))) != slot.beat:
                     slot.beat, slot.since, slot.stepped = beat, now, True
                     self.beats += 1
                 limit = self._timeout if slot.stepped else max(self._timeout, FIRST_STEP_TIMEOUT)
@@ -223,15 +202,13 @@ class RequestWindow:
         self.requests_per_slot = max(REQUESTS_PER_SLOT, ahead // self.unrolls)
         self._width = self.unrolls * num_envs
         self._unlearned: Counter[int] = Counter()  # Environments requested and not yet learned from, by member
-        self._order: dict[int, deque[Request]] = {}
-        """Requests whose responses have not been returned, by member, oldest first."""
+        self._order: dict[int, deque[Request]] = {}  # Requests with responses not yet returned, by member, oldest first
 
     def has_room(self, member: int) -> bool:
         """Whether another request for `member` would respect the bound."""
         return self._unlearned[member] + self._width <= self._size
 
     def sent(self, request: Request) -> None:
-        """Record a request."""
         self._unlearned[request.member] += self._width
         self._order.setdefault(request.member, deque()).append(request)
 

@@ -1,8 +1,7 @@
 """Curricula: the papers' environments, learned in stages, on top of the papers' settings."""
 
 from .easy import READ_BY_REWARDS, SMALLER_CORES
-from .paper import Preset
-from .ppo import CENTERED_LP_RNN_PPO, LP_RNN_PPO, RMC_PPO
+from .paper import CENTERED_LP_RNN_PPO, LP_RNN_PPO, RMC_PPO, Preset
 
 # The paper's BoxWorld. Distractors first appear in small rooms, where they are visible. Then rooms and paths grow
 # without distractors: an episode that a distractor ends teaches nothing about the path. Finally distractors return, few

@@ -1,7 +1,6 @@
 """Settings that learn in minutes on two cores, on top of the papers' settings."""
 
-from .paper import OTHERS, POPGYM, Preset, core
-from .ppo import CENTERED_LP_RNN_PPO, LP_RNN_PPO, PPO, RMC_PPO
+from .paper import CENTERED_LP_RNN_PPO, LP_RNN_PPO, OTHERS, POPGYM, PPO, RMC_PPO, Preset, core
 
 # Actors use weights that are one update old. Momentum continues in the direction of older unrolls, and a batch repeats
 # changes that later updates have already made: without momentum and with a clip, no seed collapsed midway. Normalized
