@@ -24,7 +24,16 @@ from .levels.replay import Replay
 from .packed import Packer, take_over
 from .unroll import Unroll
 
-ALL_NEW = LevelsConfig()  # Configuration without replay, stages or staggering: every episode samples a new level
+
+@dataclass(frozen=True, kw_only=True)
+class ActingConfig:
+    """Levels on which actors act, and what they record in addition."""
+
+    levels: LevelsConfig = LevelsConfig()
+    discount: float = 1.0  # Discount of the returns that values estimate; used in the scores of levels
+    reward_clip: float = 0.0  # Bound on the rewards in these scores; 0 for none
+    imitate: str = ""  # Player whose actions are recorded in unrolls, module:Class; "" for none
+    novelty: bool = False  # Whether unrolls record which cells or observations are new in their episode
 
 
 class Actor:
@@ -38,11 +47,6 @@ class Actor:
         first_index: index of the first environment among all environments of the run.
         number: index of this actor, recorded in its unrolls.
         member: member of the population this actor acts for.
-        levels: configuration of levels.
-        discount: discount of the returns that values estimate; used in the scores of levels.
-        reward_clip: bound on the rewards in these scores; 0 for none.
-        imitate: player whose actions are recorded in unrolls; "" for none.
-        novelty: whether unrolls record which cells or observations are new in their episode.
         make_environment: returns the environments of a stage of the curriculum; `batch` is that of the first stage.
     """
 
@@ -56,21 +60,14 @@ class Actor:
         first_index: int = 0,
         number: int = 0,
         member: int = 0,
-        levels: LevelsConfig = ALL_NEW,
-        discount: float = 1.0,
-        reward_clip: float = 0.0,
-        imitate: str = "",
-        novelty: bool = False,
+        config: ActingConfig = ActingConfig(),
         make_environment: Callable[[Any], BatchedEnvironment] | None = None,
     ) -> None:
         self.batch, self.agent = batch, agent
-        self.unroll_length, self.number, self.member = unroll_length, number, member
-        self.first_index = first_index
+        self.unroll_length, self.first_index, self.number, self.member = unroll_length, first_index, number, member
         self.version, self.beginnings = -1, 0
-        self._make_environment, self._levels = make_environment, levels
-        self.stage = levels.first_stage
-        self._imitate, self._novelty = imitate, novelty
-        self._discount, self._reward_clip = discount, reward_clip
+        self._config, self._make_environment = config, make_environment
+        self.stage = config.levels.first_stage
         self.device = agent.policy.weight.device
         self._at_step: Callable[[], None] = lambda: None
         self._packer = None if self.device.type == "cpu" else Packer(self.device)
@@ -88,7 +85,6 @@ class Actor:
             batch.at_step = call
 
     def close(self) -> None:
-        """Close the environments."""
         self.batch.close()
 
     def load(self, weights: Weights) -> None:
@@ -115,7 +111,7 @@ class Actor:
             batch = self._make_environment(stage)
             self.batch.close()
             self.batch, self.stage = batch, stage
-            self._extras = Extras(batch, self.agent.extras, self._imitate, self._novelty)
+            self._extras = Extras(batch, self.agent.extras, self._config.imitate, self._config.novelty)
             self.call_at_steps(self._at_step)
 
     def _restart(self, seed: int) -> None:
@@ -125,7 +121,7 @@ class Actor:
         self._env_output: Any = EnvOutput(self.batch.new_observation(), np.zeros(n, np.float32), *flags)  # pyright: ignore
         """Output of the environments at the last step, as separate arrays [N, ...]."""
         self.batch.reset_into(self._env_output.observation, seed)
-        self._extras = Extras(self.batch, self.agent.extras, self._imitate, self._novelty)
+        self._extras = Extras(self.batch, self.agent.extras, self._config.imitate, self._config.novelty)
         self._env_output = self._env_output._replace(extras=self._extras.arrays())
         self._extras.write(self._env_output.extras, self._env_output.observation, np.ones(n, np.bool_))
         if self.batch.action_mask is not None:
@@ -134,10 +130,11 @@ class Actor:
         self._begun = False
         self.state: AgentState = self.agent.initial_state(n)
         """Recurrent state before the next step; callers may change it between two unrolls."""
-        self._stagger = Stagger(self._levels.stagger, self.first_index, n) if self._levels.stagger else None
+        config, levels = self._config, self._config.levels
+        self._stagger = Stagger(levels.stagger, self.first_index, n) if levels.stagger else None
         self._replay: Replay | None = None
-        if self._levels.level_replay:
-            self._replay = Replay(self._levels, self._discount, (seed, self.first_index), n, self._reward_clip)
+        if levels.level_replay:
+            self._replay = Replay(levels, config.discount, (seed, self.first_index), n, config.reward_clip)
         self._returns, self._lengths = np.zeros(n, np.float64), np.zeros(n, np.int64)
 
     def unroll(self, weights: Weights | None = None) -> Unroll:
@@ -289,8 +286,7 @@ class Buffers:
     initial: AgentState  # Initial state of an episode with these weights
     episodes: list[NDArray[np.float32]]  # Finished episodes, as `Unroll.episodes`
     outputs: list[AgentOutput] = field(default_factory=list[AgentOutput])
-    shown: list[Any] = field(default_factory=list[Any])
-    """Observations of each step on the network's device, if it is not the CPU."""
+    shown: list[Any] = field(default_factory=list[Any])  # Observations of each step on the network's device, if not CPU
     started: float = field(default_factory=time.perf_counter)
 
 
@@ -302,7 +298,6 @@ def _allocate(first: NDArray[Any], steps: int) -> NDArray[Any]:
 
 
 def _steps(env: Any) -> list[Any]:
-    """Views of all steps of an EnvOutput."""
     if env.action_mask is None and env.extras is None and not isinstance(env.observation, dict):
         return [EnvOutput(*leaves) for leaves in zip(*env[:4], strict=True)]
     return [map_leaves(lambda x, t=t: x[t], env) for t in range(len(env.reward))]

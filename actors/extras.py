@@ -50,9 +50,9 @@ def make_player(name: str, batch: BatchedEnvironment) -> Player:
 
 def privileged_size(env: str, batch: BatchedEnvironment) -> int:
     """Number of privileged values of an environment. Raises EngramError if there are none."""
-    entry = _entry(batch, PRIVILEGED)
-    vector = isinstance(entry, spaces.Box) and len(entry.shape) == 1
-    size: int = entry.shape[0] if vector else getattr(batch, "privileged_size", 0)
+    size: int = getattr(batch, "privileged_size", 0)
+    if isinstance(entry := _entry(batch, PRIVILEGED), spaces.Box) and len(entry.shape) == 1:
+        size = entry.shape[0]
     refuse(
         not size,
         f"critic is 'privileged', but {env} has no privileged information; allowed: 'history', or an environment "

@@ -12,36 +12,27 @@ from ..agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, Observati
 from ..base.errors import refuse, user_errors
 from ..envs.protocol import BatchedEnvironment
 from ..envs.registration import is_environment, make_batch
-from .actor import Actor
+from .actor import ActingConfig, Actor
 from .extras import make_player, map_spec, privileged_size
-from .levels.config import LevelsConfig, in_words
+from .levels.config import in_words
 from .levels.mixture import MixtureBatch, Shares, widths
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorFactory:
+class ActorFactory(ActingConfig):
     """Everything that determines an actor except its index."""
 
     env: str  # Environment: short name, Gymnasium id or module:Class
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])  # Parameters of the environment
-    imitate: str = ""  # Player whose actions are recorded in unrolls, module:Class
-    novelty: bool = False  # Whether unrolls record novelty within the episode
-    levels: LevelsConfig = LevelsConfig()  # Configuration of levels
-    discount: float = 1.0  # Discount of the returns that values estimate; used in the scores of levels
-    reward_clip: float = 0.0
-    """Bound on the rewards in the scores of levels, as in learning; 0 for none."""
     agent: AgentConfig  # The network
     num_envs: int  # Environments per actor
     env_workers: int = 0  # Processes that step the environments of an actor; 0: the actor's own process
     unroll_length: int  # Steps per unroll
     seed: int  # Seed of the run
-    precision: str = "float32"
-    """The learner's precision; with bf16, a network on a CPU that supports it multiplies bfloat16 matrices."""
+    precision: str = "float32"  # The learner's; with bf16, a network on a CPU with support multiplies bfloat16 matrices
     device: str = "cpu"  # Device of the network
-    resumed_at: int = 0
-    """Steps of the run before it was resumed; a resumed run samples different levels than at its beginning."""
-    trust_checkpoint: bool = False
-    """Whether saved environments from other sources may be unpickled, which can run arbitrary code."""
+    resumed_at: int = 0  # Steps before the run was resumed: it then samples different levels than at its beginning
+    trust_checkpoint: bool = False  # Whether saved third-party environments may be unpickled, which can run any code
 
     def make_batch(self, first_index: int = 0, num_envs: int | None = None, stage: int = -1) -> BatchedEnvironment:
         """Create environments of a stage, starting at `first_index`; the last stage is the configured environment."""
@@ -113,17 +104,13 @@ class ActorFactory:
             first_index=first_index,
             number=number,
             member=member,
-            levels=self.levels,
-            discount=self.discount,
-            reward_clip=self.reward_clip,
-            imitate=self.imitate,
-            novelty=self.novelty,
+            config=self,
             make_environment=lambda stage: self.make_stage(first_index, stage),
         )
 
 
 def observation_spec(space: spaces.Space[Any]) -> ObservationSpec:
-    """Description of an observation space for the agent. Raises ValueError for unsupported spaces."""
+    """Describe an observation space for the agent. Raises ValueError for unsupported spaces."""
     if isinstance(space, spaces.Dict):
         return {key: observation_spec(part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Box):
@@ -133,7 +120,7 @@ def observation_spec(space: spaces.Space[Any]) -> ObservationSpec:
 
 
 def action_spec(space: spaces.Space[Any]) -> ActionSpec:
-    """Description of an action space for the agent. Raises ValueError for unsupported spaces."""
+    """Describe an action space for the agent. Raises ValueError for unsupported spaces."""
     if isinstance(space, spaces.Discrete):
         return ChoiceSpec((int(space.n),))
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:

@@ -28,20 +28,14 @@ class TransportDiedError(RuntimeError):
 
 @dataclass
 class _Streak:
-    """Consecutive failures of one actor."""
-
     first: str  # Traceback of the first failure
     count: int = 0
     unrolls: int = 0  # Unrolls since the last failure
 
 
 class Failures:
-    """Counter of each actor's failures.
-
-    Args:
-        allowed: failures in a row that are tolerated for each actor.
-        report: displays a traceback to the user; called once for each kind of failure.
-    """
+    """Counter of each actor's failures, of which `allowed` in a row are tolerated. `report` displays a traceback to the
+    user, once for each kind of failure."""
 
     def __init__(self, allowed: int, report: Callable[[str], None]) -> None:
         self.allowed, self.total = allowed, 0

@@ -29,26 +29,32 @@ class ActorPool(Protocol):
     @property
     def num_actors(self) -> int:
         """Number of active actors."""
+        ...
 
     @property
     def failures(self) -> int:
         """Number of actors that failed and were replaced since the pool was created."""
+        ...
 
     @property
     def progress(self) -> int:
         """Value that changes while any environment steps, even within an unroll; it stays constant if actors hang."""
+        ...
 
     @property
     def gathering(self) -> bool:
         """Whether a `gather` is in progress, during which the actors' state cannot be saved."""
+        ...
 
     @property
     def device(self) -> torch.device:
         """Device of this process that actors use; the CPU if they are in other processes."""
+        ...
 
     @property
     def still(self) -> AbstractContextManager[object]:
         """Context in which no actor uses this process's device."""
+        ...
 
     def stored_bytes(self) -> int | None:
         """Measured bytes of unrolls and weights in object stores; None if unavailable."""
@@ -73,6 +79,7 @@ class ActorPool(Protocol):
 
     def save(self) -> list[Any]:
         """Return the exact state of every actor between two `gather`s. Raises ActorStateError if it is unavailable."""
+        ...
 
     def restore(self, saved: list[Any]) -> None:
         """Continue from a state returned by `save` of a pool of the same size."""

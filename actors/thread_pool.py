@@ -27,14 +27,9 @@ class ThreadPool(LocalPool):
     """Pool of all actors in one thread of this process; see ActorPool for its methods.
 
     Args:
-        make_actor: creates an actor.
-        num_actors: number of batches of environments, which take turns.
-        max_failures: failures in a row that are tolerated for each actor.
-        report: displays a failure to the user.
         num_envs: environments per actor.
         ahead: limit on a member's environments requested and not yet learned from (at least those of one actor),
             which bounds policy lag as in actors/remote/slot.py.
-        together: whether unrolls of several members are requested at once, with all networks evaluated in one call.
     """
 
     def __init__(

@@ -19,12 +19,9 @@ from torch import Tensor
 
 from ...agents.values import map_leaves
 
-SMALL_BYTES = 1 << 16
-"""Size in bytes below which an unroll is one string: copying takes a few microseconds, a dozen buffers take 100."""
-INLINE_BYTES = 90_000
-"""Size of a result that Ray sends with the response to a call; a larger one takes several messages between stores."""
+SMALL_BYTES = 1 << 16  # Size below which an unroll is one string: a copy takes 5 us, sending a dozen buffers 100 us
+INLINE_BYTES = 90_000  # Size of a result that Ray sends with the response to a call, not by way of its stores
 MOST_PIECES = 90  # Pieces of a result that Ray sends with one response, which is limited to 10 MB
-
 NEEDED = ("raylet", "gcs_server")  # Ray's processes without which a run cannot continue
 
 

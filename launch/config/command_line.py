@@ -106,6 +106,7 @@ def parse(
             raise EngramError(f"unknown flag {flag!r}; {explain(name) or advice}")
     width = min(100, shutil.get_terminal_size().columns) - 2
     paragraphs = [*description.split("\n\n"), f"{VERSION} prints the version of engram."]
+    keywords: dict[str, Any] = {} if default is None else {"default": default}
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
@@ -116,7 +117,7 @@ def parse(
                 description=" \n\n ".join(textwrap.fill(text, width, subsequent_indent=" ") for text in paragraphs),
                 args=argv,
                 registry=_registry(),
-                **({} if default is None else {"default": default}),
+                **keywords,
             )
     except SystemExit as stop:
         problem = stop.__context__

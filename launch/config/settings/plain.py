@@ -95,11 +95,11 @@ def typed(hint: Any, value: Any, name: str) -> Any:
     if origin is tuple and isinstance(value, list | tuple) and (inner[-1] is ... or len(value) == len(inner)):
         hints = inner[:1] * len(value) if inner[-1] is ... else inner
         return tuple(typed(kind, x, f"{name}[{i}]") for i, (kind, x) in enumerate(zip(hints, value, strict=True)))
-    if hint in (float, Seconds, Minutes) and type(value) in (int, float) and math.isfinite(value):
-        return float(value)
-    if hint is int and type(value) is float and value.is_integer() and abs(value) < 2**53:  # such as 1e6
-        return int(value)
     is_flag = isinstance(value, bool)  # which is also an int
+    if hint in (float, Seconds, Minutes) and isinstance(value, int | float) and not is_flag and math.isfinite(value):
+        return float(value)
+    if hint is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:  # such as 1e6
+        return int(value)
     if hint in (int, str, bool, type(None)) and isinstance(value, hint) and is_flag == (hint is bool):
         return value
     raise EngramError(f"{name} is {value!r}; expected {hint.__name__ if isinstance(hint, type) else hint}")
