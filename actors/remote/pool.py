@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import ray
 import torch
@@ -24,7 +24,7 @@ from ..failures import Failures, TransportDiedError
 from ..members import MakeActor, MemberSchedule, WeightsVersion
 from ..pool import ActorStateError
 from ..unroll import Stored, Unroll
-from .slot import ActorSlot, ActorSlots, Request, RequestWindow
+from .slot import ActorSlot, ActorSlots, Request, RequestWindow, SlotOptions
 from .wire import dead_part, fetch, message_of, share_tensors, stored_bytes, unpack
 
 PATIENCE = 2.0  # Seconds without an unroll after which the pool returns None to the learner
@@ -43,10 +43,7 @@ class RayPool:
         max_failures: failures in a row that are tolerated for each actor.
         report: called with the traceback of each new kind of failure.
         window: flow control of the requests of `next`.
-        cpus_per_actor, gpus_per_actor: Ray resources that one actor reserves.
-        first: index of the first actor, after those of the run's other pools.
-        niceness: scheduling niceness of actors, so that the learner has priority on their cores (0..19).
-        timeout: seconds without a response or an environment step after which an active actor is replaced.
+        options: see SlotOptions.
     """
 
     def __init__(
@@ -57,15 +54,10 @@ class RayPool:
         report: Callable[[str], None] = print,
         *,
         window: RequestWindow,
-        cpus_per_actor: float = 1.0,
-        gpus_per_actor: float = 0.0,
-        first: int = 0,
-        niceness: int = 0,
-        timeout: float = 120.0,
-        near: bool = False,
+        **options: Unpack[SlotOptions],
     ) -> None:
         share_tensors()
-        self._timeout, self._report = timeout, report
+        self._report = report
         self._unrolls_from: Counter[str] = Counter()  # Received unrolls by machine
         self._failures = Failures(max_failures, report)
         self._window = window
@@ -82,17 +74,7 @@ class RayPool:
         self._stored: dict[int, ObjectRef[Any]] = {}  # Each member's newest weights, once a request has contained them
         self._schedule = MemberSchedule()
         self._apart: frozenset[int] = frozenset()  # Members whose unrolls stay in Ray's store for another learner
-        self._slots = ActorSlots(
-            make_actor,
-            num_actors,
-            self._failures,
-            cpus_per_actor=cpus_per_actor,
-            gpus_per_actor=gpus_per_actor,
-            timeout=timeout,
-            niceness=niceness,
-            first=first,
-            near=near,
-        )
+        self._slots = ActorSlots(make_actor, num_actors, self._failures, **options)
 
     # -- the interface (see ActorPool) -------------------------------------------------------------------------------
 
@@ -165,7 +147,7 @@ class RayPool:
         if died := dead_part():
             raise ActorStateError(f"{died} died")
         try:
-            return ray.get([slot.handle.save.remote() for slot in self._slots], timeout=self._timeout)
+            return ray.get([slot.handle.save.remote() for slot in self._slots], timeout=self._slots.timeout)
         except RayError as problem:
             raise ActorStateError(message_of(problem)) from problem
 
@@ -276,7 +258,7 @@ class RayPool:
         ready, _ = ray.wait(list(refs), num_returns=1, timeout=wait)
         if ready and len(refs) > 1:
             ready, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0)
-        for ref, result in zip(ready, fetch(ready, PATIENCE, self._timeout), strict=True):
+        for ref, result in zip(ready, fetch(ready, PATIENCE, self._slots.timeout), strict=True):
             self._take(refs[ref], ref, result)
 
     def _awaited(self) -> "dict[ObjectRef[Any], ActorSlot]":

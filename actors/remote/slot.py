@@ -10,7 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import ray
 from ray import ObjectRef
@@ -67,9 +67,19 @@ class Request:
     answer: Unroll | None = None
 
 
+class SlotOptions(TypedDict, total=False):
+    """Options of the processes of a pool."""
+
+    cpus_per_actor: float  # Ray resources that one actor reserves
+    gpus_per_actor: float
+    timeout: float  # Seconds without a response or an environment step after which an active actor is replaced
+    niceness: int  # Scheduling niceness of actors, so that the learner has priority on their cores (0..19)
+    first: int  # Index of the first actor, after those of the run's other pools
+    near: bool  # Whether to prefer this process's machine as long as it has room
+
+
 class ActorSlots:
-    """All slots of a pool, with methods that fill empty slots and detect processes that do not respond; see RayPool for
-    the arguments."""
+    """All slots of a pool, with methods that fill empty slots and detect processes that do not respond; see RayPool."""
 
     def __init__(
         self,
@@ -77,10 +87,10 @@ class ActorSlots:
         num_actors: int | None,
         failures: Failures,
         *,
-        cpus_per_actor: float,
-        gpus_per_actor: float,
-        timeout: float,
-        niceness: int,
+        cpus_per_actor: float = 1.0,
+        gpus_per_actor: float = 0.0,
+        timeout: float = 120.0,
+        niceness: int = 0,
         first: int = 0,
         near: bool = False,
     ) -> None:
@@ -90,7 +100,7 @@ class ActorSlots:
         here = ray.get_runtime_context().get_node_id()
         place: Any = NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=True) if near else "SPREAD"
         self._remote = ray.remote(**claims, max_restarts=0, scheduling_strategy=place)(ActorProcess)
-        self._failures, self._timeout = failures, timeout
+        self._failures, self.timeout = failures, timeout
         self._interval = min(LONGEST_INTERVAL, timeout / 8)  # Seconds between two heartbeats
         self.beats = 0  # Number of heartbeats read
         self._stuck = StuckProcesses(ray.util.get_node_ip_address())
@@ -140,7 +150,7 @@ class ActorSlots:
                 if overdue and (beat := last_beat(key_of(slot.number, slot.life))) != slot.beat:
                     slot.beat, slot.since, slot.stepped = beat, now, True
                     self.beats += 1
-                limit = self._timeout if slot.stepped else max(self._timeout, FIRST_STEP_TIMEOUT)
+                limit = self.timeout if slot.stepped else max(self.timeout, FIRST_STEP_TIMEOUT)
                 event = "responded or stepped its environments"
             else:
                 limit, event = float("inf") if self.elastic else START_TIMEOUT, "started"

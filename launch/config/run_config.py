@@ -253,15 +253,13 @@ class RunConfig(Settings):
         """Number of actor processes; None if it follows the cluster."""
         return None if self.num_actors == "auto" else int(self.num_actors)
 
-    @property
-    def _acting_device(self) -> str:
-        """Device of the actors' networks; in a Ray process, the claimed GPU has index 0."""
-        if self.act_on == "auto":
-            return "cuda" if self.actor_gpus else "cpu"
-        return self.device if self.act_on == "cuda" and self.device.startswith("cuda") else self.act_on
-
     def factory(self) -> ActorFactory:
         """Describe this run's actors."""
+        device = self.act_on
+        if device == "auto":
+            device = "cuda" if self.actor_gpus else "cpu"  # in a Ray process, the claimed GPU has index 0
+        elif device == "cuda" and self.device.startswith("cuda"):
+            device = self.device
         return ActorFactory(
             env=self.env,
             env_args=self.env_args,
@@ -276,7 +274,7 @@ class RunConfig(Settings):
             unroll_length=self.unroll_length,
             seed=self.seed,
             precision=self.learner.precision,
-            device=self._acting_device,
+            device=device,
         )
 
 

@@ -6,9 +6,9 @@ then --preset, then defaults.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import tyro
 
@@ -82,8 +82,14 @@ def with_settings(settings: Mapping[str, Any], base: RunConfig | None = None) ->
         refuse(remaining.get("env") is None and chosen["config"] is None, f"env is missing; {NO_ENV}")
         chosen |= {name: remaining.get(name) for name in ("env", "core", "algorithm")}
         default = _default_of(**chosen, alone=remaining.get("population") == 0)
+    values = asdict(default)
+    for (*parts, name), value in _by_path(remaining, default).items():
+        part = values
+        for each in parts:
+            part = part[each]
+        part[name] = value
     with user_errors():
-        config = _set_values(default, _by_path(remaining, default))
+        config = from_dict(RunConfig, values)
     return _complete(config, default, "envs_per_update" in remaining)
 
 
@@ -100,18 +106,6 @@ def _by_path(settings: Mapping[str, Any], default: RunConfig) -> dict[tuple[str,
             hint = meaning(name, **{part: str(settings.get(part) or of) for part, of in _parts(default).items()})
             raise EngramError(f"unknown setting {name!r}; {hint or advice(OTHER_NAMES.get(name, name), paths)}")
     return {paths[name]: value for name, value in flat.items()}
-
-
-def _set_values(config: Any, values: Mapping[tuple[str, ...], Any]) -> Any:
-    """Set values at these paths of a configuration, converted to the types of their fields."""
-    hints, changed = get_type_hints(type(config)), dict[str, Any]()
-    for name in (field.name for field in fields(config)):
-        inside = {path[1:]: value for path, value in values.items() if path[0] == name}
-        if is_dataclass(getattr(config, name)) and inside:
-            changed[name] = _set_values(getattr(config, name), inside)
-        elif inside:
-            changed[name] = typed(hints[name], inside[()], name)
-    return replace(config, **changed)
 
 
 def _complete(config: RunConfig, default: RunConfig, sized: bool) -> RunConfig:
