@@ -99,9 +99,6 @@ CURRICULUM: dict[str, Preset] = {
 _READ_BY_REWARDS: Preset = READ_BY_REWARDS | {"learner": {"lr": 8e-4}}
 
 CURRICULUM_CORES: dict[tuple[str, str], Preset] = SMALLER_CORES | {
-    ("cued-catch", "concrete"): _READ_BY_REWARDS,
-    ("cued-catch", "parallel"): _READ_BY_REWARDS,
-    ("sequence-recall", "concrete"): _READ_BY_REWARDS,
-    ("sequence-recall", "parallel"): _READ_BY_REWARDS,
+    (env, core): _READ_BY_REWARDS for env in ("cued-catch", "sequence-recall") for core in ("concrete", "parallel")
 }
 """By environment and core, on top of CURRICULUM."""

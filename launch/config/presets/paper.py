@@ -85,18 +85,12 @@ _POPGYM: Preset = {
     "total_steps": 15_000_000,
     "log_every": 64 * 1024,
 }
-POPGYM = tuple(
-    f"popgym-{task}"
-    for task in (
-        *("repeat-previous", "repeat-first", "autoencode", "count-recall"),
-        *("concentration", "higher-lower", "battleship", "mine-sweeper"),
-    )
-)
+_TASKS = "repeat-previous repeat-first autoencode count-recall concentration higher-lower battleship mine-sweeper"
+POPGYM = tuple(f"popgym-{task}" for task in _TASKS.split())
 
-# Untuned environments. Rewards and observations may have any scale, so both are normalized;
-# steps are expensive, so each is used four times, in many small updates; the initial policy is near uniform. The
-# value loss trains the memory before the policy uses it, so the weight of this loss is not small. If rewards are rare,
-# its gradient is large in exactly the minibatches with a reward: a gradient clipped to 1 would weight them least.
+# Untuned environments. Rewards and observations may have any scale, so both are normalized; steps are expensive, so
+# each is used four times, in many small updates. The value loss trains the memory before the policy uses it, so its
+# weight is not small; with rare rewards, a gradient clipped to 1 would give minibatches with a reward the least weight.
 OTHERS: Preset = {
     "total_steps": 2_000_000,
     "unroll_length": 64,
