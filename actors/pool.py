@@ -207,5 +207,6 @@ class LocalPool:
             except (Exception, SystemExit) as problem:
                 self._replace(number, problem)
             else:
-                self._failures.forgive(number)
+                if self._failures.total:
+                    self._failures.forgive(number)
                 return unroll

@@ -288,7 +288,8 @@ class RayPool:
             if not self._streaming:
                 self._gathered[slot.number] = unroll
             self._unroll_seconds += (unroll.seconds - self._unroll_seconds) / 2
-            self._failures.forgive(slot.number)
+            if self._failures.total:
+                self._failures.forgive(slot.number)
             assert slot.place is not None, "the location arrives before the first unroll"
             self._unrolls_from[slot.place.machine] += request.unrolls
 
