@@ -3,7 +3,6 @@
 Training, evaluation and tests all connect environments and agents through an actor.
 """
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,22 +14,26 @@ from numpy.typing import NDArray
 
 from ..agents.agent import Agent, AgentState
 from ..agents.cores.core import map_state
-from ..agents.specs import ChoiceSpec
 from ..agents.values import AgentOutput, EnvOutput, Weights, load, map_leaves
 from ..envs.masks import check_masks
 from ..envs.protocol import BatchedEnvironment
 from .extras import Extras
 from .levels.config import LevelsConfig
+from .levels.mixture import Stagger
 from .levels.replay import Replay
-from .levels.stagger import Stagger
 from .packed import Packer, take_over
 from .unroll import Unroll
 
-ALL_NEW = LevelsConfig()  # Configuration without replay, stages or staggering: every episode samples a new level
 
+@dataclass(frozen=True, kw_only=True)
+class ActingConfig:
+    """Levels on which actors act, and what they record in addition."""
 
-def _no_other_environment(stage: int) -> BatchedEnvironment:
-    raise ValueError(f"stage {stage} of a curriculum is requested; this actor has no curriculum")
+    levels: LevelsConfig = LevelsConfig()
+    discount: float = 1.0  # Discount of the returns that values estimate; used in the scores of levels
+    reward_clip: float = 0.0  # Bound on the rewards in these scores; 0 for none
+    imitate: str = ""  # Player whose actions are recorded in unrolls, module:Class; "" for none
+    novelty: bool = False  # Whether unrolls record which cells or observations are new in their episode
 
 
 class Actor:
@@ -44,11 +47,6 @@ class Actor:
         first_index: index of the first environment among all environments of the run.
         number: index of this actor, recorded in its unrolls.
         member: member of the population this actor acts for.
-        levels: configuration of levels.
-        discount: discount of the returns that values estimate; used in the scores of levels.
-        reward_clip: bound on the rewards in these scores; 0 for none.
-        imitate: player whose actions are recorded in unrolls; "" for none.
-        novelty: whether unrolls record which cells or observations are new in their episode.
         make_environment: returns the environments of a stage of the curriculum; `batch` is that of the first stage.
     """
 
@@ -62,21 +60,14 @@ class Actor:
         first_index: int = 0,
         number: int = 0,
         member: int = 0,
-        levels: LevelsConfig = ALL_NEW,
-        discount: float = 1.0,
-        reward_clip: float = 0.0,
-        imitate: str = "",
-        novelty: bool = False,
-        make_environment: Callable[[Any], BatchedEnvironment] = _no_other_environment,
+        config: ActingConfig = ActingConfig(),
+        make_environment: Callable[[Any], BatchedEnvironment] | None = None,
     ) -> None:
         self.batch, self.agent = batch, agent
-        self.unroll_length, self.number, self.member = unroll_length, number, member
-        self.first_index = first_index
+        self.unroll_length, self.first_index, self.number, self.member = unroll_length, first_index, number, member
         self.version, self.beginnings = -1, 0
-        self._make_environment, self._levels = make_environment, levels
-        self.stage = levels.first_stage
-        self._imitate, self._novelty = imitate, novelty
-        self._discount, self._reward_clip = discount, reward_clip
+        self._config, self._make_environment = config, make_environment
+        self.stage = config.levels.first_stage
         self.device = agent.policy.weight.device
         self._at_step: Callable[[], None] = lambda: None
         self._packer = None if self.device.type == "cpu" else Packer(self.device)
@@ -94,7 +85,6 @@ class Actor:
             batch.at_step = call
 
     def close(self) -> None:
-        """Close the environments."""
         self.batch.close()
 
     def load(self, weights: Weights) -> None:
@@ -117,10 +107,11 @@ class Actor:
         """Create the environments of this stage or mixture; the caller restarts or restores them."""
         stage = stage if isinstance(stage, int) else tuple(stage)
         if stage != self.stage:
+            assert self._make_environment is not None, "only actors with a curriculum change their stage"
             batch = self._make_environment(stage)
             self.batch.close()
             self.batch, self.stage = batch, stage
-            self._extras = Extras(batch, self.agent.extras, self._imitate, self._novelty)
+            self._extras = Extras(batch, self.agent.extras, self._config.imitate, self._config.novelty)
             self.call_at_steps(self._at_step)
 
     def _restart(self, seed: int) -> None:
@@ -130,7 +121,7 @@ class Actor:
         self._env_output: Any = EnvOutput(self.batch.new_observation(), np.zeros(n, np.float32), *flags)  # pyright: ignore
         """Output of the environments at the last step, as separate arrays [N, ...]."""
         self.batch.reset_into(self._env_output.observation, seed)
-        self._extras = Extras(self.batch, self.agent.extras, self._imitate, self._novelty)
+        self._extras = Extras(self.batch, self.agent.extras, self._config.imitate, self._config.novelty)
         self._env_output = self._env_output._replace(extras=self._extras.arrays())
         self._extras.write(self._env_output.extras, self._env_output.observation, np.ones(n, np.bool_))
         if self.batch.action_mask is not None:
@@ -139,15 +130,12 @@ class Actor:
         self._begun = False
         self.state: AgentState = self.agent.initial_state(n)
         """Recurrent state before the next step; callers may change it between two unrolls."""
-        self._stagger = Stagger(self._levels.stagger, self.first_index, n) if self._levels.stagger else None
+        config, levels = self._config, self._config.levels
+        self._stagger = Stagger(levels.stagger, self.first_index, n) if levels.stagger else None
         self._replay: Replay | None = None
-        if self._levels.level_replay:
-            size, seeds = self._levels.level_replay_size, (seed, self.first_index)
-            learnability = self._levels.level_replay_score == "learnability"
-            share, clip = self._levels.level_replay, self._reward_clip
-            self._replay = Replay(share, size, self._discount, seeds, n, clip, learnability)
-        self._returns = np.zeros(n, np.float64)
-        self._lengths = np.zeros(n, np.int64)
+        if levels.level_replay:
+            self._replay = Replay(levels, config.discount, (seed, self.first_index), n, config.reward_clip)
+        self._returns, self._lengths = np.zeros(n, np.float64), np.zeros(n, np.int64)
 
     def unroll(self, weights: Weights | None = None) -> Unroll:
         """Run T steps with one version of the weights (the loaded ones if None)."""
@@ -178,7 +166,7 @@ class Actor:
             return env
         leaves: list[torch.Tensor] = []
         map_leaves(leaves.append, env)
-        copied = iter(self._packer.send(leaves).leaves)
+        copied = iter(self._packer.send(leaves)[0])
         env = map_leaves(lambda _: next(copied), env)
         buffers.shown.append(env.observation)
         return env
@@ -188,10 +176,8 @@ class Actor:
         before, after = buffers.steps[t : t + 2]
         buffers.outputs.append(output)
         if self._replay:
-            ends = before.terminated, before.truncated
-            values = output.value.cpu().numpy()
-            batch = cast(Any, self.batch)
-            self._replay.see(before.reward, *ends, values, batch.streams, self._read_solved(*ends))
+            streams = cast(Any, self.batch).streams
+            self._replay.see(before, output.value.cpu().numpy(), streams, self._solved(before))
         self.batch.step_into(action, after.observation, after.reward, after.terminated, after.truncated)
         self._at_step()
         self._mask(after)
@@ -203,9 +189,13 @@ class Actor:
         """Return the unroll after its last step."""
         self.agent.end_unroll()
         self._env_output = map_leaves(np.copy, buffers.steps[-1])
+        env = buffers.tensors
+        if self._packer is not None:  # observations on the network's device; flags stay on the CPU, which counts steps
+            last = map_leaves(lambda x: x[-1].to(self.device), env.observation)
+            env = env._replace(observation=map_leaves(lambda *x: torch.stack(x), *buffers.shown, last))
         return Unroll(
             initial_state=map_state(torch.clone, buffers.initial_state),
-            env=buffers.whole(self.device),
+            env=env,
             agent=AgentOutput(*(torch.stack(leaves) for leaves in zip(*buffers.outputs, strict=True))),
             weights_version=torch.full((self.batch.num_envs,), self.version),
             member=self.member,
@@ -220,10 +210,8 @@ class Actor:
             mask = self.batch.action_mask
             assert mask is not None, "an environment with masks has one at every step"
             np.logical_or(mask, (env.terminated | env.truncated)[:, None], out=env.action_mask)
-            name = getattr(self.batch, "name", type(self.batch).__name__)
-            spec = self.agent.action_spec
-            assert isinstance(spec, ChoiceSpec), "environments with Box actions have no masks"
-            check_masks(name, env.action_mask, spec.choices)
+            spec: Any = self.agent.action_spec  # environments with Box actions have no masks
+            check_masks(getattr(self.batch, "name", type(self.batch).__name__), env.action_mask, spec.choices)
 
     def _count(self, before: Any, after: Any, episodes: list[NDArray[np.float32]]) -> None:
         """Update episode returns and lengths; the action at an episode's last step is ignored and not counted."""
@@ -238,15 +226,12 @@ class Actor:
             ended = np.flatnonzero(over)
             columns = np.stack([ended + self.first_index, self._returns[ended], self._lengths[ended]], 1)
             episodes.append(np.concatenate([columns.astype(np.float32), self.batch.episode_facts(ended)], 1))
-            self._returns[ended] = 0.0
-            self._lengths[ended] = 0
+            self._returns[ended], self._lengths[ended] = 0.0, 0
 
-    def _read_solved(self, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
-        """Return which episodes that end at this step were solved, bool [N]; None if this is not reported."""
-        if "solved" not in self.batch.episode_fields:
-            return None
-        solved, ended = np.zeros(self.batch.num_envs, np.bool_), np.flatnonzero(terminated | truncated)
-        if len(ended):
+    def _solved(self, env: Any) -> NDArray[np.bool_]:
+        """Return which episodes that end at this step were solved, bool [N]; none if this is not reported."""
+        solved, ended = np.zeros(self.batch.num_envs, np.bool_), np.flatnonzero(env.terminated | env.truncated)
+        if len(ended) and "solved" in self.batch.episode_fields:
             solved[ended] = self.batch.episode_facts(ended)[:, self.batch.episode_fields.index("solved")] == 1
         return solved
 
@@ -271,30 +256,18 @@ class Actor:
     def restore(self, saved: dict[str, Any]) -> None:
         """Continue exactly from a state returned by `save`."""
         self._begun = True
-        self._enter(saved.get("stage", 0))
+        self._enter(saved["stage"])
         self.batch.restore(saved["batch"])
         leaves = iter(saved["state"])
         self.state = map_state(lambda _: torch.as_tensor(next(leaves)).to(self.device, copy=True), self.state)
-        output = map_leaves(np.array, EnvOutput(**saved["row"]))
-        if output.action_mask is None and self._env_output.action_mask is not None:  # saved without masks
-            output = output._replace(action_mask=np.ones_like(self._env_output.action_mask))
-        self._env_output = output
-        if "extras" in saved:  # missing in older states
-            self._extras.restore(saved["extras"])
+        self._env_output = map_leaves(np.array, EnvOutput(**saved["row"]))
+        self._extras.restore(saved["extras"])
         generator = torch.as_tensor(saved["generator"])
-        if generator.shape == self.generator.get_state().shape:
+        if generator.shape == self.generator.get_state().shape:  # else saved on another kind of device
             self.generator.set_state(generator)
-        else:  # saved on another kind of device; this generator is already seeded
-            print(
-                f"engram: actor {self.number}: the saved random number generator is not for {self.device}; "
-                "actions are sampled with a new seed",
-                file=sys.stderr,
-                flush=True,
-            )
-        self.beginnings = saved.get("copies", 0)  # missing in states older than populations
+        self.beginnings = saved["copies"]
         if self._stagger:
-            left = saved.get("stagger")
-            self._stagger.left = np.zeros_like(self._stagger.left) if left is None else np.array(left)
+            self._stagger.left = np.array(saved["stagger"])
         if self._replay:
             self._replay.restore(saved["replay"])
         self._returns[:] = saved["returns"]
@@ -313,27 +286,18 @@ class Buffers:
     initial: AgentState  # Initial state of an episode with these weights
     episodes: list[NDArray[np.float32]]  # Finished episodes, as `Unroll.episodes`
     outputs: list[AgentOutput] = field(default_factory=list[AgentOutput])
-    shown: list[Any] = field(default_factory=list[Any])
-    """Observations of each step on the network's device, if it is not the CPU."""
+    shown: list[Any] = field(default_factory=list[Any])  # Observations of each step on the network's device, if not CPU
     started: float = field(default_factory=time.perf_counter)
-
-    def whole(self, device: torch.device) -> EnvOutput:
-        """Return all steps, observations on the network's device; flags stay on the CPU, where steps are counted."""
-        if device.type == "cpu":
-            return self.tensors
-        last = map_leaves(lambda x: x[-1].to(device), self.tensors.observation)
-        return self.tensors._replace(observation=map_leaves(lambda *x: torch.stack(x), *self.shown, last))
 
 
 def _allocate(first: NDArray[Any], steps: int) -> NDArray[Any]:
-    """Allocate an array for steps 0..T, T = `steps`, whose first step is `first`."""
+    """Allocate an array for steps 0..`steps`, the first of which is given."""
     array = np.empty((steps + 1, *first.shape), first.dtype)
     array[0] = first
     return array
 
 
 def _steps(env: Any) -> list[Any]:
-    """Views of all steps of an EnvOutput."""
     if env.action_mask is None and env.extras is None and not isinstance(env.observation, dict):
         return [EnvOutput(*leaves) for leaves in zip(*env[:4], strict=True)]
     return [map_leaves(lambda x, t=t: x[t], env) for t in range(len(env.reward))]

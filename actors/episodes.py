@@ -20,19 +20,11 @@ class UnfinishedError(RuntimeError):
 def play(
     actor: Actor, episodes: int, report: Callable[[int], None] = lambda _: None, most_steps: float = math.inf
 ) -> Episodes:
-    """Return `episodes` finished episodes of an actor, an unbiased sample of all episodes.
+    """Return `episodes` finished episodes of a new actor, an unbiased sample of all episodes. Raises UnfinishedError if
+    fewer have ended after `most_steps` steps per environment.
 
-    In each environment, a number of episodes fixed in advance counts: the first ones. Counting the first
-    episodes to end in any environment would favor short episodes.
-
-    Args:
-        actor: a new actor, so that every environment begins with an episode.
-        episodes: number of episodes, at least 1.
-        report: called with the number of episodes that count so far.
-        most_steps: steps per environment after which no further unroll begins.
-
-    Raises:
-        UnfinishedError: fewer episodes have ended after `most_steps` steps.
+    In each environment, a number of episodes fixed in advance counts: the first ones. Counting the first episodes to
+    end in any environment would favor short episodes. `report` is called with the number that count so far.
     """
     n = actor.batch.num_envs
     missing = episodes // n + (np.arange(n) < episodes % n)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..agents.agent import MAP, PRIVILEGED
 from ..agents.specs import MapSpec
 from ..agents.values import map_leaves
-from ..base.errors import library_errors
+from ..base.errors import EngramError, library_errors, refuse
 from ..base.messages import calling
 from ..envs.foreign.check import OUTSIDE
 from ..envs.protocol import BatchedEnvironment
@@ -38,45 +38,43 @@ class Player(Protocol):
 
 
 def make_player(name: str, batch: BatchedEnvironment) -> Player:
-    """Create the player `module:Class` for a batch of environments. Raises ValueError."""
+    """Create the player `module:Class` for a batch of environments. Raises EngramError."""
     module, _, attribute = name.partition(":")
     with library_errors(f"cannot load player {name!r}", ImportError, AttributeError):
         imported = calling(f"importing {module}", partial(importlib.import_module, module), OUTSIDE, (ImportError,))
         made = getattr(imported, attribute)
     player = calling(f"cannot make player {name!r}: __init__", lambda: made(batch), OUTSIDE, (ValueError,))
-    if not callable(getattr(player, "act", None)):
-        raise ValueError(f"player {name!r} has no method act(observation, first)")
+    refuse(not hasattr(player, "act"), f"player {name!r} has no method act(observation, first)")
     return player
 
 
 def privileged_size(env: str, batch: BatchedEnvironment) -> int:
-    """Number of privileged values of an environment. Raises ValueError if there are none."""
+    """Number of privileged values of an environment. Raises EngramError if there are none."""
     size: int = getattr(batch, "privileged_size", 0)
     if isinstance(entry := _entry(batch, PRIVILEGED), spaces.Box) and len(entry.shape) == 1:
         size = entry.shape[0]
-    if not size:
-        raise ValueError(
-            f"critic is 'privileged', but {env} has no privileged information; allowed: 'history', or an environment "
-            f"whose Dict observation has a vector {PRIVILEGED!r}"
-        )
+    refuse(
+        not size,
+        f"critic is 'privileged', but {env} has no privileged information; allowed: 'history', or an environment "
+        f"whose Dict observation has a vector {PRIVILEGED!r}",
+    )
     return size
 
 
 def map_spec(env: str, batch: BatchedEnvironment) -> MapSpec:
-    """Describe the map of an environment. Raises ValueError if it has none."""
+    """Describe the map of an environment. Raises EngramError if it has none."""
     if classes := getattr(batch, "map_classes", ()):
         return MapSpec(SIDE, SIDE, classes)
     entry = _entry(batch, MAP)
     if isinstance(entry, spaces.Box) and entry.dtype == np.uint8 and len(entry.shape) == 3:
         return MapSpec(*entry.shape[:2], tuple(int(most) for most in entry.high.max((0, 1))))
-    raise ValueError(
+    raise EngramError(
         f"predict is 'map', but {env} has no map; allowed: observation, reward, or an environment whose Dict "
         f"observation has an entry {MAP!r}, uint8 [rows, columns, layers]: 0 if unseen in this episode, else 1 + class"
     )
 
 
 def _entry(batch: BatchedEnvironment, name: str) -> spaces.Space[Any] | None:
-    """Space of an entry of a Dict observation, if there is one."""
     space = batch.single_observation_space
     return space.spaces.get(name) if isinstance(space, spaces.Dict) else None
 
@@ -99,8 +97,8 @@ class Extras:
         self._privileged = PRIVILEGED in names and bool(getattr(batch, "privileged_size", 0))
         self._maps: NDArray[np.uint8] | None = None  # Maps of the whole environment, [N, rows, columns, layers]
         self._map = MAP in names and map_shape is not None
+        # Digests of the cells or observations visited in each environment's current episode
         self._visited: list[set[int]] | None = [set() for _ in range(batch.num_envs)] if novelty else None
-        """Digests of the cells or observations visited in each environment's current episode."""
         if (self._map or novelty) and map_shape is not None:
             self._maps = np.zeros((batch.num_envs, *map_shape, len(batch.map_classes)), np.uint8)
 
@@ -139,13 +137,11 @@ class Extras:
                 visited.add(digest)
         if self._player is not None:
             actions = np.asarray(self._player.act(observation, first))
-            if actions.shape != extras[PLAYER].shape:
-                expected = extras[PLAYER].shape
+            if actions.shape != (expected := extras[PLAYER].shape):
                 raise ValueError(f"player {self._name!r} returned actions {actions.shape}; expected {expected}")
             extras[PLAYER][...] = actions
 
     def save(self) -> dict[str, Any]:
-        """Return everything on which the next extras depend."""
         player = self._player.save() if hasattr(self._player, "save") else None  # pyright: ignore
         saved = {"player": player, "seen": None if self._maps is None else self._maps.copy()}
         if self._visited is not None:
@@ -153,7 +149,6 @@ class Extras:
         return saved
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Continue from a state returned by `save`."""
         if hasattr(self._player, "restore") and saved["player"] is not None:
             self._player.restore(saved["player"])  # pyright: ignore
         if self._maps is not None:
@@ -163,7 +158,7 @@ class Extras:
 
 
 def _digests(values: Any, count: int) -> list[int]:
-    """64-bit digest of each environment's part of `values` [N, ...], an array or a (nested) dict of arrays."""
+    """64-bit digest of each environment's part of `values` [N, ...], an array or a nested dict of arrays."""
     leaves: list[NDArray[Any]] = []
     map_leaves(lambda leaf: leaves.append(np.ascontiguousarray(leaf)), values)
     rows = (b"".join(leaf[i].tobytes() for leaf in leaves) for i in range(count))

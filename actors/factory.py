@@ -1,6 +1,6 @@
 """Picklable description of an actor, which can be created from it in this process or on another node."""
 
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,39 +9,30 @@ from gymnasium import spaces
 
 from ..agents.agent import MAP, PRIVILEGED, Agent, AgentConfig
 from ..agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
-from ..base.errors import user_errors
+from ..base.errors import refuse, user_errors
 from ..envs.protocol import BatchedEnvironment
 from ..envs.registration import is_environment, make_batch
-from .actor import Actor
+from .actor import ActingConfig, Actor
 from .extras import make_player, map_spec, privileged_size
-from .levels.config import LevelsConfig, in_words
+from .levels.config import in_words
 from .levels.mixture import MixtureBatch, Shares, widths
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorFactory:
+class ActorFactory(ActingConfig):
     """Everything that determines an actor except its index."""
 
     env: str  # Environment: short name, Gymnasium id or module:Class
     env_args: dict[str, Any] = field(default_factory=dict[str, Any])  # Parameters of the environment
-    imitate: str = ""  # Player whose actions are recorded in unrolls, module:Class
-    novelty: bool = False  # Whether unrolls record novelty within the episode
-    levels: LevelsConfig = LevelsConfig()  # Configuration of levels
-    discount: float = 1.0  # Discount of the returns that values estimate; used in the scores of levels
-    reward_clip: float = 0.0
-    """Bound on the rewards in the scores of levels, as in learning; 0 for none."""
     agent: AgentConfig  # The network
     num_envs: int  # Environments per actor
     env_workers: int = 0  # Processes that step the environments of an actor; 0: the actor's own process
     unroll_length: int  # Steps per unroll
     seed: int  # Seed of the run
-    precision: str = "float32"
-    """The learner's precision; with bf16, a network on a CPU that supports it multiplies bfloat16 matrices."""
+    precision: str = "float32"  # The learner's; with bf16, a network on a CPU with support multiplies bfloat16 matrices
     device: str = "cpu"  # Device of the network
-    resumed_at: int = 0
-    """Steps of the run before it was resumed; a resumed run samples different levels than at its beginning."""
-    trust_checkpoint: bool = False
-    """Whether saved environments from other sources may be unpickled, which can run arbitrary code."""
+    resumed_at: int = 0  # Steps before the run was resumed: it then samples different levels than at its beginning
+    trust_checkpoint: bool = False  # Whether saved third-party environments may be unpickled, which can run any code
 
     def make_batch(self, first_index: int = 0, num_envs: int | None = None, stage: int = -1) -> BatchedEnvironment:
         """Create environments of a stage, starting at `first_index`; the last stage is the configured environment."""
@@ -63,42 +54,27 @@ class ActorFactory:
         return MixtureBatch(parts)
 
     def check_levels(self, environment: BatchedEnvironment) -> None:
-        """Raise ValueError if a curriculum stage cannot be created or differs from `environment` in spaces or fields.
-
-        Also raise it for a player that cannot be created, and for level replay in environments whose next level
-        cannot be set.
-
-        Args:
-            environment: environments of the last stage.
-        """
+        """Raise EngramError for a player that cannot act in `environment`, that of the last stage, for level replay
+        that it does not support, and for a curriculum stage that cannot be created or has other spaces."""
+        levels, player = self.levels, f"imitate is {self.imitate!r}"
         if self.imitate:
-            if isinstance(environment.single_action_space, spaces.Box):
-                raise ValueError(f"imitate is {self.imitate!r}; allowed in an environment with Box actions: no player")
+            refuse(isinstance(environment.single_action_space, spaces.Box), f"{player}; allowed with Box actions: none")
+            refuse(levels.curriculum_mixture, f"{player}; allowed with curriculum_mixture: none")
             make_player(self.imitate, environment)
-        if self.imitate and self.levels.curriculum_mixture:
-            raise ValueError(f"imitate is {self.imitate!r}; allowed with curriculum_mixture: no player")
-        if self.levels.level_replay and not environment.replayable:
-            raise ValueError(
-                f"level_replay is {self.levels.level_replay}, but {self.env} does not accept levels; "
-                "allowed: 0, or another environment"
-            )
-        learnability = self.levels.level_replay_score == "learnability"
-        if self.levels.level_replay and learnability and "solved" not in environment.episode_fields:
-            raise ValueError(
-                f"level_replay_score is 'learnability', but {self.env} does not report 'solved'; allowed: error"
-            )
-        for stage, parameters in enumerate(self.levels.stages[:-1]):
+        refuse(
+            levels.level_replay and not environment.replayable,
+            f"level_replay is {levels.level_replay}, but {self.env} does not accept levels; allowed: 0",
+        )
+        refuse(
+            levels.level_replay_score == "learnability" and "solved" not in environment.episode_fields,
+            f"level_replay_score is 'learnability', but {self.env} does not report 'solved'; allowed: error",
+        )
+        for stage, parameters in enumerate(levels.stages[:-1]):
             name = f"stage {stage + 1} of the curriculum ({in_words(parameters)})"
-            with user_errors(name):
-                batch = self.make_batch(num_envs=1, stage=stage)
-            with closing(batch):
-                for attribute in ("single_observation_space", "single_action_space", "episode_fields"):
-                    actual, expected = getattr(batch, attribute), getattr(environment, attribute)
-                    if actual != expected:
-                        label = attribute.removeprefix("single_").replace("_", " ")
-                        raise ValueError(
-                            f"{name} has a different {label} than the environment: {actual}; allowed: {expected}"
-                        )
+            with user_errors(name), closing(self.make_batch(num_envs=1, stage=stage)) as batch:
+                for kind in ("single_observation_space", "single_action_space"):
+                    actual, expected = getattr(batch, kind), getattr(environment, kind)
+                    refuse(actual != expected, f"its {kind} is {actual}; allowed, as in the last stage: {expected}")
 
     def make_agent(self, batch: BatchedEnvironment) -> Agent:
         """Create a network for the spaces of `batch`."""
@@ -109,8 +85,7 @@ class ActorFactory:
         map_entry = map_spec(self.env, batch) if config.predict == "map" else None
         spec = observation_spec(batch.single_observation_space)
         if isinstance(spec, dict):  # entries hidden from the policy
-            hidden = {PRIVILEGED} if privileged else set[str]()
-            hidden |= set() if map_entry is None else {MAP}
+            hidden = PRIVILEGED if privileged else "", MAP if map_entry else ""
             spec = {key: part for key, part in spec.items() if key not in hidden}
         agent = Agent(spec, action_spec(batch.single_action_space), config, privileged, map_entry)
         agent.rounded = self.precision == "bf16"
@@ -120,32 +95,22 @@ class ActorFactory:
         """Create actor `number`; the replacement of a failed one has a higher `life`, so it samples other levels."""
         first_index = number * self.num_envs
         batch = self.make_stage(first_index, self.levels.first_stage)
-        seed = int(
-            np.random.SeedSequence(self.seed, spawn_key=(member, life, self.resumed_at)).generate_state(1, np.uint64)[0]
-        )
-        with ExitStack() as on_error:
-            on_error.callback(batch.close)
-            agent = self.make_agent(batch).to(self.device)
-            on_error.pop_all()
+        seeds = np.random.SeedSequence(self.seed, spawn_key=(member, life, self.resumed_at))
         return Actor(
             batch,
-            agent,
+            self.make_agent(batch).to(self.device),
             unroll_length=self.unroll_length,
-            seed=seed,
+            seed=int(seeds.generate_state(1, np.uint64)[0]),
             first_index=first_index,
             number=number,
             member=member,
-            levels=self.levels,
-            discount=self.discount,
-            reward_clip=self.reward_clip,
-            imitate=self.imitate,
-            novelty=self.novelty,
+            config=self,
             make_environment=lambda stage: self.make_stage(first_index, stage),
         )
 
 
 def observation_spec(space: spaces.Space[Any]) -> ObservationSpec:
-    """Description of an observation space for the agent. Raises ValueError for unsupported spaces."""
+    """Describe an observation space for the agent. Raises ValueError for unsupported spaces."""
     if isinstance(space, spaces.Dict):
         return {key: observation_spec(part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Box):
@@ -155,7 +120,7 @@ def observation_spec(space: spaces.Space[Any]) -> ObservationSpec:
 
 
 def action_spec(space: spaces.Space[Any]) -> ActionSpec:
-    """Description of an action space for the agent. Raises ValueError for unsupported spaces."""
+    """Describe an action space for the agent. Raises ValueError for unsupported spaces."""
     if isinstance(space, spaces.Discrete):
         return ChoiceSpec((int(space.n),))
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:

@@ -2,20 +2,17 @@
 
 Over days of training, actors are killed, nodes are lost and environments raise exceptions. Unlike failures caused by a
 bug, these do not recur in a replacement, so an actor's failures in a row are forgotten after FORGIVEN_AFTER unrolls;
-a lost node counts once for each of its actors. An actor that fails immediately and
-repeatedly ends the run with the first traceback of the series. An actor whose total number of failures exceeds IN_ALL
-times the allowed number also ends the run: an environment that keeps failing is not replaced forever.
+a lost node counts once for each of its actors. An actor that fails immediately and repeatedly ends the run with the
+first traceback of the series.
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..envs.arrays import ContractError
 
 FORGIVEN_AFTER = 50  # Unrolls without a failure after which an actor's failures in a row are forgotten
-IN_ALL = 10  # Total failures allowed for one actor, as a multiple of those allowed in a row
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # Seconds before a replacement starts; doubled with each failure in a row.
 _CHANGING = re.compile(r"\b(?:0x)?[0-9a-f]{8,}\b|\d+")
 """Parts that differ between two reports of the same failure: addresses, process ids, times."""
@@ -31,26 +28,19 @@ class TransportDiedError(RuntimeError):
 
 @dataclass
 class _Streak:
-    """Consecutive failures of one actor."""
-
     first: str  # Traceback of the first failure
     count: int = 0
     unrolls: int = 0  # Unrolls since the last failure
 
 
 class Failures:
-    """Counter of each actor's failures, in a row and in total.
-
-    Args:
-        allowed: failures in a row that are tolerated for each actor.
-        report: displays a traceback to the user; called once for each kind of failure.
-    """
+    """Counter of each actor's failures, of which `allowed` in a row are tolerated. `report` displays a traceback to the
+    user, once for each kind of failure."""
 
     def __init__(self, allowed: int, report: Callable[[str], None]) -> None:
         self.allowed, self.total = allowed, 0
         self._report = report
         self._streaks: dict[int, _Streak] = {}
-        self._totals: Counter[int] = Counter()  # Total failures of each actor
         self._reported: set[str] = set()
 
     def add(self, number: int, trace: str, cause: object = None) -> None:
@@ -70,17 +60,10 @@ class Failures:
                 f"actor {number} failed {streak.count} times in a row; {self.allowed} are allowed. "
                 f"The first failure:\n{streak.first}"
             )
-        self._totals[number] += 1
-        if self._totals[number] > IN_ALL * self.allowed:
-            raise ActorFailureError(
-                f"actor {number} failed {self._totals[number]} times in total; {IN_ALL * self.allowed} are allowed "
-                f"({IN_ALL} times as many as in a row). The last failure:\n{trace}"
-            )
 
     def forgive(self, number: int) -> None:
         """Record an unroll of actor `number`; after FORGIVEN_AFTER of them, forget its failures in a row."""
-        streak = self._streaks.get(number)
-        if streak is not None:
+        if streak := self._streaks.get(number):
             streak.unrolls += 1
             if streak.unrolls >= FORGIVEN_AFTER:
                 del self._streaks[number]

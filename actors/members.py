@@ -24,13 +24,8 @@ class WeightsVersion(NamedTuple):
 
 
 class MemberActors:
-    """Actors of one slot: one per member served, each with separate environments and recurrent state.
-
-    Args:
-        make_actor: creates an actor when it is first needed.
-        number: index of the slot.
-        life: number of times that the slot's actors have been replaced.
-    """
+    """Actors of slot `number`: one per member served, each with separate environments and recurrent state. `life`
+    counts the earlier actors of the slot."""
 
     def __init__(self, make_actor: MakeActor, number: int, life: int) -> None:
         self._make_actor, self.number, self.life = make_actor, number, life
@@ -39,7 +34,6 @@ class MemberActors:
         self.progress = 0  # Counter that increases while the environments step, also within an unroll
 
     def unroll(self, weights: Weights) -> Unroll:
-        """Return one unroll of the weights' member."""
         return self.actor(weights.member).unroll(weights)
 
     def unrolls(self, weights: Weights | WeightsVersion, count: int) -> Unroll:
@@ -54,20 +48,17 @@ class MemberActors:
         return join([first, *(self.actor(weights.member).unroll() for _ in range(count - 1))])
 
     def save(self) -> dict[int, Any]:
-        """Return the exact state of every member's actor and its environments."""
         return {member: actor.save() for member, actor in self._actors.items()}
 
     def restore(self, saved: dict[int, Any]) -> None:
-        """Continue from a state returned by `save`."""
         for member, state in saved.items():
             self.actor(member).restore(state)
 
     def close(self) -> None:
         """Close the environments of all members; exceptions become warnings."""
-        actors, self._actors = self._actors, {}
-        for actor in actors.values():
+        while self._actors:
             try:
-                actor.close()
+                self._actors.popitem()[1].close()
             except Exception as problem:
                 _log.warning("actor %d: close() of an environment raised %r", self.number, problem)
 
@@ -95,17 +86,18 @@ class MemberSchedule:
         self._counts.setdefault(member, min(self._counts.values(), default=0))
 
     def leave(self, member: int) -> None:
-        """Remove `member`."""
         self._counts.pop(member, None)
 
     def next(self, may: Callable[[int], bool] = lambda _: True, served: Mapping[int, int] | None = None) -> int | None:
         """Return the member of the next request: of those for which `may` is true, the one with the fewest so far.
         Ties go to the member with the lowest count in `served`, the requests to one actor by member; otherwise this
         actor would always serve the same members."""
-        among = [member for member in self._counts if may(member)]
+        among = [
+            (count, (served or {}).get(member, 0), member) for member, count in self._counts.items() if may(member)
+        ]
         if not among:
             return None
-        member = min(among, key=lambda m: (self._counts[m], (served or {}).get(m, 0), m))
+        member = min(among)[-1]
         self._counts[member] += 1
         return member
 
@@ -124,7 +116,6 @@ class MemberSchedule:
 
     @property
     def members(self) -> list[int]:
-        """Scheduled members."""
         return sorted(self._counts)
 
     def round(self) -> list[int]:
@@ -132,11 +123,6 @@ class MemberSchedule:
         for member in self._counts:
             self._counts[member] += 1
         return self.members
-
-    def turn(self) -> list[int]:
-        """Count one request for the next member, and return a list of it; the list is empty without members."""
-        member = self.next()
-        return [] if member is None else [member]
 
     def give_back(self, member: int) -> None:
         """Reschedule a request of `member` that was lost with its actor."""

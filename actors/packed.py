@@ -1,7 +1,7 @@
 """Tensors packed into one buffer of bytes, so that one copy transfers them to a device."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,28 +13,17 @@ from ..agents.values import flat
 ALIGNED = 64  # Alignment of leaves in bytes
 
 
-class Sent(NamedTuple):
-    """Tensors being copied to a device."""
-
-    leaves: list[Tensor]  # Views of one buffer on the device, or tensors that were already on it
-    event: Any  # Completes with the copy; None on a device without streams
-
-
 class Packer:
-    """Copier of CPU tensors to one device in a single transfer, through a reused buffer of pinned memory.
-
-    Args:
-        device: a device other than the CPU.
-    """
+    """Copier of CPU tensors to one other device in a single transfer, through a reused buffer of pinned memory."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self._streams = device, stream_module(device)
+        self.device = device
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._last: Any = None  # Event of the last copy out of the buffer
 
-    def send(self, leaves: Sequence[Tensor]) -> Sent:
+    def send(self, leaves: Sequence[Tensor]) -> tuple[list[Tensor], Any]:
         """Start copying on the current stream, after waiting for a previous copy in progress. Leaves that are not on
-        the CPU are not copied."""
+        the CPU are not copied. Returns the tensors, and the event that completes with the copy."""
         if self._last is not None:
             self._last.synchronize()
         begins, end = list[int](), 0
@@ -52,7 +41,7 @@ class Packer:
             for leaf, begin in zip(leaves, begins, strict=True)
         ]
         self._last = record_event(self.device)
-        return Sent(moved, self._last)
+        return moved, self._last
 
 
 def fetch(tensor: Tensor) -> Callable[[], NDArray[Any]]:
@@ -78,8 +67,8 @@ def record_event(device: torch.device) -> Any:
 
 
 def weights_for(agent: nn.Module, device: torch.device | None) -> tuple[NDArray[np.float32] | Tensor, Any]:
-    """Return all weights of an agent (`Weights.values`), and the event after which another stream may read them.
-    The weights stay on the agent's device if actors use that device (`device`); otherwise they move to the CPU."""
+    """Return all weights of an agent (`Weights.values`), on the CPU unless actors use the agent's device (`device`),
+    and the event after which another stream may read them."""
     values = flat(agent)
     if values.device.type == "cpu" or values.device != device:
         return values.cpu().numpy(), None
@@ -89,13 +78,12 @@ def weights_for(agent: nn.Module, device: torch.device | None) -> tuple[NDArray[
 def take_over(tensors: Iterable[Tensor], event: Any, device: torch.device) -> None:
     """Let the current stream use another stream's tensors after `event`; until that use ends, their memory is kept.
     Tensors on other devices are ignored; None as the event (a device without streams) has no effect."""
-    if event is None:
-        return
-    current = stream_module(device).current_stream(device)
-    current.wait_event(event)
-    for tensor in tensors:
-        if tensor.device == device:
-            tensor.record_stream(current)
+    if event is not None:
+        current = stream_module(device).current_stream(device)
+        current.wait_event(event)
+        for tensor in tensors:
+            if tensor.device == device:
+                tensor.record_stream(current)
 
 
 def stream_module(device: torch.device) -> Any:
@@ -107,5 +95,4 @@ def stream_module(device: torch.device) -> Any:
 
 
 def _view(buffer: Tensor, begin: int, like: Tensor) -> Tensor:
-    """View of the bytes at `begin` in a buffer, as a tensor with the type and shape of `like`."""
     return buffer[begin : begin + like.nbytes].view(like.dtype).view(like.shape)

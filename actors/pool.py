@@ -5,7 +5,6 @@ next unrolls only while the learner processes a batch. This bounds memory use, a
 updates, for any number of actors and environments.
 """
 
-import math
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,17 +17,6 @@ from .failures import Failures
 from .members import MakeActor, MemberActors, MemberSchedule
 from .unroll import Unroll
 from .vectorized import unroll_groups
-
-
-def least_max_lag(batch_size: int, num_envs: int) -> int:
-    """Smallest possible bound on policy lag with this number of environments per actor. An unroll of several batches is
-    used in several updates, and may begin in the middle of a batch if neither size divides the other."""
-    return -(-(num_envs - math.gcd(num_envs, batch_size)) // batch_size)
-
-
-def usual_max_lag(batch_size: int, num_envs: int) -> int:
-    """Smallest bound on policy lag with which acting and learning overlap."""
-    return -(-num_envs // batch_size)
 
 
 class ActorStateError(RuntimeError):
@@ -70,30 +58,24 @@ class ActorPool(Protocol):
 
     def stored_bytes(self) -> int | None:
         """Measured bytes of unrolls and weights in object stores; None if unavailable."""
-        ...
 
     def publish(self, weights: Weights, learned: int = 0) -> None:
         """Set the newest weights of a member, which all later requests contain. They result from an update on
         `learned` environments."""
-        ...
 
     def retire(self, member: int) -> None:
         """Request no more unrolls of `member`; those in progress still arrive."""
-        ...
 
     def next(self) -> Unroll | None:
         """Return the next unroll of any member; members take turns. Returns None if none arrives for a while, so that
         the caller can check signals and the clock."""
-        ...
 
     def arrived(self) -> Unroll | None:
         """Return the next unroll of any member if it has already arrived, else None; call `next` first."""
-        ...
 
     def gather(self, member: int = 0) -> list[Unroll] | None:
         """Return one unroll of every actor, in order, all made with the member's newest weights (synchronous mode).
         Returns None if some are missing after a while; the next call, for the same member, keeps those that arrived."""
-        ...
 
     def save(self) -> list[Any]:
         """Return the exact state of every actor between two `gather`s. Raises ActorStateError if it is unavailable."""
@@ -101,27 +83,48 @@ class ActorPool(Protocol):
 
     def restore(self, saved: list[Any]) -> None:
         """Continue from a state returned by `save` of a pool of the same size."""
-        ...
 
     def close(self) -> None:
         """Stop all actors."""
-        ...
 
 
-class InProcess:
-    """Base class of pools with actors in this process; nothing is stored elsewhere.
+class LocalPool:
+    """Pool that runs all actors in turn in this process: for tests, debugging and bit-exact runs; see ActorPool.
 
     Args:
         together: whether the networks of all members are evaluated in one call, so that all get unrolls at once.
     """
 
-    def __init__(self, together: bool) -> None:
-        self._together = together
+    def __init__(
+        self,
+        make_actor: MakeActor,
+        num_actors: int,
+        max_failures: int,
+        report: Callable[[str], None] = print,
+        *,
+        together: bool = False,
+    ) -> None:
+        self.num_actors, self._together, self._make_actor = num_actors, together, make_actor
+        self._actors = [MemberActors(make_actor, number, 0) for number in range(num_actors)]
+        for actors in self._actors:
+            actors.actor(0)  # so that no unroll's time includes importing and compiling
+        self.device = self._actors[0].actor(0).device
         self.still: AbstractContextManager[object] = nullcontext()
+        self._failures = Failures(max_failures, report)
         self._weights: dict[int, Weights] = {}
         self._schedule = MemberSchedule()
+        self._turn = 0
+        self._made: list[Unroll] = []  # Unrolls made together with a requested one
         self._gathered: dict[int, list[Unroll]] = {}
         """Unrolls by member that were gathered along with another member's."""
+
+    @property
+    def failures(self) -> int:
+        return self._failures.total
+
+    @property
+    def progress(self) -> int:
+        return sum(actors.progress for actors in self._actors)
 
     @property
     def gathering(self) -> bool:
@@ -130,8 +133,23 @@ class InProcess:
     def stored_bytes(self) -> int:
         return 0
 
+    def publish(self, weights: Weights, learned: int = 0) -> None:
+        if weights.beginnings != self._weights.get(weights.member, weights).beginnings:
+            self._made = [unroll for unroll in self._made if unroll.member != weights.member]
+        self._weights[weights.member] = weights
+        self._schedule.join(weights.member)
+
     def retire(self, member: int) -> None:
         self._schedule.leave(member)
+
+    def next(self) -> Unroll | None:
+        """Return the next unroll; actors take turns too."""
+        if not self._made:
+            number = self._turn
+            self._turn = (number + 1) % self.num_actors
+            members = self._schedule.round() if self._together else [self._schedule.next()]
+            self._made = self.unrolls(range(number, number + 1), [self._weights[m] for m in members if m is not None])
+        return self._made.pop(0)
 
     def arrived(self) -> None:
         return None
@@ -145,60 +163,6 @@ class InProcess:
 
     def _one_of_each(self, weights: Sequence[Weights]) -> list[Unroll]:
         """Return one unroll of every actor for each of these members."""
-        raise NotImplementedError
-
-
-class LocalPool(InProcess):
-    """Pool that runs all actors in turn in this process: for tests, debugging and bit-exact runs; see ActorPool."""
-
-    def __init__(
-        self,
-        make_actor: MakeActor,
-        num_actors: int,
-        max_failures: int,
-        report: Callable[[str], None] = print,
-        *,
-        together: bool = False,
-    ) -> None:
-        super().__init__(together)
-        self.num_actors = num_actors
-        self._make_actor = make_actor
-        self._actors = [MemberActors(make_actor, number, 0) for number in range(num_actors)]
-        for actors in self._actors:
-            actors.actor(0)  # so that no unroll's time includes importing and compiling
-        self._failures = Failures(max_failures, report)
-        self._turn = 0
-        self._made: list[Unroll] = []  # Unrolls made together with a requested one
-
-    @property
-    def failures(self) -> int:
-        return self._failures.total
-
-    @property
-    def device(self) -> torch.device:
-        return self._actors[0].actor(0).device
-
-    @property
-    def progress(self) -> int:
-        return sum(actors.progress for actors in self._actors)
-
-    def publish(self, weights: Weights, learned: int = 0) -> None:
-        if weights.beginnings != self._weights.get(weights.member, weights).beginnings:
-            self._made = [unroll for unroll in self._made if unroll.member != weights.member]
-        self._weights[weights.member] = weights
-        self._schedule.join(weights.member)
-
-    def next(self) -> Unroll:
-        """Return the next unroll; actors take turns too."""
-        if not self._made:
-            number = self._turn
-            self._turn = (number + 1) % self.num_actors
-            members = self._schedule.round() if self._together else self._schedule.turn()
-            assert members, "call publish() before the first request"
-            self._made = self.unrolls(range(number, number + 1), [self._weights[m] for m in members])
-        return self._made.pop(0)
-
-    def _one_of_each(self, weights: Sequence[Weights]) -> list[Unroll]:
         return self.unrolls(range(self.num_actors), weights)
 
     def save(self) -> list[Any]:
@@ -208,15 +172,11 @@ class LocalPool(InProcess):
             raise ActorStateError(str(problem)) from problem
 
     def restore(self, saved: list[Any]) -> None:
-        if len(saved) != self.num_actors:
-            raise ValueError(f"the saved state has {len(saved)} actors; this pool has {self.num_actors}")
         for actor, state in zip(self._actors, saved, strict=True):
             actor.restore(state)
 
     def close(self) -> None:
-        """Close the environments."""
-        actors, self._actors = self._actors, []
-        for actor in actors:
+        for actor in self._actors:
             actor.close()
 
     def unrolls(self, numbers: range, weights: Sequence[Weights]) -> list[Unroll]:

@@ -9,44 +9,27 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..agents.threads import become_helper
 from ..agents.values import Weights
 from .members import MakeActor
 from .packed import record_event, stream_module, take_over
-from .pool import InProcess, LocalPool
+from .pool import LocalPool
 from .unroll import Unroll, tensors
 
 WAIT_SECONDS = 1.0  # Seconds for which `next` waits for an unroll
+Requested = tuple[range, Sequence[Weights]]  # One unroll of each of these actors for each of these members
+Made = tuple[list[Unroll], Any]  # Unrolls, and the event after which the learner's stream may read their tensors
 
 
-class _Request(NamedTuple):
-    """Requested unrolls: one of each of these actors for each of these members."""
-
-    numbers: range
-    weights: Sequence[Weights]
-
-
-class _Result(NamedTuple):
-    """Unrolls, and the event after which the learner's stream may read their device tensors."""
-
-    unrolls: list[Unroll]
-    event: Any
-
-
-class ThreadPool(InProcess):
+class ThreadPool(LocalPool):
     """Pool of all actors in one thread of this process; see ActorPool for its methods.
 
     Args:
-        make_actor: creates an actor.
-        num_actors: number of batches of environments, which take turns.
-        max_failures: failures in a row that are tolerated for each actor.
-        report: displays a failure to the user.
         num_envs: environments per actor.
         ahead: limit on a member's environments requested and not yet learned from (at least those of one actor),
             which bounds policy lag as in actors/remote/slot.py.
-        together: whether unrolls of several members are requested at once, with all networks evaluated in one call.
     """
 
     def __init__(
@@ -60,28 +43,16 @@ class ThreadPool(InProcess):
         ahead: int,
         together: bool = False,
     ) -> None:
-        super().__init__(together)
-        self.num_actors = num_actors
-        self._actors = LocalPool(make_actor, num_actors, max_failures, report)
-        self.device, self.still = self._actors.device, threading.Lock()
-        self._streams = stream_module(self.device)
+        super().__init__(make_actor, num_actors, max_failures, report, together=together)
+        self.still = threading.Lock()
         self._num_envs, self._ahead = num_envs, max(ahead, num_envs)
         self._unlearned: Counter[int] = Counter()  # Environments requested and not yet learned from, by member
         self._turns: Counter[int] = Counter()  # First actor of each member's next request
         self._streaming = self._over = False
-        self._ready: list[Unroll] = []
-        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[_Result | BaseException] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[Requested | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Made | BaseException] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._act, name="actors", daemon=True)
         self._thread.start()
-
-    @property
-    def failures(self) -> int:
-        return self._actors.failures
-
-    @property
-    def progress(self) -> int:
-        return self._actors.progress
 
     def publish(self, weights: Weights, learned: int = 0) -> None:
         before = self._weights.get(weights.member, weights)
@@ -96,24 +67,24 @@ class ThreadPool(InProcess):
     def next(self) -> Unroll | None:
         self._streaming = True
         self._send_requests()
-        if not self._ready:
+        if not self._made:
             try:
-                self._ready = self._take_result(WAIT_SECONDS)
+                self._made = self._take_result(WAIT_SECONDS)
             except queue.Empty:
                 return None
-        return self._ready.pop(0)
+        return self._made.pop(0)
 
     def _one_of_each(self, weights: Sequence[Weights]) -> list[Unroll]:
-        self._requests.put(_Request(range(self.num_actors), weights))
+        self._requests.put((range(self.num_actors), weights))
         return self._take_result(None)
 
     def save(self) -> list[Any]:
-        saved = self._actors.save()
+        saved = super().save()
         self._wait()
         return saved
 
     def restore(self, saved: list[Any]) -> None:
-        self._actors.restore(saved)
+        super().restore(saved)
         self._wait()
 
     def _wait(self) -> None:
@@ -125,13 +96,13 @@ class ThreadPool(InProcess):
         self._over = True  # drop requests that have not begun
         self._requests.put(None)
         self._thread.join()
-        self._actors.close()
+        super().close()
 
     def _send_requests(self) -> None:
         """Request all unrolls that the bound allows, of as many actors at once as possible."""
         while requests := self._round():
-            for numbers, weights in requests.items():
-                self._requests.put(_Request(numbers, weights))
+            for request in requests.items():
+                self._requests.put(request)
 
     def _round(self) -> dict[range, list[Weights]]:
         """Select at most one request per member: for all members with room if they act together, else for one."""
@@ -156,20 +127,21 @@ class ThreadPool(InProcess):
         result = self._results.get(timeout=seconds)
         if isinstance(result, BaseException):
             raise result
-        for unroll in result.unrolls:
-            take_over(tensors(unroll), result.event, self.device)
-        return result.unrolls
+        unrolls, event = result
+        for unroll in unrolls:
+            take_over(tensors(unroll), event, self.device)
+        return unrolls
 
     def _act(self) -> None:
         become_helper()
         # High priority: an actor's few operations start before those of an update in progress.
-        streams = self._streams
+        streams = stream_module(self.device)
         with streams.stream(streams.Stream(self.device, priority=-1)) if streams else nullcontext():
             while (request := self._requests.get()) is not None and not self._over:
                 try:
                     with self.still:
-                        unrolls = self._actors.unrolls(request.numbers, request.weights)
-                    self._results.put(_Result(unrolls, record_event(self.device)))
+                        unrolls = self.unrolls(*request)
+                    self._results.put((unrolls, record_event(self.device)))
                 except BaseException as problem:
                     self._results.put(problem)
                     return

@@ -27,8 +27,7 @@ EPISODE_COLUMNS = ("env_index", "return", "length")
 class Stored(NamedTuple):
     """Environments `first` to `end` of a packed unroll in Ray's store."""
 
-    parcel: Any
-    """Ray's reference."""
+    parcel: Any  # Ray's reference
     first: int
     end: int
 
@@ -83,7 +82,7 @@ def _some_stored(stored: Iterable[Stored], first: int, end: int, _: int) -> tupl
 
 
 def header(unroll: Unroll) -> Unroll:
-    """Return an unroll without its state and steps: versions and finished episodes."""
+    """Return an unroll without its state and steps."""
     return unroll._replace(initial_state=None, env=None, agent=None)  # pyright: ignore[reportArgumentType]
 
 
@@ -97,12 +96,12 @@ def join(parts: list[Unroll]) -> Unroll:
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], unroll: Unroll) -> Unroll:
-    """Apply a function to every tensor that a learner reads, in a fixed order; finished episodes are unchanged."""
+    """Apply a function to every tensor that a learner reads."""
     return _map(lambda _, x: function(x), unroll)
 
 
 def tensors(unroll: Unroll) -> list[Tensor]:
-    """List every tensor that a learner reads, in the order of `map_tensors`."""
+    """List every tensor that a learner reads, in a fixed order."""
     leaves: list[Tensor] = []
     map_tensors(lambda leaf: leaves.append(leaf) or leaf, unroll)
     return leaves

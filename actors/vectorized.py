@@ -31,57 +31,47 @@ def unroll_groups(groups: Mapping[int, Group], failed: Callable[[int, BaseExcept
     """Return, by index of the group, one unroll of each of its actors, in their order. A group in which an actor raises
     an exception is left out; `failed` is called with its index and the exception."""
     steps = next(iter(groups.values()))[0][0].unroll_length
-    under_way = {number: _GroupUnroll(group) for number, group in groups.items()}
+    under_way: dict[int, _GroupUnroll] = {}
+    waiting = dict(groups)
     for t in range(steps + 1):
-        for number, group in list(under_way.items()):
+        for number in list(waiting):
             try:
                 if t == 0:
-                    group.begin()
+                    under_way[number] = _GroupUnroll(groups[number])
                 else:
-                    group.step_environments(t - 1)
+                    under_way[number].step_environments(t - 1)
                 if t < steps:
-                    group.step_networks(t)
+                    under_way[number].step_networks(t)
             except (Exception, SystemExit) as problem:
-                del under_way[number]
+                del waiting[number]
                 failed(number, problem)
-    return {number: group.finish() for number, group in under_way.items()}
+    return {number: [actor.finish(buffers) for actor, buffers in under_way[number].parts] for number in waiting}
 
 
 class _GroupUnroll:
     """Unrolls of a group of actors, in progress."""
 
     def __init__(self, group: Group) -> None:
-        self._actors = [actor for actor, _ in group]
-        self._weights = [weights for _, weights in group]
-
-    def begin(self) -> None:
-        """Call `Actor.begin` of all actors."""
-        self._buffers = [actor.begin(weights) for actor, weights in zip(self._actors, self._weights, strict=True)]
-        self._networks = _Networks(self._actors) if len(self._actors) > 1 else None
+        self.parts = [(actor, actor.begin(weights)) for actor, weights in group]
+        self._networks = _Networks([actor for actor, _ in group]) if len(group) > 1 else None
 
     def step_networks(self, t: int) -> None:
         """Compute all networks at step t, and start copying the actions to the CPU."""
-        pairs = list(zip(self._actors, self._buffers, strict=True))
-        envs = [actor.env_output(buffers, t) for actor, buffers in pairs]
+        envs = [actor.env_output(buffers, t) for actor, buffers in self.parts]
         if self._networks is None:
-            ((actor, buffers),) = pairs
+            ((actor, buffers),) = self.parts
             results = [actor.agent.step(envs[0], actor.state, actor.generator, buffers.initial)]
         else:
-            results = self._networks.step(envs, [buffers.initial for buffers in self._buffers])
-        self._outputs = [output for output, _ in results]
-        for actor, (_, state) in zip(self._actors, results, strict=True):
+            results = self._networks.step(envs, [buffers.initial for _, buffers in self.parts])
+        self._outputs: list[tuple[AgentOutput, Callable[[], NDArray[Any]]]] = []
+        for (actor, _), (output, state) in zip(self.parts, results, strict=True):
             actor.state = state
-        self._actions: list[Callable[[], NDArray[Any]]] = [fetch(output.action) for output in self._outputs]
+            self._outputs.append((output, fetch(output.action)))
 
     def step_environments(self, t: int) -> None:
         """Step the environments of all actors with the actions of step t."""
-        parts = zip(self._actors, self._buffers, self._outputs, self._actions, strict=True)
-        for actor, buffers, output, action in parts:
+        for (actor, buffers), (output, action) in zip(self.parts, self._outputs, strict=True):
             actor.step_environment(buffers, t, output, action())
-
-    def finish(self) -> list[Unroll]:
-        """Call `Actor.finish` of all actors, and return their unrolls."""
-        return [actor.finish(buffers) for actor, buffers in zip(self._actors, self._buffers, strict=True)]
 
 
 class _Networks:
@@ -142,7 +132,6 @@ class _Respond(nn.Module):
         self.agent = agent
 
     def forward(self, *inputs: Any) -> tuple[Tensor, Tensor, AgentState]:
-        """Call `Agent.respond` with the same arguments and return its results."""
         return self.agent.respond(*inputs)
 
 

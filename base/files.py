@@ -34,16 +34,12 @@ def replace_file(path: Path, content: bytes) -> None:
 class AppendedFile:
     """Append-only file; each record is written completely or not at all.
 
-    If the file or its directory is removed, the next record recreates both.
-
-    Args:
-        name: returns the file's path; called again when the file has been removed.
-        first: returns the bytes with which a new file begins.
+    If the file or its directory is removed, the next record recreates both: `name` returns its path, and `first` the
+    bytes with which a new file begins.
     """
 
     def __init__(self, name: Callable[[], Path], first: Callable[[], bytes] = bytes) -> None:
-        self._name, self._first = name, first
-        self._path = Path()
+        self._name, self._first, self._path = name, first, Path()
         self._file: int | None = None
 
     def append(self, record: bytes) -> None:
@@ -75,25 +71,20 @@ class AppendedFile:
 
 
 def abandon_after(file: Path, step: int) -> dict[str, Any] | None:
-    """Move rows after `step` and partial rows left by crashes from `x.jsonl` to `x.abandoned.jsonl`.
-
-    The moved rows are synced before `file` is replaced. Returns the last remaining row, or None. Raises OSError.
-    """
+    """Move rows after `step` and partial rows left by crashes from `x.jsonl` to `x.abandoned.jsonl`. Returns the last
+    remaining row, or None. Raises OSError."""
     if not file.exists():
         return None
     last: dict[str, Any] | None = None
     remaining: list[bytes] = []
     moved: list[bytes] = []
-    *lines, torn = file.read_bytes().split(b"\n")
-    for line in lines:
-        row = parsed_row(line)
+    for line in file.read_bytes().splitlines(keepends=True):
+        row = parsed_row(line) if line.endswith(b"\n") else None
         if row is not None and row["step"] <= step:
-            remaining.append(line + b"\n")
+            remaining.append(line)
             last = row
         else:
-            moved.append(line + b"\n")
-    if torn:
-        moved.append(torn + b"\n")
+            moved.append(line.rstrip(b"\n") + b"\n")
     if moved:
         abandoned = file.with_name(f"{file.stem}.abandoned{file.suffix}")
         before = abandoned.read_bytes() if abandoned.exists() else b""

@@ -9,10 +9,6 @@ import psutil
 
 from .messages import size_in_words
 
-V1 = ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-V2 = ("", "memory.max", "memory.current", "inactive_file")
-"""Names in the two cgroup versions: folder in /sys/fs/cgroup, limit, usage, and file pages that count as free."""
-
 
 class Memory(NamedTuple):
     """Memory limit in bytes."""
@@ -26,11 +22,8 @@ class Memory(NamedTuple):
 
 
 def memory(root: Path = Path("/")) -> Memory:
-    """Return the smallest of all limits, with the smallest amount of free memory among them.
-
-    Args:
-        root: directory that contains `proc` and `sys`.
-    """
+    """Return the smallest of all limits, with the smallest amount of free memory among them. `root` contains `proc`
+    and `sys`."""
     machine = psutil.virtual_memory()
     limits = [Memory(machine.total, machine.available), *_cgroups(root), *address_space()]
     return min(limits, key=lambda limit: limit.total)._replace(free=max(0, min(limit.free for limit in limits)))
@@ -53,19 +46,14 @@ def own_memory() -> tuple[int, int]:
 
 
 def _cgroups(root: Path) -> Iterator[Memory]:
-    """Yield the limits of this process's cgroup and its ancestors, in both cgroup versions."""
-    for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        mount, limit, usage, cache = V1 if controllers else V2
-        group = Path(path.lstrip("/"))
-        for folder in [root / "sys/fs/cgroup" / mount / parent for parent in (group, *group.parents)]:
-            with suppress(OSError, ValueError):  # a container may lack the folder; "max" means no limit
-                total = int((folder / limit).read_text())
-                pages = dict(entry.split() for entry in _lines(folder / "memory.stat"))
-                free = total - int((folder / usage).read_text()) + int(pages.get(cache, 0))
-                yield Memory(total, free, f"the cgroup memory limit ({folder / limit}) is")
+    """Yield the limits of this process's cgroup and its ancestors (cgroup version 2)."""
+    group = next((line[3:] for line in _lines(root / "proc/self/cgroup") if line.startswith("0::")), "/").lstrip("/")
+    for folder in [root / "sys/fs/cgroup" / parent for parent in (group, *Path(group).parents)]:
+        with suppress(OSError, ValueError):  # a container may lack the folder; "max" means no limit
+            total = int((folder / "memory.max").read_text())
+            pages = dict(entry.split() for entry in _lines(folder / "memory.stat"))
+            free = total - int((folder / "memory.current").read_text()) + int(pages.get("inactive_file", 0))
+            yield Memory(total, free, f"the cgroup memory limit ({folder / 'memory.max'}) is")
 
 
 def _lines(file: Path) -> list[str]:

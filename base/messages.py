@@ -4,7 +4,6 @@ import difflib
 import math
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -65,50 +64,17 @@ SEEDS = Span(0, 2**64 - 1)  # Allowed seeds of a run; torch accepts them too
 def nearest(name: object, allowed: Iterable[str], count: int = 3) -> str:
     """List the allowed names most similar to `name`, separated by commas; if none is similar, the first MANY names."""
     names = list(allowed)
-    near = difflib.get_close_matches(str(name), names, n=count)
-    if near or len(names) <= MANY:
-        return ", ".join(near or names) or "(none)"
-    return ", ".join(names[:MANY]) + f" and {len(names) - MANY} others"
+    near = difflib.get_close_matches(str(name), names, n=count) or names[:MANY]
+    others = f" and {len(names) - MANY} others" if near == names[:MANY] and len(names) > MANY else ""
+    return (", ".join(near) or "(none)") + others
 
 
 def advice(name: object, allowed: Iterable[str], count: int = 3) -> str:
     """End of a message about an unknown name: the similar names, or else the available ones."""
     names = list(allowed)
-    near = difflib.get_close_matches(str(name), names, n=count)
-    if near:
+    if near := difflib.get_close_matches(str(name), names, n=count):
         return f"did you mean: {', '.join(near)}?"
     return f"available: {nearest(name, names)}" if names else "none available"
-
-
-OTHER_NAMES = {
-    "learning_rate": "lr",
-    "gamma": "discount",
-    "steps": "total_steps",
-    "timesteps": "total_steps",
-    "total_timesteps": "total_steps",
-    "num_envs": "envs_per_actor",
-    "n_envs": "envs_per_actor",
-    "num_workers": "num_actors",
-    "n_steps": "unroll_length",
-    "num_steps": "unroll_length",
-    "rollout": "unroll_length",
-    "rollout_length": "unroll_length",
-    "ent_coef": "entropy_cost",
-    "vf_coef": "value_cost",
-    "log_dir": "run_dir",
-    "logdir": "run_dir",
-    "output_dir": "run_dir",
-    "exp_name": "run_dir",
-    "run_name": "run_dir",
-    "tensorboard_log": "run_dir",
-    "eval_freq": "eval_every",
-    "log_interval": "log_every",
-    "anneal_lr": "lr_schedule",
-    "env_id": "env",
-    "env_name": "env",
-    "environment": "env",
-}
-"""Settings of a run by their names in other libraries, to suggest them for unknown names."""
 
 
 def check_name(kind: str, name: object, allowed: Iterable[str]) -> None:
@@ -128,11 +94,11 @@ def check_keys(owner: str, kind: str, keys: Iterable[object], allowed: Iterable[
 
 def check_new_file(name: str, path: str, ending: str = "") -> None:
     """Raise EngramError with `name` if `path` is a directory, has another ending, or is in a missing directory."""
-    file = Path(path)
-    refuse(path and file.is_dir(), f"{name} is {path!r}, which is a directory; expected: a file")
-    if path and not path.lower().endswith(ending):
-        raise EngramError(f"{name} is {path!r}; allowed: a name that ends in {ending}, the file format")
-    refuse(not file.parent.is_dir(), f"{name} is {path!r}; there is no directory {str(file.parent)!r}")
+    if path:
+        file, subject = Path(path), f"{name} is {path!r}"
+        refuse(file.is_dir(), f"{subject}, which is a directory; expected: a file")
+        refuse(not path.lower().endswith(ending), f"{subject}; allowed: a name that ends in {ending}, the file format")
+        refuse(not file.parent.is_dir(), f"{subject}; there is no directory {str(file.parent)!r}")
 
 
 def check_choice(name: str, value: object, allowed: Sequence[Any]) -> None:
@@ -156,26 +122,10 @@ def check_span(name: str, value: object, span: Span, choices: Sequence[str] = ()
         raise EngramError(f"{name} is {value!r}; allowed: {', '.join([*choices, str(span)])}")
 
 
-def check_finite(value: Any, name: str = "") -> None:
-    """Raise EngramError naming the first nan or infinite value in a configuration."""
-    if is_dataclass(value):
-        for entry in fields(value):
-            check_finite(getattr(value, entry.name), f"{name}.{entry.name}" if name else entry.name)
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            check_finite(part, f"{name}.{key}")
-    elif isinstance(value, list | tuple):
-        for part in value:
-            check_finite(part, name)
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise EngramError(f"{name} is {value}; allowed: finite numbers")
-
-
 def check_integer(name: str, value: object, low: int | None, high: int | None = None) -> None:
     """Raise EngramError unless `value` is an integer in low..high; LARGEST is the limit if `high` is None."""
     check_whole(name, value, low, high)
-    if high is None:
-        check_whole(name, value, low, LARGEST)
+    check_whole(name, value, low, LARGEST if high is None else high)
 
 
 def check_whole(name: str, value: object, low: int | None, high: int | None = None) -> None:
@@ -214,14 +164,8 @@ def check_numbers(name: str, values: Any, length: int, n: int) -> NDArray[Any]:
 
 
 def calling(what: str, call: Callable[[], T], outside: Sequence[Path], passing: tuple[type[Exception], ...] = ()) -> T:
-    """Call user-defined code; an exception inside it becomes an EngramError with the frames of the user's code.
-
-    Args:
-        what: description of the call.
-        call: calls the user-defined code.
-        outside: folders whose frames are left out.
-        passing: exceptions that are raised unchanged.
-    """
+    """Call user-defined code; an exception inside it becomes an EngramError with the frames of the user's code: those
+    in folders of `outside` are left out. Exceptions of the types in `passing` are raised unchanged."""
     try:
         return call()
     except passing:
@@ -244,11 +188,11 @@ def calling(what: str, call: Callable[[], T], outside: Sequence[Path], passing: 
 
 def size_in_words(size: float) -> str:
     """Format bytes with three digits: 950 B, 12.3 kB, 4.56 MB, 2 TB."""
-    units = ["B", "kB", "MB", "GB", "TB", "PB"]
-    while len(units) > 1 and size >= 999.5:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 999.5:
+            return f"{size:.3g} {unit}"
         size /= 1000
-        del units[0]
-    return f"{size:.3g} {units[0]}" if size < 999.5 else f"{size:,.0f} {units[0]}"
+    return f"{size:,.0f} PB" if size >= 999.5 else f"{size:.3g} PB"
 
 
 def duration_in_words(seconds: float) -> str:

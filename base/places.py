@@ -13,16 +13,8 @@ def writable_home() -> Path | None:
 
 
 def private_folder(name: str, parent: str | None = None) -> Path:
-    """Return the folder `NAME-UID`, created if missing, which no other user can read or write.
-
-    Args:
-        name: name without the user id.
-        parent: parent directory; the folder for temporary files if None.
-
-    Raises:
-        PermissionError: the name belongs to another user's folder or to a file.
-        OSError: the folder cannot be created.
-    """
+    """Return the folder `NAME-UID`, created if missing, which no other user can read or write, in `parent` or the
+    folder for temporary files. Raises OSError, such as PermissionError if the name belongs to another user."""
     folder = Path(parent or tempfile.gettempdir()) / f"{name}-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.lstat()

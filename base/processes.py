@@ -16,10 +16,8 @@ from typing import NoReturn
 import psutil
 
 HEAP_BYTES = 2**30  # Bytes by which the heap grows in advance; only addresses are reserved until the memory is used
-KEPT_BYTES = 2**31 - 1
-"""Free memory at the top of the heap that is not returned to the system: the largest value glibc accepts."""
-LARGEST_HEAP_BLOCK = 2**25
-"""Largest block allocated from the heap, where it can stay when freed: the largest value glibc accepts."""
+KEPT_BYTES = 2**31 - 1  # Free memory at the top of the heap that stays with the process: the largest value for glibc
+LARGEST_HEAP_BLOCK = 2**25  # Largest block allocated from the heap, where it can stay when freed: the same
 HUGE_PAGE = 2**21
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -62,11 +60,8 @@ def end_with_parent() -> None:
 
 
 def tree_memory(pid: int) -> int:
-    """Resident bytes of process `pid` and its descendants; 0 if it has ended.
-
-    Proportional set sizes are summed, so Ray's object store, which all of them map, counts once. Systems without
-    this measure use the unique set size.
-    """
+    """Resident bytes of process `pid` and its descendants; 0 if it has ended. Proportional set sizes are summed, so
+    Ray's object store, which all of them map, counts once."""
     total = 0
     for process in tree(pid):
         with suppress(psutil.Error):  # the process has ended
@@ -76,11 +71,9 @@ def tree_memory(pid: int) -> int:
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep freed memory for the next step; return False without glibc.
-
-    By default, glibc returns the memory of a step's activations to the system and requests it again for the next step,
-    with a page fault per 4 KiB. This takes a third of the time of a memory core's step for 128 environments.
-    """
+    """Let glibc keep freed memory for the next step; return False without glibc. By default, it returns the memory of a
+    step's activations to the system and requests it again for the next step, with a page fault per 4 KiB: a third of
+    the time of a memory core's step for 128 environments."""
     mallopt = getattr(_libc(), "mallopt", None)
     if mallopt is None:
         return False
@@ -89,11 +82,9 @@ def keep_freed_memory() -> bool:
 
 
 def use_huge_pages() -> bool:
-    """Use 2 MiB pages for the heap's next gigabyte; return False if the system has none.
-
-    The CPU caches the addresses of a few thousand pages. Lookups of other pages are slowest in a virtual machine, whose
-    page tables are nested: with 4 KiB pages, small operations of a memory core took up to four times as long there.
-    """
+    """Use 2 MiB pages for the heap's next gigabyte; return False if the system has none. The CPU caches the addresses
+    of a few thousand pages; other lookups are slowest in a virtual machine, whose page tables are nested: with 4 KiB
+    pages, small operations of a memory core took up to four times as long there."""
     libc = _libc()
     if libc is None or not Path("/sys/kernel/mm/transparent_hugepage").exists():
         return False
@@ -123,8 +114,8 @@ def _libc() -> ctypes.CDLL | None:
 
 
 def leave_at_once(code: int) -> NoReturn:
-    """Exit without Ray's cleanup, which could block forever. The cleanup of orphans ends the child processes.
-    Killing them here first would alert Ray's threads in this process, which might exit with another code."""
+    """Exit without Ray's cleanup, which could block forever. The cleanup of orphans ends the child processes: killing
+    them here first would alert Ray's threads, which might exit with another code."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -23,11 +23,6 @@ _UNIT, _UNIT_NAMES = {Seconds: "s", Minutes: "m"}, {"s": "seconds", "m": "minute
 _QUANTITY = re.compile(r"\s*([-+]?[\d._]+(?:[eE][-+]?\d+)?)\s*([a-zA-Z]*)\s*")
 
 
-def is_duration(kind: Any) -> bool:
-    """Whether a field's type is Seconds or Minutes."""
-    return kind in _UNIT
-
-
 def count(text: str) -> int:
     """Parse an integer, which may be written as 20k, 1.5M, 2e6 or 1_000_000. Raises ValueError."""
     with contextlib.suppress(ValueError):
@@ -69,14 +64,11 @@ def in_words(value: Any, kind: Any = None) -> str:
 def _quantity(text: str, units: dict[str, Any]) -> float | None:
     """Parse a value and multiply it by its unit; None if the text cannot be parsed or the result is not finite."""
     match = _QUANTITY.fullmatch(text)
-    try:
+    units = {"": 1} | units
+    with contextlib.suppress(ValueError, OverflowError):
         if match and match[2] in units:
-            text, factor = match[1], units[match[2]]
-        else:
-            factor = units.get("", 1)
-        value = float(text)
-    except ValueError:
-        return None
-    # 1.1 * 10**6 is not an integer in floating point, so the product is rounded.
-    value = round(value * factor, 6) if factor != 1 else value
-    return value if math.isfinite(value) else None
+            # 1.1 * 10**6 is not an integer in floating point, so the product is rounded.
+            factor, value = units[match[2]], float(match[1])
+            value = round(value * factor, 6) if factor != 1 else value
+            return value if math.isfinite(value) else None
+    return None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from ...base.errors import refuse
 from ...base.messages import LARGEST, check_range
 from ...base.settings import Settings, setting
 
@@ -43,25 +44,21 @@ class LevelsConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, value, allowed in (
-            ("curriculum", self.curriculum, "at least one easier stage"),
-            ("curriculum_measure", self.curriculum_measure == "solved", "solved"),
-            ("level_replay", not self.level_replay, "0"),
-        ):
-            if self.curriculum_mixture and not value:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed with curriculum_mixture: {allowed}")
-        easier = {name: len(_values(value)) for name, value in self.curriculum.items()}
-        if len(set(easier.values())) > 1:
-            counts = ", ".join(f"{name} {count}" for name, count in easier.items())
-            raise ValueError(f"curriculum has different numbers of stages: {counts}; allowed: one number for all")
-        if any(count == 0 for count in easier.values()):
-            raise ValueError(f"curriculum is {self.curriculum}; allowed: at least one value per parameter")
+        refuse(
+            self.curriculum_mixture and self.curriculum_measure != "solved",
+            f"curriculum_measure is {self.curriculum_measure}; allowed with curriculum_mixture: solved",
+        )
+        counts = {len(_values(value)) for value in self.curriculum.values()}
+        refuse(
+            len(counts) > 1 or 0 in counts,
+            f"curriculum is {self.curriculum}; allowed: the same number of values for each parameter, at least one",
+        )
         allowed = sorted({1, max(1, len(self.stages) - 1)})
-        if len(self.curriculum_score) not in allowed:
-            raise ValueError(
-                f"curriculum_score has {len(self.curriculum_score)} values; allowed: "
-                f"{' or '.join(map(str, allowed))}, one for all stages except the last, or one for each"
-            )
+        refuse(
+            len(self.curriculum_score) not in allowed,
+            f"curriculum_score has {len(self.curriculum_score)} values; allowed: "
+            f"{' or '.join(map(str, allowed))}, one for all stages except the last, or one for each",
+        )
         if self.curriculum and self.curriculum_measure == "solved":
             for score in self.curriculum_score:
                 check_range("curriculum_score (with curriculum_measure 'solved')", score, 0, 1)

@@ -1,4 +1,8 @@
-"""Environments of several stages of a curriculum in one batch."""
+"""Environments of one actor in different stages of a curriculum, or in different phases of an episode.
+
+All environments begin together at the start of a run and of every stage of a curriculum. If episodes have a fixed
+length, or while none is solved, they also end together, so that each batch contains only one phase of the episode.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -8,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...agents.values import map_leaves
-from .stagger import GOLDEN
 
+GOLDEN = (5**0.5 - 1) / 2
+"""Golden ratio minus 1; the fractional parts of its multiples are evenly spread over 0..1 for any count."""
 Shares = tuple[float, ...]  # Share of the environments in each stage; the shares sum to 1
 
 
@@ -27,80 +32,98 @@ def widths(first_index: int, num_envs: int, shares: Shares) -> list[int]:
 
 
 class MixtureBatch:
-    """Concatenation of batches of environments; implements the part of the batch interface that actors use.
-
-    Args:
-        parts: batches with the same spaces and episode fields, at least one.
-    """
+    """Concatenation of batches of environments with the same spaces and episode fields; implements the part of the
+    batch interface that actors use."""
 
     replayable = False
 
     def __init__(self, parts: Sequence[Any]) -> None:
-        self.parts = list(parts)
-        bounds = np.cumsum([0, *(part.num_envs for part in self.parts)]).tolist()
+        bounds = np.cumsum([0, *(part.num_envs for part in parts)]).tolist()
         self.num_envs = bounds[-1]
-        self._slices = [slice(low, high) for low, high in pairwise(bounds)]
+        self.parts = [(part, slice(low, high)) for part, (low, high) in zip(parts, pairwise(bounds), strict=True)]
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute that all stages have in common: spaces, fields, name."""
-        return getattr(self.__dict__["parts"][-1], name)
+        return getattr(self.__dict__["parts"][-1][0], name)
 
     @property
     def at_step(self) -> Callable[[], None]:
-        """Callback that runs after every step of an environment, in batches that step them one by one."""
-        return self.parts[0].at_step
+        return self.parts[0][0].at_step
 
     @at_step.setter
     def at_step(self, call: Callable[[], None]) -> None:
-        for part in self.parts:
+        for part, _ in self.parts:
             part.at_step = call
 
     @property
     def action_mask(self) -> NDArray[Any] | None:
-        """Valid actions [N, ...]; None for environments without masks."""
-        masks = [part.action_mask for part in self.parts]
+        masks = [part.action_mask for part, _ in self.parts]
         return None if masks[0] is None else np.concatenate(masks)
 
     def new_observation(self) -> Any:
-        return map_leaves(lambda *x: np.concatenate(x), *(part.new_observation() for part in self.parts))
+        return map_leaves(lambda *x: np.concatenate(x), *(part.new_observation() for part, _ in self.parts))
 
     def reset_into(self, observation: Any, seed: int | None = None) -> None:
-        for part, span in zip(self.parts, self._slices, strict=True):
+        for part, span in self.parts:
             part.reset_into(_some(observation, span), seed)
 
     def step_into(self, actions: Any, observation: Any, reward: Any, terminated: Any, truncated: Any) -> None:
-        for part, span in zip(self.parts, self._slices, strict=True):
+        for part, span in self.parts:
             ends = terminated[span], truncated[span]
             part.step_into(actions[span], _some(observation, span), reward[span], *ends)
 
     def cut(self, where: NDArray[np.bool_]) -> None:
-        for part, span in zip(self.parts, self._slices, strict=True):
+        for part, span in self.parts:
             part.cut(where[span])
 
     def episode_facts(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        within = [indices[(indices >= span.start) & (indices < span.stop)] - span.start for span in self._slices]
-        return np.concatenate([part.episode_facts(selected) for part, selected in zip(self.parts, within, strict=True)])
+        within = [indices[(indices >= span.start) & (indices < span.stop)] - span.start for _, span in self.parts]
+        return np.concatenate([part.episode_facts(x) for (part, _), x in zip(self.parts, within, strict=True)])
 
     def privileged(self) -> NDArray[Any]:
-        """Privileged values [N, P]."""
-        return np.concatenate([part.privileged() for part in self.parts])
+        return np.concatenate([part.privileged() for part, _ in self.parts])
 
     def mark_seen(self, maps: NDArray[Any]) -> NDArray[Any]:
-        """Write the current observations into maps [N, ...] and return the agents' cells [N, 2]."""
-        return np.concatenate([p.mark_seen(maps[span]) for p, span in zip(self.parts, self._slices, strict=True)])
+        return np.concatenate([part.mark_seen(maps[span]) for part, span in self.parts])
 
     def save(self) -> dict[str, Any]:
-        """Return the state of all environments."""
-        return {"parts": [part.save() for part in self.parts]}
+        return {"parts": [part.save() for part, _ in self.parts]}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        for part, state in zip(self.parts, saved["parts"], strict=True):
+        for (part, _), state in zip(self.parts, saved["parts"], strict=True):
             part.restore(state)
 
     def close(self) -> None:
-        for part in self.parts:
+        for part, _ in self.parts:
             part.close()
 
 
 def _some(values: Any, span: slice) -> Any:
     return map_leaves(lambda x: x[span], values)
+
+
+class Stagger:
+    """Selection of one episode per environment to truncate: the one in progress after a number of steps in 1..`steps`.
+
+    Args:
+        steps: range over which the cuts are spread; 0 disables them.
+        first_index: index of the first environment among all environments of the run.
+        num_envs: number of environments.
+    """
+
+    def __init__(self, steps: int, first_index: int, num_envs: int) -> None:
+        phases = (np.arange(first_index, first_index + num_envs) * GOLDEN) % 1.0
+        self.left: NDArray[np.int64] = (1 + phases * steps).astype(np.int64) * (steps > 0)
+        """Steps until each environment's episode is cut; 0 if no cut remains."""
+
+    def due(self, over: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+        """Return the environments to cut after a step, bool [N]; None if there are none.
+
+        Args:
+            over: bool [N], whether the step has ended the episode; an environment whose cut is due then is never cut.
+        """
+        if not self.left.any():
+            return None
+        due = (self.left == 1) & ~over
+        self.left = np.maximum(self.left - 1, 0)
+        return due if due.any() else None

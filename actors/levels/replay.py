@@ -25,9 +25,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .config import LevelsConfig
+
 BETA, RHO = 0.1, 0.1  # Temperature of the ranks and weight of staleness, as in the paper
 
-Floats = NDArray[np.floating[Any]]
 Flags = NDArray[np.bool_]
 
 
@@ -54,73 +55,51 @@ class Replay:
     """Level replay for one actor's environments.
 
     Args:
-        share: probability that an episode replays a stored level, once the store is full.
-        size: number of stored levels.
+        levels: configuration.
         discount: gamma.
         seed: seed of the choices.
         num_envs: number of environments.
         reward_clip: bound on the rewards in the returns that values estimate; 0 for none.
-        learnability: whether scores are p (1 - p).
     """
 
     def __init__(
-        self,
-        share: float,
-        size: int,
-        discount: float,
-        seed: tuple[int, ...],
-        num_envs: int,
-        reward_clip: float = 0.0,
-        learnability: bool = False,
+        self, levels: LevelsConfig, discount: float, seed: tuple[int, ...], num_envs: int, reward_clip: float = 0.0
     ) -> None:
-        self.learnability = learnability
-        self.share, self.discount, self.most = share, discount, reward_clip or np.inf
-
-        def zeros(n: int, dtype: Any) -> NDArray[Any]:
-            return np.zeros(n, dtype)
-
+        self.learnability = levels.level_replay_score == "learnability"
+        self.share, self.discount, self.most = levels.level_replay, discount, reward_clip or np.inf
+        size = levels.level_replay_size
         self.state = ReplayState(
-            levels=zeros(size, np.uint64),
-            scores=zeros(size, np.float64),
-            begun=zeros(size, np.int64) - 1,
-            playing=zeros(num_envs, np.uint64),
-            known=zeros(num_envs, np.bool_),
-            own=zeros(num_envs, np.uint64),
-            again=zeros(num_envs, np.bool_),
-            values=zeros(num_envs, np.float64),
-            errors=zeros(num_envs, np.float64),
-            steps=zeros(num_envs, np.int64) - 1,
-            plays=zeros(size, np.int64),
-            solves=zeros(size, np.int64),
-            clock=zeros(1, np.int64),
+            levels=np.zeros(size, np.uint64),
+            scores=np.zeros(size, np.float64),
+            begun=np.full(size, -1, np.int64),
+            playing=np.zeros(num_envs, np.uint64),
+            known=np.zeros(num_envs, np.bool_),
+            own=np.zeros(num_envs, np.uint64),
+            again=np.zeros(num_envs, np.bool_),
+            values=np.zeros(num_envs, np.float64),
+            errors=np.zeros(num_envs, np.float64),
+            steps=np.full(num_envs, -1, np.int64),
+            plays=np.zeros(size, np.int64),
+            solves=np.zeros(size, np.int64),
+            clock=np.zeros(1, np.int64),
             seed=np.array(seed, np.uint64),
         )
 
-    def see(
-        self,
-        reward: Floats,
-        terminated: Flags,
-        truncated: Flags,
-        values: Floats,
-        streams: NDArray[Any],
-        solved: Flags | None = None,
-    ) -> None:
-        """Process a step [N] and its values; where an episode has ended, set `streams` to the level of the next one.
-        For learnability, `solved` marks which of the episodes that ended at this step were solved. Call this method
+    def see(self, env: Any, values: NDArray[np.floating[Any]], streams: NDArray[Any], solved: Flags) -> None:
+        """Process a step [N] of the environments and its values; where an episode has ended, set `streams` to the level
+        of the next one. `solved` marks which of the episodes that ended at this step were solved. Call this method
         after the agent's step and before the environments' step, which begins new episodes."""
         state = self.state
         within = state.steps >= 0
-        target = np.clip(reward, -self.most, self.most) + self.discount * np.where(terminated, 0.0, values)
+        target = np.clip(env.reward, -self.most, self.most) + self.discount * np.where(env.terminated, 0.0, values)
         state.errors[within] += np.abs(target - state.values)[within]
         state.steps[:] += 1
         state.values[:] = values
-        ended = np.flatnonzero(terminated | truncated)
+        ended = np.flatnonzero(env.terminated | env.truncated)
         if len(ended):
             for i in ended:
                 if state.known[i] and state.steps[i]:
-                    self._store(
-                        state.playing[i], state.errors[i] / state.steps[i], solved is not None and bool(solved[i])
-                    )
+                    self._store(state.playing[i], state.errors[i] / state.steps[i], bool(solved[i]))
             self._choose(ended, streams)
             state.errors[ended], state.steps[ended] = 0.0, -1
 
@@ -167,10 +146,8 @@ class Replay:
         return (1 - RHO) * by_score / by_score.sum() + RHO * by_age
 
     def save(self) -> dict[str, NDArray[Any]]:
-        """Return a copy of the state: arrays by name."""
         return {name: value.copy() for name, value in self.state._asdict().items()}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Restore a state returned by `save`."""
         for name, value in self.state._asdict().items():
-            value[...] = saved.get(name, 0)  # missing in older states
+            value[...] = saved[name]

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import ray
 import torch
@@ -24,8 +24,8 @@ from ..failures import Failures, TransportDiedError
 from ..members import MakeActor, MemberSchedule, WeightsVersion
 from ..pool import ActorStateError
 from ..unroll import Stored, Unroll
-from .slot import ActorSlot, ActorSlots, Request, RequestWindow
-from .wire import ObjectStores, dead_part, fetch, message_of, share_tensors, unpack
+from .slot import ActorSlot, ActorSlots, Request, RequestWindow, SlotOptions
+from .wire import dead_part, fetch, message_of, share_tensors, stored_bytes, unpack
 
 PATIENCE = 2.0  # Seconds without an unroll after which the pool returns None to the learner
 # An actor is skipped if responses of others have waited for it for this time plus SLOWER times an unroll's duration
@@ -43,10 +43,7 @@ class RayPool:
         max_failures: failures in a row that are tolerated for each actor.
         report: called with the traceback of each new kind of failure.
         window: flow control of the requests of `next`.
-        cpus_per_actor, gpus_per_actor: Ray resources that one actor reserves.
-        first: index of the first actor, after those of the run's other pools.
-        niceness: scheduling niceness of actors, so that the learner has priority on their cores (0..19).
-        timeout: seconds without a response or an environment step after which an active actor is replaced.
+        options: see SlotOptions.
     """
 
     def __init__(
@@ -57,15 +54,10 @@ class RayPool:
         report: Callable[[str], None] = print,
         *,
         window: RequestWindow,
-        cpus_per_actor: float = 1.0,
-        gpus_per_actor: float = 0.0,
-        first: int = 0,
-        niceness: int = 0,
-        timeout: float = 120.0,
-        near: bool = False,
+        **options: Unpack[SlotOptions],
     ) -> None:
         share_tensors()
-        self._timeout, self._report = timeout, report
+        self._report = report
         self._unrolls_from: Counter[str] = Counter()  # Received unrolls by machine
         self._failures = Failures(max_failures, report)
         self._window = window
@@ -75,28 +67,14 @@ class RayPool:
         self._answers = 0  # Unrolls received
         self._streaming = False  # Whether `next`, not `gather`, was called last; if so, new weights trigger requests
         self._unroll_seconds = 0.0  # Exponential moving average (factor 1/2) of the duration of unrolls
-        self._blocked: tuple[ActorSlot, float] | None = None
-        """Slot that blocks the responses of others, and since when."""
+        self._blocked: tuple[ActorSlot, float] | None = None  # Slot that blocks the responses of others, and since when
         self._passed_over: set[int] = set()
         self._gathered: dict[int, Unroll] = {}
         self._weights: dict[int, Weights] = {}
-        self._stored: dict[int, ObjectRef[Any]] = {}
-        """Each member's newest weights in the object store, once a request has contained them."""
-        self._stores = ObjectStores()
+        self._stored: dict[int, ObjectRef[Any]] = {}  # Each member's newest weights, once a request has contained them
         self._schedule = MemberSchedule()
-        self._apart: frozenset[int] = frozenset()
-        """Members whose unrolls stay in Ray's store for a learner in another process."""
-        self._slots = ActorSlots(
-            make_actor,
-            num_actors,
-            self._failures,
-            cpus_per_actor=cpus_per_actor,
-            gpus_per_actor=gpus_per_actor,
-            timeout=timeout,
-            niceness=niceness,
-            first=first,
-            near=near,
-        )
+        self._apart: frozenset[int] = frozenset()  # Members whose unrolls stay in Ray's store for another learner
+        self._slots = ActorSlots(make_actor, num_actors, self._failures, **options)
 
     # -- the interface (see ActorPool) -------------------------------------------------------------------------------
 
@@ -118,14 +96,13 @@ class RayPool:
         return not self._streaming and bool(self._gathered or self._open)
 
     def stored_bytes(self) -> int | None:
-        return self._stores.bytes()
+        return stored_bytes()
 
     def deal(self, homes: Mapping[int, str], apart: Iterable[int]) -> None:
         """Prefer actors on the machine of each member's learner (`homes`); leave unrolls of `apart` in Ray's store."""
         self._schedule.homes, self._apart = dict(homes), frozenset(apart)
 
     def publish(self, weights: Weights, learned: int = 0) -> None:
-        """Set a member's newest weights; they are stored once, with the next request that needs them."""
         before = self._weights.get(weights.member, weights)
         self._weights[weights.member] = weights
         self._stored.pop(weights.member, None)
@@ -153,60 +130,52 @@ class RayPool:
 
     def gather(self, member: int = 0) -> list[Unroll] | None:
         self._streaming = False
-        return self._receive(lambda: self._request_one_each(member), self._all_gathered)
+
+        def request() -> None:  # of every active slot without an open request whose unroll is missing
+            for slot in self._slots:
+                if slot.at_work and not slot.requests and slot.number not in self._gathered:
+                    self._request(slot, member, 1)
+
+        return self._receive(request, self._all_gathered)
 
     def save(self) -> list[Any]:
         if self._open or self._gathered:
             raise ActorStateError("unrolls are in progress")
-        if lost := [slot.number for slot in self._slots if slot.handle is None]:
-            raise ActorStateError(f"actor {lost[0]} has failed and is not replaced yet")
+        for slot in self._slots:
+            if slot.handle is None:
+                raise ActorStateError(f"actor {slot.number} has failed and is not replaced yet")
         if died := dead_part():
             raise ActorStateError(f"{died} died")
         try:
-            return ray.get([slot.handle.save.remote() for slot in self._slots], timeout=self._timeout)
+            return ray.get([slot.handle.save.remote() for slot in self._slots], timeout=self._slots.timeout)
         except RayError as problem:
             raise ActorStateError(message_of(problem)) from problem
 
     def restore(self, saved: list[Any]) -> None:
-        if len(saved) != len(self._slots):
-            raise ValueError(f"the saved state has {len(saved)} actors; this pool has {len(self._slots)}")
         for slot in self._slots:
             slot.versions.clear()  # loading weights also checks them against the state
         ray.get([slot.handle.restore.remote(state) for slot, state in zip(self._slots, saved, strict=True)])
-
-    def open_requests(self) -> list[int]:
-        """Index of the actor of each open request."""
-        return [request.slot.number for request in self._open.values()]
 
     def close(self) -> None:
         self._slots.close()
         self._open = {}
         if len(self._unrolls_from) > 1:
-            self._report(
-                f"unrolls came from {', '.join(f'{m} ({n:,})' for m, n in sorted(self._unrolls_from.items()))}"
-            )
+            counts = ", ".join(f"{machine} ({count:,})" for machine, count in sorted(self._unrolls_from.items()))
+            self._report(f"unrolls came from {counts}")
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def _request_stream(self) -> None:
         """Send all requests that the window allows, to slots with the fewest open ones, then least recently used."""
-        limit = self._window.requests_per_slot
-        for depth in range(limit):
+        for depth in range(self._window.requests_per_slot):
             slots = [slot for slot in self._slots if slot.at_work and len(slot.requests) == depth]
             for slot in sorted(slots, key=lambda slot: slot.last_request):
-                member = self._schedule.next_at(
-                    slot.machine, self._window.has_room, idle=not slot.requests, served=slot.served
-                )
+                machine, idle = slot.place.machine if slot.place else "", not slot.requests
+                member = self._schedule.next_at(machine, self._window.has_room, idle, slot.served)
                 if member is not None:
                     self._window.sent(self._request(slot, member, self._window.unrolls))
                 elif not self._schedule.homes:
                     return
-
-    def _request_one_each(self, member: int) -> None:
-        """Send a request to every active slot that has no open request and whose unroll is missing."""
-        for slot in self._slots:
-            if slot.at_work and not slot.requests and slot.number not in self._gathered:
-                self._request(slot, member, 1)
 
     def _request(self, slot: ActorSlot, member: int, unrolls: int) -> Request:
         version = self._weights[member].version
@@ -234,38 +203,33 @@ class RayPool:
     def _receive(self, send: Callable[[], None], find: Callable[[], T | None]) -> T | None:
         """Send requests and return the first result of `find` among the responses; None after PATIENCE seconds."""
         patience = time.monotonic() + PATIENCE
-        self._lose_silent()  # even while a backlog of other responses is processed
-        while (result := find()) is None and time.monotonic() < patience:
+        while True:
+            for slot, why in self._slots.silent(self._awaited()):  # even while a backlog of responses is processed
+                self._lose(slot, why)
+            if (result := find()) is not None or time.monotonic() >= patience:
+                return result
             self._check_ray()
             self._slots.fill()
             send()
-            self._lose_silent()
             self._poll(PATIENCE / 4)
-        return result
-
-    def _lose_silent(self) -> None:
-        for slot, why in self._slots.silent(self._awaited()):
-            self._lose(slot, why)
 
     def _check_ray(self) -> None:
         if died := dead_part():  # without this error, a call to Ray's store would end this process
             raise TransportDiedError(f"{died} died")
 
     def _all_gathered(self) -> list[Unroll] | None:
-        """Return one unroll of every actor if all have arrived."""
         if len(self._gathered) < len(self._slots):
             return None
         unrolls, self._gathered = [self._gathered[slot.number] for slot in self._slots], {}
         return unrolls
 
     def _next_in_order(self) -> Unroll | None:
-        """Return the next response in order."""
         request = self._window.next()
-        if request is not None:
-            self._blocked = None
-            return request.answer
-        self._pass_over_the_slowest()
-        return None
+        if request is None:
+            self._pass_over_the_slowest()
+            return None
+        self._blocked = None
+        return request.answer
 
     def _pass_over_the_slowest(self) -> None:
         """Skip an actor that delays the learner although others have responded."""
@@ -294,7 +258,7 @@ class RayPool:
         ready, _ = ray.wait(list(refs), num_returns=1, timeout=wait)
         if ready and len(refs) > 1:
             ready, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0)
-        for ref, result in zip(ready, fetch(ready, PATIENCE, self._timeout), strict=True):
+        for ref, result in zip(ready, fetch(ready, PATIENCE, self._slots.timeout), strict=True):
             self._take(refs[ref], ref, result)
 
     def _awaited(self) -> "dict[ObjectRef[Any], ActorSlot]":
@@ -336,11 +300,12 @@ class RayPool:
         self._slots.lose(slot, why, cause)
 
     def _drop(self, request: Request) -> None:
-        """Drop a request that gets no response; its member gets a new request before the other members do."""
+        """Drop a request that gets no response."""
         del self._open[request.ref]
         request.slot.requests.remove(request)
         self._leave_out(request)
 
     def _leave_out(self, request: Request) -> None:
+        """Use no unroll of a request; its member gets a new request before the other members do."""
         self._window.lost(request)
         self._schedule.give_back(request.member)

@@ -10,7 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import ray
 from ray import ObjectRef
@@ -21,26 +21,21 @@ from ...agents.values import Weights
 from ..failures import Failures
 from ..members import MakeActor, MemberActors, WeightsVersion
 from ..unroll import Unroll, header
-from .heartbeat import Heart, forget, interval, key_of, last_beat
-from .stuck import ProcessPlace, StuckProcesses, place_of_this_process
+from .stuck import LONGEST_INTERVAL, Heart, ProcessPlace, StuckProcesses, key_of, last_beat, place_of_this_process
 from .wire import pack, share_tensors
 
 LOOK_SECONDS = 1.0  # Interval in seconds between checks for processes that do not respond
 CLOSE_SECONDS = 3.0  # Seconds for actors to close their environments at the end, before their processes are killed
 START_TIMEOUT = 600.0  # Seconds within which a process must start, which may require booting a node
-FIRST_STEP_TIMEOUT = 120.0
-"""Smallest timeout in seconds of a new process's first step, which includes loading and compiling networks."""
+FIRST_STEP_TIMEOUT = 120.0  # Smallest timeout of a new process's first step, which loads and compiles networks
 
 MOST_AT_ONCE = 8  # Unrolls per request that suffice to amortize its cost
-NARROW = 4
-"""Environments per actor up to which transferring an unroll costs far less than its request (half a millisecond)."""
+NARROW = 4  # Environments per actor up to which an unroll's transfer costs far less than its request (0.5 ms)
 REQUESTS_PER_SLOT = 2  # Smallest limit of open requests per slot: one in progress, and the next one queued
 
 
 @dataclass(eq=False)
 class ActorSlot:
-    """One slot of the pool."""
-
     number: int
     life: int = -1  # Number of earlier processes of this slot
     handle: Any = None  # Ray's handle of the active or starting process; None while the slot is empty.
@@ -52,15 +47,8 @@ class ActorSlot:
     stepped: bool = False  # Whether the environments of the active process are known to have stepped
     requests: deque["Request"] = field(default_factory=deque["Request"])  # Open requests, oldest first
     last_request: int = -1  # Index of the last request
-    versions: dict[int, int] = field(default_factory=dict[int, int])
-    """Latest version of each member's weights sent to the process."""
-    served: Counter[int] = field(default_factory=Counter[int])
-    """Number of requests for each member."""
-
-    @property
-    def machine(self) -> str:
-        """Address of the active process's machine."""
-        return self.place.machine if self.place else ""
+    versions: dict[int, int] = field(default_factory=dict[int, int])  # Latest version sent of each member's weights
+    served: Counter[int] = field(default_factory=Counter[int])  # Number of requests for each member
 
     @property
     def at_work(self) -> bool:
@@ -70,8 +58,6 @@ class ActorSlot:
 
 @dataclass(eq=False)
 class Request:
-    """Request for unrolls."""
-
     slot: ActorSlot
     member: int
     unrolls: int
@@ -81,19 +67,19 @@ class Request:
     answer: Unroll | None = None
 
 
-class ActorSlots:
-    """All slots of a pool, with methods that fill empty slots and detect processes that do not respond.
+class SlotOptions(TypedDict, total=False):
+    """Options of the processes of a pool."""
 
-    Args:
-        make_actor: picklable function that creates an Actor.
-        num_actors: number of slots; None: as many as the cluster has room for, now and later.
-        failures: counter of failures.
-        cpus_per_actor, gpus_per_actor: Ray resources of one process.
-        timeout: seconds within which an active process must respond or step its environments.
-        niceness: scheduling niceness of each process.
-        first: index of the first slot.
-        near: whether to prefer this process's machine as long as it has room.
-    """
+    cpus_per_actor: float  # Ray resources that one actor reserves
+    gpus_per_actor: float
+    timeout: float  # Seconds without a response or an environment step after which an active actor is replaced
+    niceness: int  # Scheduling niceness of actors, so that the learner has priority on their cores (0..19)
+    first: int  # Index of the first actor, after those of the run's other pools
+    near: bool  # Whether to prefer this process's machine as long as it has room
+
+
+class ActorSlots:
+    """All slots of a pool, with methods that fill empty slots and detect processes that do not respond; see RayPool."""
 
     def __init__(
         self,
@@ -101,10 +87,10 @@ class ActorSlots:
         num_actors: int | None,
         failures: Failures,
         *,
-        cpus_per_actor: float,
-        gpus_per_actor: float,
-        timeout: float,
-        niceness: int,
+        cpus_per_actor: float = 1.0,
+        gpus_per_actor: float = 0.0,
+        timeout: float = 120.0,
+        niceness: int = 0,
         first: int = 0,
         near: bool = False,
     ) -> None:
@@ -114,16 +100,15 @@ class ActorSlots:
         here = ray.get_runtime_context().get_node_id()
         place: Any = NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=True) if near else "SPREAD"
         self._remote = ray.remote(**claims, max_restarts=0, scheduling_strategy=place)(ActorProcess)
-        self._failures, self._timeout = failures, timeout
-        self._interval = interval(timeout)
+        self._failures, self.timeout = failures, timeout
+        self._interval = min(LONGEST_INTERVAL, timeout / 8)  # Seconds between two heartbeats
         self.beats = 0  # Number of heartbeats read
         self._stuck = StuckProcesses(ray.util.get_node_ip_address())
         self._look_at = 0.0
         if num_actors is None:
             free = ray.available_resources()
-            room = [free.get("CPU", 0) / max(cpus_per_actor, 0.01)]
-            room += [free.get("GPU", 0) / gpus_per_actor] if gpus_per_actor else []
-            num_actors = max(1, int(min(room)))
+            claimed = {"CPU": max(cpus_per_actor, 0.01), "GPU": gpus_per_actor}
+            num_actors = max(1, int(min(free.get(kind, 0) / part for kind, part in claimed.items() if part)))
         self._slots = [ActorSlot(first + number) for number in range(num_actors)]
         for slot in self._slots:
             self._start(slot)
@@ -161,29 +146,23 @@ class ActorSlots:
             self._stuck.end_overdue()
         for ref, slot in awaited.items():
             if slot.starting is None:
-                self._read_heartbeat(slot, now)
-                limit = self._timeout if slot.stepped else max(self._timeout, FIRST_STEP_TIMEOUT)
+                overdue = now - slot.since > 3 * self._interval
+                if overdue and (beat := last_beat(key_of(slot.number, slot.life))) != slot.beat:
+                    slot.beat, slot.since, slot.stepped = beat, now, True
+                    self.beats += 1
+                limit = self.timeout if slot.stepped else max(self.timeout, FIRST_STEP_TIMEOUT)
                 event = "responded or stepped its environments"
             else:
                 limit, event = float("inf") if self.elastic else START_TIMEOUT, "started"
             if now - slot.since > limit and not ray.wait([ref], timeout=0)[0]:
                 yield slot, f"actor {slot.number} has not {event} for {limit:.0f} s"
 
-    def _read_heartbeat(self, slot: ActorSlot, now: float) -> None:
-        """Read the heartbeat of a process that has not responded for several intervals."""
-        if now - slot.since > 3 * self._interval:
-            beat = last_beat(key_of(slot.number, slot.life))
-            if beat != slot.beat:
-                slot.beat, slot.since, slot.stepped = beat, now, True
-                self.beats += 1
-
     def lose(self, slot: ActorSlot, why: str, cause: object = None) -> None:
         """Kill a slot's process; a new one starts after a pause. Raises ActorFailureError after too many failures."""
         ray.kill(slot.handle)
         if slot.place is not None:
             self._stuck.note(slot.place)
-        self._forget(slot)
-        slot.handle = slot.starting = slot.place = None
+        slot.handle = slot.starting = slot.place = slot.beat = None
         self._failures.add(slot.number, why, cause)
         slot.since = time.monotonic() + self._failures.pause(slot.number)
 
@@ -195,12 +174,6 @@ class ActorSlots:
             ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
         for slot in slots:
             ray.kill(slot.handle)
-            self._forget(slot)
-
-    def _forget(self, slot: ActorSlot) -> None:
-        if slot.beat is not None:
-            forget(key_of(slot.number, slot.life))
-            slot.beat = None
 
     def _start(self, slot: ActorSlot) -> None:
         slot.life += 1
@@ -239,15 +212,13 @@ class RequestWindow:
         self.requests_per_slot = max(REQUESTS_PER_SLOT, ahead // self.unrolls)
         self._width = self.unrolls * num_envs
         self._unlearned: Counter[int] = Counter()  # Environments requested and not yet learned from, by member
-        self._order: dict[int, deque[Request]] = {}
-        """Requests whose responses have not been returned, by member, oldest first."""
+        self._order: dict[int, deque[Request]] = {}  # Requests with responses not yet returned, by member, oldest first
 
     def has_room(self, member: int) -> bool:
         """Whether another request for `member` would respect the bound."""
         return self._unlearned[member] + self._width <= self._size
 
     def sent(self, request: Request) -> None:
-        """Record a request."""
         self._unlearned[request.member] += self._width
         self._order.setdefault(request.member, deque()).append(request)
 

@@ -1,16 +1,63 @@
-"""Processes that Ray cannot end because they are stopped, or stuck in the kernel.
+# pyright: reportPrivateUsage=false
+"""Processes that are slow, hang, or cannot be ended.
 
-Ray detects them only after many seconds; until then their memory and CPU are not available to a replacement.
+A response may take minutes: its number of steps times the time per step. While a request is open and environments
+step, a thread of the process updates a counter in the key-value store of Ray's GCS. The pool reads it only if a
+response is overdue, so fast environments have no overhead.
+
+Ray detects processes that are stopped, or stuck in the kernel, only after many seconds; until then their memory and CPU
+are not available to a replacement.
 """
 
-import os
-import signal
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+import ray
+from ray.experimental import internal_kv
+
+LONGEST_INTERVAL = 5.0  # Longest interval between two heartbeats in seconds
 GRACE_SECONDS = 2.0  # Seconds for Ray to end a process itself, including child processes of environments
+
+
+def key_of(number: int, life: int) -> str:
+    """Key of the heartbeats of process `life` of slot `number` of this job's pool."""
+    return f"engram-heartbeat-{ray.get_runtime_context().get_job_id()}-{number}-{life}"
+
+
+class Heart:
+    """Thread that sends heartbeats while a request is open and `progress` changes.
+
+    Args:
+        key: key from `key_of`.
+        progress: returns a value that changes while environments step.
+        seconds: interval between two beats.
+    """
+
+    def __init__(self, key: str, progress: Callable[[], int], seconds: float) -> None:
+        self.busy_since: float | None = None  # Monotonic time at which the open request arrived; None without a request
+        self._key, self._progress, self._seconds = key, progress, seconds
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        sent = 0
+        while True:
+            time.sleep(self._seconds)
+            since, now = self.busy_since, self._progress()
+            if since is not None and time.monotonic() - since > self._seconds and now != sent:
+                with suppress(Exception):  # a lost beat is followed by another one
+                    internal_kv._internal_kv_put(self._key, str(now))
+                sent = now
+
+
+def last_beat(key: str) -> bytes | None:
+    """Newest heartbeat under a key; None if there is none or Ray does not respond."""
+    with suppress(Exception):
+        return internal_kv._internal_kv_get(key)
+    return None
 
 
 class ProcessPlace(NamedTuple):
@@ -18,30 +65,17 @@ class ProcessPlace(NamedTuple):
 
     machine: str  # Address of its machine
     pid: int
-    started: str  # Start time in ticks since the machine was booted, to distinguish processes with a reused id
+    started: float  # Start time, to distinguish processes with a reused id
 
 
 def place_of_this_process(machine: str) -> ProcessPlace:
     """Location of this process, on the machine with this address."""
-    return ProcessPlace(machine, os.getpid(), _started(os.getpid()))
-
-
-def _started(pid: int) -> str:
-    """Start time of process `pid`; empty if /proc lacks it or the process is a zombie."""
-    try:
-        # The name in parentheses may contain spaces; the fields after it do not: state, parent, ..., start time.
-        values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if values[0] == "Z" else values[19]
+    process = psutil.Process()
+    return ProcessPlace(machine, process.pid, process.create_time())
 
 
 class StuckProcesses:
-    """Processes on this machine that should end soon.
-
-    Args:
-        machine: this machine's address.
-    """
+    """Processes on this machine, which has this address, that should end soon."""
 
     def __init__(self, machine: str) -> None:
         self._machine = machine
@@ -56,8 +90,9 @@ class StuckProcesses:
     def end_overdue(self) -> None:
         """Send SIGKILL to processes that still exist after the grace period."""
         now = time.monotonic()
-        for _, process in (entry for entry in self._due if entry[0] <= now):
-            if process.started and _started(process.pid) == process.started:
-                with suppress(OSError):
-                    os.kill(process.pid, signal.SIGKILL)
+        for _, place in (entry for entry in self._due if entry[0] <= now):
+            with suppress(psutil.Error):
+                process = psutil.Process(place.pid)
+                if process.create_time() == place.started:
+                    process.kill()
         self._due = [entry for entry in self._due if entry[0] > now]

@@ -6,7 +6,6 @@ are not copied by the sender, and the receiver uses views of them.
 """
 
 import pickle
-import time
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -20,14 +19,9 @@ from torch import Tensor
 
 from ...agents.values import map_leaves
 
-SMALL_BYTES = 1 << 16
-"""Size in bytes below which an unroll is one string: copying takes a few microseconds, a dozen buffers take 100."""
-STORE_PAUSE_SECONDS = 60.0  # Pause after a failed query of the stores' sizes (Ray queries every machine)
-
-INLINE_BYTES = 90_000
-"""Size of a result that Ray sends with the response to a call; a larger one takes several messages between stores."""
+SMALL_BYTES = 1 << 16  # Size below which an unroll is one string: a copy takes 5 us, sending a dozen buffers 100 us
+INLINE_BYTES = 90_000  # Size of a result that Ray sends with the response to a call, not by way of its stores
 MOST_PIECES = 90  # Pieces of a result that Ray sends with one response, which is limited to 10 MB
-
 NEEDED = ("raylet", "gcs_server")  # Ray's processes without which a run cannot continue
 
 
@@ -37,26 +31,17 @@ def share_tensors() -> None:
     ray.util.register_serializer(torch.Tensor, serializer=lambda x: x.detach().numpy(), deserializer=torch.from_numpy)
 
 
-class ObjectStores:
-    """Size of the object stores of all machines; after a failed query, there is a pause before the next one."""
+def stored_bytes() -> int | None:
+    """Bytes in use in the object stores of all machines, as reported by Ray; None without a response in a second."""
+    try:
+        from ray._private import state
+        from ray._private.internal_api import get_memory_info_reply
 
-    def __init__(self) -> None:
-        self._silent_until = 0.0
-
-    def bytes(self) -> int | None:
-        """Bytes in use, as reported by Ray; None without a response within a second."""
-        if time.monotonic() < self._silent_until:
-            return None
-        try:
-            from ray._private import state
-            from ray._private.internal_api import get_memory_info_reply
-
-            # Use this connection's address: automatic discovery may return that of another Ray cluster that has ended.
-            reply = get_memory_info_reply(state.state, timeout_seconds=1.0)
-            return int(reply.store_stats.object_store_bytes_used)
-        except Exception:  # if a later Ray changes this private function, training continues without this metric
-            self._silent_until = time.monotonic() + STORE_PAUSE_SECONDS
-            return None
+        # Use this connection's address: automatic discovery may return that of another Ray cluster that has ended.
+        reply = get_memory_info_reply(state.state, timeout_seconds=1.0)
+        return int(reply.store_stats.object_store_bytes_used)
+    except Exception:  # if a later Ray changes this private function, training continues without this metric
+        return None
 
 
 def dead_part() -> str:
@@ -74,15 +59,8 @@ def fetch(refs: "Sequence[ray.ObjectRef[Any]]", patience: float, timeout: float)
     """
     try:
         return ray.get(list(refs), timeout=patience)
-    except RayError:
-        return [_fetch_one(ref, timeout) for ref in refs]
-
-
-def _fetch_one(ref: "ray.ObjectRef[Any]", timeout: float) -> Any:
-    try:
-        return ray.get(ref, timeout=timeout)
     except RayError as problem:
-        return problem
+        return [problem] if len(refs) == 1 else [fetch([ref], timeout, timeout)[0] for ref in refs]
 
 
 def message_of(problem: RayError) -> str:

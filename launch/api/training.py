@@ -26,9 +26,8 @@ from ...learners.group import LearnerLossError
 from ...learners.learner import Learner
 from ..config.command_line import TRUST
 from ..config.device import find_device, on_device
-from ..config.run_config import RunConfig
+from ..config.run_config import RunConfig, check_memory
 from ..config.settings.plain import to_dict
-from ..config.sizes import check_memory
 from ..metrics.member import Member
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
@@ -85,7 +84,6 @@ def train(
     show: bool = True,
     at_end: Callable[[Outcome], None] = lambda _: None,
     trust: bool = False,
-    changed: str = "",
     callbacks: Callbacks | None = None,
 ) -> Outcome:
     """Train until the run ends, in an existing run directory or a new one, which is created last during setup.
@@ -95,7 +93,6 @@ def train(
         stop: flag that ends the run when set.
         at_end: called with the outcome before the actors are stopped, which may take a while.
         trust: unpickle environments that were saved as code.
-        changed: text listing the differences from the preset.
         callbacks: user-defined functions; an exception from them ends the run with a checkpoint.
 
     Raises EngramError if the configuration does not fit the environment, the machine or the checkpoint.
@@ -124,7 +121,7 @@ def train(
                 if not (config.in_process or is_kept(unique_observations.look_up)):
                     panel.message(COMPILING)  # actor processes compile the environment
                 acting.begin(panel.message)
-                panel.message(describe(config, agents[0], device, changed))
+                panel.message(describe(config, agents[0], device))
                 if directory:
                     begun = f"continues from step {steps_of(saved):,}"
                     panel.message(begun if saved else "starts from scratch, without a checkpoint")
@@ -266,7 +263,8 @@ def steps_of(saved: dict[str, Any] | None) -> int:
     return sum(member["learner"]["steps"] for member in saved["members"]) if saved else 0
 
 
-def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str = "") -> str:
+def describe(config: RunConfig, agent: Agent, device: torch.device) -> str:
+    """Summarize the run in a few lines, for the top of the screen."""
     parameters = sum(p.numel() for p in agent.parameters())
     members = f"{config.population} members ({config.pbt.scheme}) of " if config.population else ""
     actors = "as many as fit" if config.fixed_actors is None else str(config.fixed_actors)
@@ -281,4 +279,4 @@ def describe(config: RunConfig, agent: Agent, device: torch.device, changed: str
         scores = ", ".join(f"{score:g}" for score in config.levels.scores)
         stages = "; ".join(map(in_words, config.levels.stages))
         lines.append(f"stages: {stages} (next at {config.levels.curriculum_measure} {scores})")
-    return "\n".join([*lines, changed] if changed else lines)
+    return "\n".join(lines)

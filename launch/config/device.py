@@ -5,15 +5,15 @@ from dataclasses import replace
 import torch
 
 from ...agents import bf16
-from ...base.errors import EngramError, refuse, user_errors
-from ...learners.config import LearnerConfig, Precision
+from ...base.errors import EngramError, refuse
+from ...learners.config import LearnerConfig
 
 
 def check_device(name: str) -> None:
-    """Raise ValueError unless `name` is the name of a device, whether it exists or not."""
+    """Raise EngramError unless `name` is the name of a device, whether it exists or not."""
     kind, _, index = name.partition(":")
-    if kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit())):
-        raise ValueError(f"device is {name!r}; allowed: auto, cpu, cuda, cuda:N")
+    wrong = kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit()))
+    refuse(wrong, f"device is {name!r}; allowed: auto, cpu, cuda, cuda:N")
 
 
 def find_device(name: str, num_learners: int = 1) -> torch.device:
@@ -26,26 +26,16 @@ def find_device(name: str, num_learners: int = 1) -> torch.device:
         why = "torch was built without CUDA" if torch.version.cuda is None else "torch finds no CUDA device"
         available = ", ".join(["cpu", *gpus]) + ("" if gpus else f"; {why}")
         raise EngramError(f"--device {name}: there is no such device; allowed: {available}")
-    if device.type == "cuda" and num_learners > 1 and not torch.distributed.is_nccl_available():
-        raise EngramError(f"--device {name}: this build of torch has no NCCL; allowed with several learners: auto, cpu")
     return device
 
 
 def on_device(config: LearnerConfig, device: torch.device) -> LearnerConfig:
-    """Replace the precision "auto" in a configuration. Raises EngramError for a precision that the device lacks."""
-    with user_errors():
-        precision = chosen(config.precision, device)
-    return config if precision == config.precision else replace(config, precision=precision)
-
-
-def chosen(precision: Precision, device: torch.device) -> Precision:
-    """Choose the precision of a run whose learner is on this device. Raises ValueError if the device lacks it. "auto"
-    is bf16 on a CPU with instructions for it if a short measurement finds it faster, else float32."""
-    if device.type != "cpu":
-        return "float32" if precision == "auto" else precision
-    if precision == "auto":
-        return "bf16" if bf16.pays() else "float32"
-    refuse(precision == "tf32", "precision is 'tf32'; allowed on a CPU: auto, float32, bf16")
-    if precision == "bf16" and not bf16.routine():
-        raise ValueError(f"precision is 'bf16'; allowed on this CPU ({bf16.missing()}): auto, float32")
-    return precision
+    """Replace the precision "auto" in a configuration: bf16 on a CPU with instructions for it if a short measurement
+    finds it faster, else float32. Raises EngramError for a precision that the device lacks."""
+    on_cpu = device.type == "cpu"
+    if config.precision == "auto":
+        return replace(config, precision="bf16" if on_cpu and bf16.pays() else "float32")
+    refuse(on_cpu and config.precision == "tf32", "precision is 'tf32'; allowed on a CPU: auto, float32, bf16")
+    if on_cpu and config.precision == "bf16" and not bf16.routine():
+        raise EngramError(f"precision is 'bf16'; allowed on this CPU ({bf16.missing()}): auto, float32")
+    return config

@@ -4,6 +4,8 @@ Only this dataclass and those of its parts (such as AgentConfig and LearnerConfi
 the papers' values for each pairing of environment and core.
 """
 
+import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,10 +13,11 @@ from tyro.conf import OmitArgPrefixes
 
 from ...actors.factory import ActorFactory
 from ...actors.levels.config import LevelsConfig
-from ...actors.pool import least_max_lag, usual_max_lag
 from ...agents.agent import AgentConfig
+from ...agents.values import map_leaves
 from ...base.errors import refuse
-from ...base.messages import SEEDS, check_finite
+from ...base.memory import memory
+from ...base.messages import SEEDS, size_in_words
 from ...base.processes import num_cores
 from ...base.settings import Settings, declared, setting
 from ...base.units import Minutes, Seconds
@@ -23,9 +26,8 @@ from ...learners.group import Share, deal
 from ...learners.population.config import PopulationConfig
 from ...learners.population.search_space import applied
 from .device import check_device
-from .settings.plain import differences
 from .settings.renamed import upgraded
-from .urls import check_url
+from .urls import PASSWORD
 
 ELASTIC_ACTORS = 8  # Assumed number of actors that share an update's environments when the number follows the cluster
 
@@ -124,26 +126,28 @@ class RunConfig(Settings):
     """Cluster to join: auto, or HOST:PORT of its head; if not set, a private Ray is started for the run."""
 
     def __post_init__(self) -> None:
-        check_finite(self)
         super().__post_init__()
-        if self.checkpoint_url is not None:
-            check_url("checkpoint_url", self.checkpoint_url)
-        why = "--local" if self.local else "--act-on" if self.in_process else "--sync, A2C and PPO"
+        check_device(self.device)
+        url, address, envs = self.checkpoint_url, self.ray_address, self.actor_envs
         in_order, elastic = self.synchronous or self.in_process, self.fixed_actors is None
-        least = 0 if self.synchronous else least_max_lag(max(self.share_envs, 1), self.actor_envs)
-        address, alone = self.ray_address, not self.population and self.pbt != PopulationConfig()
-        setting = differences(PopulationConfig(), self.pbt)[0][0] if alone else ""
+        # An unroll of several batches is used in several updates, and may begin in the middle of a batch if neither
+        # size divides the other.
+        size = max(self.share_envs, 1)
+        least = 0 if self.synchronous else -(-(envs - math.gcd(envs, size)) // size)
         excluded = {
+            "checkpoint_url is not of the form PROTOCOL://PLACE; passwords belong in the environment, not in the URL": (
+                url is not None and (PASSWORD.search(url) or not re.search("://.", url))
+            ),
             f"act_on is {self.act_on!r}; allowed with --local, which has one thread: auto": (
                 self.local and self.act_on != "auto"
             ),
             "act_on is 'cuda'; allowed with device 'cpu': auto, cpu": self.act_on == "cuda" and self.device == "cpu",
-            f"num_actors is 'auto'; allowed with {why}: a number": elastic and in_order,
+            "num_actors is 'auto'; allowed with --local, --act-on, --sync, A2C and PPO: a number": elastic and in_order,
             f"actor_gpus is {self.actor_gpus}; allowed: 0..1, and 0 with --local and --act-on": (
                 not 0 <= self.actor_gpus <= 1 - self.in_process
             ),
             "actor_cpus is 0; allowed with num_actors = 'auto': above 0": elastic and not self.actor_cpus,
-            f"max_lag is {self.max_lag}; allowed with {self.actor_envs} environments per actor and updates of "
+            f"max_lag is {self.max_lag}; allowed with {envs} environments per actor and updates of "
             f"{self.envs_per_update}: auto, or at least {least}": self.max_lag != "auto" and self.max_lag < least,
             f"ray_address is {address!r}; allowed: auto or HOST:PORT, of the cluster's head": (
                 address is not None and (not address or "://" in address)
@@ -153,35 +157,33 @@ class RunConfig(Settings):
             ),
             f"population is {self.population}, and members in different stages of a curriculum cannot be compared; "
             "allowed with --curriculum: --population 0": self.population and self.levels.curriculum,
-            f"pbt.{setting} is set, but population is 0; allowed: with --population of at least 2": alone,
+            "population is 0; allowed with settings of pbt: at least 2": (
+                not self.population and self.pbt != PopulationConfig()
+            ),
         }
         for message, holds in excluded.items():
             refuse(holds, message)
-        self._check_learners()
+        if self.num_learners > 1:
+            self._check_learners()
         for explored in self.pbt.explored:
             applied(self.learner, {explored.setting: explored.numbers[0]})
-        check_device(self.device)
 
     def _check_learners(self) -> None:
-        if self.num_learners == 1:
-            return
-        flags = {"--local": self.local, "--act-on": self.act_on != "auto", "--cuda-graph": self.learner.cuda_graph}
-        flags |= {"--pbt.together on": self.pbt.together == "on"}
-        flags |= {"--replay-ratio": self.learner.replay_ratio > 0}
-        flags |= {"--actor-gpus": self.device.startswith("cuda") and self.actor_gpus > 0}
-        flags |= {"--num-actors auto": not self.population and self.fixed_actors is None}
-        flag = next((flag for flag, active in flags.items() if active), "")
-        refuse(flag, f"num_learners is {self.num_learners}; allowed with {flag}: 1")
-        if self.population:  # members are distributed over the learners
-            limits = {"population": self.population}
-        else:
-            limits = {"num_actors": self.fixed_actors or 1}
-            limits |= {} if self.synchronous else {"envs_per_update": self.envs_per_update}
-        for name, value in limits.items():
-            refuse(
-                value < self.num_learners,
-                f"num_learners is {self.num_learners}; allowed with {name} = {value}: at most {value}",
-            )
+        flags = {
+            "--local": self.local,
+            "--act-on": self.act_on != "auto",
+            "--cuda-graph": self.learner.cuda_graph,
+            "--pbt.together on": self.pbt.together == "on",
+            "--replay-ratio": self.learner.replay_ratio > 0,
+            "--actor-gpus": self.device.startswith("cuda") and self.actor_gpus > 0,
+            "--num-actors auto": not self.population and self.fixed_actors is None,
+        }
+        for flag, active in flags.items():
+            refuse(active, f"num_learners is {self.num_learners}; allowed with {flag}: 1")
+        limits = {"num_actors": self.fixed_actors or 1, "envs_per_update": self.columns}
+        for name, most in ({"population": self.population} if self.population else limits).items():
+            message = f"num_learners is {self.num_learners}; allowed with {name} = {most}: at most {most}"
+            refuse(most < self.num_learners, message)
 
     @staticmethod
     def upgrade(data: dict[str, Any]) -> dict[str, Any]:
@@ -244,22 +246,20 @@ class RunConfig(Settings):
         """Largest allowed age of the acting weights, in updates."""
         if self.synchronous:
             return 0
-        return usual_max_lag(self.share_envs, self.actor_envs) if self.max_lag == "auto" else self.max_lag
+        return -(-self.actor_envs // self.share_envs) if self.max_lag == "auto" else self.max_lag
 
     @property
     def fixed_actors(self) -> int | None:
         """Number of actor processes; None if it follows the cluster."""
         return None if self.num_actors == "auto" else int(self.num_actors)
 
-    @property
-    def _acting_device(self) -> str:
-        """Device of the actors' networks; in a Ray process, the claimed GPU has index 0."""
-        if self.act_on == "auto":
-            return "cuda" if self.actor_gpus else "cpu"
-        return self.device if self.act_on == "cuda" and self.device.startswith("cuda") else self.act_on
-
     def factory(self) -> ActorFactory:
         """Describe this run's actors."""
+        device = self.act_on
+        if device == "auto":
+            device = "cuda" if self.actor_gpus else "cpu"  # in a Ray process, the claimed GPU has index 0
+        elif device == "cuda" and self.device.startswith("cuda"):
+            device = self.device
         return ActorFactory(
             env=self.env,
             env_args=self.env_args,
@@ -274,7 +274,7 @@ class RunConfig(Settings):
             unroll_length=self.unroll_length,
             seed=self.seed,
             precision=self.learner.precision,
-            device=self._acting_device,
+            device=device,
         )
 
 
@@ -282,3 +282,18 @@ RESUMABLE = frozenset(declared(RunConfig(), "resumable"))
 """Settings allowed with --resume; only --total-steps and, in synchronous runs, --num-actors affect learning."""
 PASSIVE = frozenset(declared(RunConfig(), "passive"))
 """Settings that are never reported as a difference between runs or from a preset."""
+
+
+def check_memory(config: RunConfig, factory: ActorFactory, batch: Any) -> int:
+    """Bytes of the observations in an update and all actors' unrolls. Raises EngramError if they exceed the memory."""
+    sizes: list[int] = []
+    map_leaves(lambda x: sizes.append(x.nbytes) or x, batch.new_observation())
+    actors = (config.fixed_actors or 1) if config.in_process or not config.ray_address else 1
+    environments = config.columns + actors * factory.num_envs * config.num_members
+    total, available = environments * sum(sizes) * (config.unroll_length + 1), memory()
+    refuse(
+        total > available.total,
+        f"unrolls of {config.unroll_length} steps would take {size_in_words(total)}, in {environments:,} "
+        f"environments of actors and updates; {available}",
+    )
+    return total

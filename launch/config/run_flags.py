@@ -5,27 +5,28 @@ Flags of the network and the learner have no prefix (`--core`, `--lr`), those of
 then --preset, then defaults.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import tyro
 
 from ...agents.agent import AgentConfig
 from ...base.errors import EngramError, refuse, user_errors
-from ...base.messages import OTHER_NAMES, advice
+from ...base.messages import advice
 from ...envs.registration import ENVIRONMENTS
 from ...learners.algorithms.registry import algorithm_settings
 from ...learners.config import LearnerConfig
 from ..runs.directory import CONFIG, read_toml
-from .command_line import DRY_RUN, FLAG, LIST, TRUST, dashed, flags_of, parse, settings_of, value_of, without
+from .command_line import DRY_RUN, LIST, TRUST, dashed, parse, settings_of, value_of, without
 from .imports import refuse_inside
 from .presets.lookup import PRESETS
 from .presets.lookup import preset_values as preset_of
-from .run_config import PASSIVE, RunConfig
-from .settings.other_names import in_python, meaning
-from .settings.plain import differences, from_dict, typed
+from .run_config import RunConfig
+from .settings.other_names import meaning
+from .settings.plain import from_dict, typed
+from .settings.renamed import OTHER_NAMES
 
 TRIAL_FLAGS = ("--seeds", "--sweep", "--trials", "--jobs")  # Flags of `rl-train` for several runs in one directory
 OTHER_FLAGS = (LIST, DRY_RUN, "--preset", "--config", "--resume", "--restarts", TRUST, *TRIAL_FLAGS)
@@ -37,7 +38,7 @@ NO_ENV = f"allowed: {', '.join(ENVIRONMENTS)}, a Gymnasium id or module:Class"
 def parse_run(
     arguments: Sequence[str],
     base: RunConfig | None = None,
-    other_flags: tuple[str, ...] = OTHER_FLAGS,
+    other_flags: tuple[str, ...] = (),
     *,
     env_required: bool = False,
 ) -> RunConfig:
@@ -45,45 +46,27 @@ def parse_run(
 
     Args:
         base: replaces presets and defaults (for --resume).
-        other_flags: flags that the command parses itself.
+        other_flags: flags that the command parses itself, in addition to OTHER_FLAGS.
         env_required: whether arguments without an environment are rejected.
     """
-    return _parse(arguments, base, other_flags, env_required)[0]
-
-
-def parse_new_run(arguments: Sequence[str]) -> tuple[RunConfig, str]:
-    """Parse the arguments of a new run, which must name an environment; return the configuration, and a text that lists
-    relevant differences from the preset or the file of --config, empty without any."""
-    config, default = _parse(arguments, None, OTHER_FLAGS, env_required=True)
-    argv = dashed(arguments)
-    changes = [
-        f"{name} {_to_text(new)} ({_to_text(old)})"
-        for name, old, new in differences(default, config, whole=False)
-        if name not in PASSIVE and name != "run_dir"
-    ]
-    named = value_of("--config", argv) or f"preset {value_of('--preset', argv) or PRESETS[0]}"
-    return config, f"differs from {named}: {', '.join(changes)}" if changes else ""
-
-
-def _parse(
-    arguments: Sequence[str], base: RunConfig | None, other_flags: tuple[str, ...], env_required: bool
-) -> tuple[RunConfig, RunConfig]:
-    """Return the configuration for these arguments, and the configuration before any flag."""
     argv = dashed(arguments)
     chosen = {name: value_of(f"--{name}", argv) for name in ("config", "preset", "env", "core", "algorithm")}
     default = base or _default_of(**chosen, alone=value_of("--population", argv) == "0")
     named = base is not None or chosen["env"] or chosen["config"]
     if env_required and not named and {"-h", "--help"} & {*argv}:
         default = replace(default, env=tyro.MISSING)  # shown as required
-    extra_flags = (*OTHER_FLAGS, *other_flags)
-    settings = _refuse_elsewhere(argv, default, {*flags_of(RunConfig), *extra_flags})
-    argv = without(argv, ("--preset", "--config"))
-    config = parse(RunConfig, argv, "rl-train", _HELP, default=default, other_flags=extra_flags)
-    address = value_of("--ray-address", argv)
-    if config.local and address is not None:
-        raise EngramError(f"--ray-address {address} has no effect with --local; allowed: one of them")
+    parts = {name: chosen[name] or of for name, of in _parts(default).items()}
+    config = parse(
+        RunConfig,
+        without(argv, ("--preset", "--config")),
+        "rl-train",
+        _HELP,
+        default=default,
+        other_flags=(*OTHER_FLAGS, *other_flags),
+        explain=lambda name: meaning(name, **parts),
+    )
     refuse(env_required and not named, f"--env is missing; {NO_ENV}, as in: rl-train --env t-maze --preset easy")
-    return _complete(config, default, settings), default
+    return _complete(config, default, value_of("--envs-per-update", argv) is not None)
 
 
 def with_settings(settings: Mapping[str, Any], base: RunConfig | None = None) -> RunConfig:
@@ -94,16 +77,20 @@ def with_settings(settings: Mapping[str, Any], base: RunConfig | None = None) ->
     """
     remaining = dict(settings)
     default = base
-    if base is None:
+    if default is None:
         chosen = {name: remaining.pop(name, None) for name in ("preset", "config")}
         refuse(remaining.get("env") is None and chosen["config"] is None, f"env is missing; {NO_ENV}")
-        named = {name: remaining.get(name) for name in ("env", "core", "algorithm")}
-        default = _default_of(**chosen, **named, alone=remaining.get("population") == 0)
-    assert default is not None
+        chosen |= {name: remaining.get(name) for name in ("env", "core", "algorithm")}
+        default = _default_of(**chosen, alone=remaining.get("population") == 0)
+    values = asdict(default)
+    for (*parts, name), value in _by_path(remaining, default).items():
+        part = values
+        for each in parts:
+            part = part[each]
+        part[name] = value
     with user_errors():
-        values = _by_path(remaining, default)
-        config = _set_values(default, values)
-    return _complete(config, default, remaining)
+        config = from_dict(RunConfig, values)
+    return _complete(config, default, "envs_per_update" in remaining)
 
 
 def _by_path(settings: Mapping[str, Any], default: RunConfig) -> dict[tuple[str, ...], Any]:
@@ -116,87 +103,30 @@ def _by_path(settings: Mapping[str, Any], default: RunConfig) -> dict[tuple[str,
         flat |= {f"{name}.{key}": x for key, x in value.items()} if group else {name: value}
     for name in flat:
         if name not in paths:
-            chosen = {part: str(settings.get(part) or of) for part, of in _parts(default).items()}
-            hint = in_python(meaning(name, **chosen))
+            hint = meaning(name, **{part: str(settings.get(part) or of) for part, of in _parts(default).items()})
             raise EngramError(f"unknown setting {name!r}; {hint or advice(OTHER_NAMES.get(name, name), paths)}")
     return {paths[name]: value for name, value in flat.items()}
 
 
-def _set_values(config: Any, values: Mapping[tuple[str, ...], Any]) -> Any:
-    """Set values at these paths of a configuration, converted to the types of their fields."""
-    hints, changed = get_type_hints(type(config)), dict[str, Any]()
-    for name in (field.name for field in fields(config)):
-        inside = {path[1:]: value for path, value in values.items() if path[0] == name}
-        if is_dataclass(getattr(config, name)) and inside:
-            changed[name] = _set_values(getattr(config, name), inside)
-        elif inside:
-            changed[name] = typed(hints[name], inside[()], name)
-    return replace(config, **changed)
-
-
-def _complete(config: RunConfig, default: RunConfig, chosen: Collection[str]) -> RunConfig:
-    """Add the default's parameters of environment, core and algorithm if these are the default's.
-
-    `chosen`: settings that the user set.
-    """
-    _refuse_unused(config, chosen)
+def _complete(config: RunConfig, default: RunConfig, sized: bool) -> RunConfig:
+    """Add the default's parameters of environment, core, torso and algorithm if these are the default's. `sized`:
+    whether the user set envs_per_update, which synchronous runs ignore."""
+    refuse(
+        sized and config.synchronous and config.envs_per_update != config.columns,
+        f"envs_per_update is {config.envs_per_update}; allowed with --sync, A2C and PPO, which learn from one unroll "
+        f"of every actor: num_actors * envs_per_actor, here {config.columns}",
+    )
     agent, learner, torso = config.agent, config.learner, config.agent.torso
     if torso.torso == default.agent.torso.torso:
         torso = replace(torso, torso_args=default.agent.torso.torso_args | torso.torso_args)
-    same = agent.core == default.agent.core
-    agent = replace(
-        agent, torso=torso, core_args=default.agent.core_args | agent.core_args if same else agent.core_args
-    )
+    agent = replace(agent, torso=torso)
+    if agent.core == default.agent.core:
+        agent = replace(agent, core_args=default.agent.core_args | agent.core_args)
     if learner.algorithm == default.learner.algorithm:
         learner = replace(learner, algorithm_args=default.learner.algorithm_args | learner.algorithm_args)
+    env_args = default.env_args | config.env_args if config.env == default.env else config.env_args
     with user_errors():
-        parts: dict[str, Any] = {"agent": agent, "learner": learner.resolved()}
-        if config.env == default.env:
-            parts["env_args"] = default.env_args | config.env_args
-        different = any(part != getattr(config, name) for name, part in parts.items())
-        return replace(config, **parts) if different else config
-
-
-_OPTIMIZERS = {"adam_beta1": "adam", "rmsprop_decay": "rmsprop_tf", "rmsprop_momentum": "rmsprop_tf"}
-"""Settings that only one optimizer uses."""
-
-
-def _refuse_unused(config: RunConfig, chosen: Collection[str]) -> None:
-    """Raise EngramError for a user's setting that the run would ignore."""
-    why = f"{config.learner.algorithm}, which" if config.learner.method.on_policy else "--sync, which"
-    refuse(
-        config.synchronous and "envs_per_update" in chosen and config.envs_per_update != config.columns,
-        f"envs_per_update is {config.envs_per_update}; allowed with {why} learns from one unroll of every actor: "
-        f"num_actors * envs_per_actor, here {config.columns}",
-    )
-    if config.synchronous and "max_lag" in chosen and config.max_lag not in ("auto", 0):
-        raise EngramError(f"max_lag is {config.max_lag}; allowed with {why} learns from the newest weights: auto, 0")
-    for name in ("curriculum_score", "curriculum_steps"):
-        refuse(
-            config.levels.curriculum_mixture and name in chosen,
-            f"{name} has no effect with curriculum_mixture, whose stages do not end; allowed with: 0",
-        )
-    for name, optimizer in _OPTIMIZERS.items():
-        if name in chosen and optimizer != config.learner.optimizer:
-            raise EngramError(f"{name} has no effect with {config.learner.optimizer}; allowed with: {optimizer}")
-
-
-def _to_text(value: Any) -> str:
-    return "unset" if value is None else str(value)
-
-
-def _refuse_elsewhere(arguments: Sequence[str], default: RunConfig, flags: set[str]) -> set[str]:
-    """Return the settings of the flags. Raises EngramError for an unknown flag whose meaning is known."""
-    names: set[str] = set()
-    chosen = {name: value_of(f"--{name}", arguments) or of for name, of in _parts(default).items()}
-    for argument in arguments:
-        flag = argument.partition("=")[0]
-        if not FLAG.fullmatch(flag):
-            continue
-        names.add(name := flag.removeprefix("--").replace("-", "_"))
-        if flag not in flags and (hint := meaning(name, **chosen)):
-            raise EngramError(f"unknown flag {flag!r}; {hint}")
-    return names
+        return replace(config, agent=agent, learner=learner.resolved(), env_args=env_args)
 
 
 def _parts(config: RunConfig) -> dict[str, str]:
@@ -210,7 +140,7 @@ def _default_of(
     env: str | None,
     core: str | None,
     algorithm: str | None,
-    alone: bool = False,
+    alone: bool,
 ) -> RunConfig:
     """Load a saved configuration, or the preset of an environment and a core, with all settings of the algorithm. A
     different `algorithm` gets default settings. `alone` replaces a population and its search space with one learner.
@@ -219,7 +149,7 @@ def _default_of(
         raise EngramError(f"--preset {preset} has no effect with --config {config}; allowed: one of them")
     with user_errors(f"--config {config}" if config else ""):
         if config is not None:
-            values = saved_values(Path(config))
+            values = _saved_values(Path(config))
         else:
             values = preset_of(preset or PRESETS[0], env or RunConfig.env, core or AgentConfig.core)
         learner: Any = values.get("learner", {})
@@ -234,7 +164,7 @@ def _default_of(
 _OF_POPULATIONS = ("population", "pbt")
 
 
-def saved_values(file: Path) -> dict[str, Any]:
+def _saved_values(file: Path) -> dict[str, Any]:
     """Read the settings in a TOML file. Raises EngramError naming the file and the problem."""
     data = read_toml(file, "the file cannot be read", "expected TOML, as a run's config.toml")
     if file.name == CONFIG and (file.absolute().parent != Path.cwd() or (file.parent / "checkpoints").exists()):

@@ -10,9 +10,9 @@ from fsspec.core import url_to_fs
 from ...base.errors import EngramError
 
 SECRET = "***"  # Placeholder for secrets
-_NAMED_USERS = ("ftp", "sftp", "ssh", "scp", "smb", "hdfs", "webhdfs", "github")
-"""Protocols in which the text before @ is a user name; in others, it is a token."""
-_LINK = re.compile(r"(?P<scheme>[\w+.-]+)://(?:(?P<user>[^/@]*)@)?(?P<place>[^?#]*)(?P<query>[?#].*)?", re.DOTALL)
+PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
+_TOKEN = re.compile(rf"(?<!sftp)(?<!ssh)://[^/@]*@|{PASSWORD.pattern}")  # Before @, sftp and ssh have a user name
+_QUERY = re.compile(r"[?#].*?(?=::|$)", re.DOTALL)
 
 
 def is_url(location: str) -> bool:
@@ -22,7 +22,7 @@ def is_url(location: str) -> bool:
 
 def redacted(url: str) -> str:
     """Remove tokens and signed queries from a URL, or from a chain of URLs (zip://x::https://host/y.zip)."""
-    return "::".join(_redacted_link(link) for link in url.split("::"))
+    return _QUERY.sub(f"?{SECRET}", _TOKEN.sub(f"://{SECRET}@", url)) if is_url(url) else url
 
 
 def first_line(problem: Exception, url: str) -> str:
@@ -45,25 +45,3 @@ def open_store(url: str) -> tuple[Any, str]:
     """Return the file system of a URL or path, and the path in it; call inside `store_errors`."""
     files, root = url_to_fs(url)  # opens a chain of URLs
     return files, root.rstrip("/")
-
-
-def check_url(name: str, url: str) -> None:
-    """Raise ValueError unless every URL of a chain has a path and no password."""
-    for link in url.split("::"):
-        match = _LINK.fullmatch(link)
-        last = link == url.rpartition("::")[2]
-        password = match is not None and ":" in (match["user"] or "")
-        if password or (last and (match is None or not (match["place"] or match["query"]))):
-            raise ValueError(
-                f"{name} is not of the form PROTOCOL://PLACE; passwords belong in the environment, not in the URL"
-            )
-
-
-def _redacted_link(link: str) -> str:
-    match = _LINK.fullmatch(link)
-    if match is None:
-        return link
-    user, query = match["user"], match["query"]
-    if user and not (match["scheme"] in _NAMED_USERS and ":" not in user):
-        user = SECRET
-    return f"{match['scheme']}://{f'{user}@' if user else ''}{match['place']}{f'?{SECRET}' if query else ''}"

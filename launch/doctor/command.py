@@ -27,9 +27,8 @@ from ...base.places import writable_home
 from ...base.processes import num_cores
 from ..cluster.ray_session import OBJECT_STORE_BYTES
 from ..config.command_line import make_console
-from ..config.run_config import RunConfig
+from ..config.run_config import RunConfig, check_memory
 from ..config.run_flags import parse_run
-from ..config.sizes import check_memory
 from ..metrics.provenance import PACKAGES, machine, package_version
 from ..metrics.rows import read_log
 from ..runs.directory import RunDirectory

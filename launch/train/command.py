@@ -33,7 +33,7 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
 
         show(make_console())
         return 0
-    from ..config.run_flags import parse_new_run
+    from ..config.run_flags import parse_run
     from ..config.urls import is_url
     from ..runs.directory import RunDirectory
     from ..runs.mirror import fetch, refuse_taken
@@ -57,9 +57,9 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
         return supervise(without(arguments, ("--restarts",)), int(restarts), stop)
     trust, arguments = TRUST in arguments, [argument for argument in arguments if argument != TRUST]
     if resume is None:
-        config, changed = parse_new_run(arguments)
+        config = parse_run(arguments, env_required=True)
         refuse_taken(config.checkpoint_url)
-        return run_training(config, None, stop, changed=changed)
+        return run_training(config, None, stop)
     with RunDirectory.open(Path(resume)) as directory:
         config = resumed_by_words(directory, without(arguments, ("--resume",)))
         return run_training(config, directory, stop, trust)
@@ -158,9 +158,7 @@ def dry_run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def run_training(
-    config: "RunConfig", directory: "RunDirectory | None", stop: StopFlag, trust: bool = False, changed: str = ""
-) -> int:
+def run_training(config: "RunConfig", directory: "RunDirectory | None", stop: StopFlag, trust: bool = False) -> int:
     """Prepare this process and train in it; return the exit code."""
     from ...agents.process import prepare_process
     from ..api.training import train
@@ -172,7 +170,7 @@ def run_training(
             print(f"rl-train: {outcome.failure}", file=sys.stderr)
         print(farewell(config, outcome), flush=True)
 
-    return train(config, directory, stop, at_end=report, trust=trust, changed=changed).exit_code
+    return train(config, directory, stop, at_end=report, trust=trust).exit_code
 
 
 def farewell(config: "RunConfig", outcome: "Outcome") -> str:

@@ -12,17 +12,6 @@ def survive(failures: Failures, number: int, trace: str = "trace", unrolls: int 
         failures.forgive(number)
 
 
-def test_faults_now_and_then_add_up_to_ten_times_those_in_a_row() -> None:
-    failures = Failures(2, lambda _: None)
-    for number in (0, 1):
-        for _ in range(20):
-            survive(failures, number, unrolls=FORGIVEN_AFTER)
-    assert failures.total == 40
-    message = r"actor 1 failed 21 times in total; 20 are allowed (?s:.*)\nthe last\Z"
-    with pytest.raises(ActorFailureError, match=message):
-        failures.add(1, "the last")
-
-
 def test_replacements_that_do_not_last_are_a_crash_loop() -> None:
     failures = Failures(2, lambda _: None)
     survive(failures, 0, "long ago", unrolls=FORGIVEN_AFTER)

@@ -6,8 +6,8 @@ import torch
 
 from engram.actors.actor import Actor
 from engram.actors.failures import FORGIVEN_AFTER, ActorFailureError
-from engram.actors.pool import LocalPool, least_max_lag, usual_max_lag
-from pools import FACTORY, Broken, lags, make_breaking, weights
+from engram.actors.pool import LocalPool
+from pools import FACTORY, Broken, lags, least_max_lag, make_breaking, weights
 
 
 def test_actors_take_turns_with_the_newest_weights() -> None:
@@ -40,8 +40,6 @@ def test_save_and_restore_repeat_what_follows() -> None:
     expected = pool.gather()
     pool.restore(saved)
     assert all(torch.equal(a.agent.logits, b.agent.logits) for a, b in zip(expected, pool.gather(), strict=True))
-    with pytest.raises(ValueError, match="the saved state has 2 actors; this pool has 1"):
-        LocalPool(FACTORY.make_actor, 1, 0).restore(saved)
 
 
 def test_a_failed_actor_is_replaced_and_its_first_traceback_shown_once() -> None:
@@ -84,7 +82,7 @@ def test_weights_reach_the_actor() -> None:
 def test_the_bound_on_policy_lag_is_kept(num_actors: int, batch_size: int) -> None:
     pool = LocalPool(FACTORY.make_actor, num_actors, 0)
     found = lags(pool, batch_size, members=2, updates=8)
-    assert max(found) <= least_max_lag(batch_size, FACTORY.num_envs) <= usual_max_lag(batch_size, FACTORY.num_envs)
+    assert max(found) <= least_max_lag(batch_size, FACTORY.num_envs) <= -(-FACTORY.num_envs // batch_size)
 
 
 @pytest.mark.integration

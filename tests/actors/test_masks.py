@@ -136,17 +136,6 @@ def test_masks_are_cut_joined_saved_and_restored_with_their_steps():
     assert torch.equal(expected.agent.action, found.agent.action)
 
 
-def test_a_state_saved_before_there_were_masks_is_restored():
-    factory = factory_of(ENVIRONMENTS[1], trust_checkpoint=True)
-    actor = factory.make_actor(0)
-    actor.unroll()
-    saved = actor.save()
-    del saved["row"]["action_mask"]
-    other = factory.make_actor(0)
-    other.restore(saved)
-    assert other._env_output.action_mask.all()
-
-
 def test_an_environment_without_masks_has_none():
     unroll = factory_of("boxworld", env_args={"path_lengths": 1, "num_distractors": 0}).make_actor(0).unroll()
     assert unroll.env.action_mask is None

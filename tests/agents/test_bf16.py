@@ -12,7 +12,7 @@ from engram.agents.agent import AgentConfig
 from engram.agents.cores.core import reset_state
 from engram.agents.cores.registry import make_core
 from engram.agents.torsos import TorsoConfig
-from engram.launch.config.device import chosen
+from engram.launch.config.device import on_device
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
 from engram.learners.loss import evaluate
@@ -199,13 +199,13 @@ def test_a_precision_that_the_device_does_not_have_is_refused(monkeypatch):
     for cached in (bf16.instructions, bf16.routine, bf16.pays):
         cached.cache_clear()
     try:
-        assert chosen("auto", CPU) == "float32"
+        assert on_device(LearnerConfig(precision="auto"), CPU).precision == "float32"
         with pytest.raises(
             ValueError, match=r"precision is 'bf16'; allowed on this CPU \(no AVX512-BF16 or AMX\): auto, fl"
         ):
-            chosen("bf16", CPU)
+            on_device(LearnerConfig(precision="bf16"), CPU)
         with pytest.raises(ValueError, match="precision is 'tf32'; allowed on a CPU: auto, float32, bf16"):
-            chosen("tf32", CPU)
+            on_device(LearnerConfig(precision="tf32"), CPU)
         with bf16.products():
             assert not bf16.active()
     finally:

@@ -19,25 +19,19 @@ def write(file: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["container", "batch job"])
-@pytest.mark.parametrize("version", [1, 2])
-def test_the_least_limit_of_the_cgroups_counts(tmp_path: Path, version: int, inside: bool) -> None:
+def test_the_least_limit_of_the_cgroups_counts(tmp_path: Path, inside: bool) -> None:
     """In a container the group's path does not exist below /sys/fs/cgroup, whose own files are the container's."""
-    line, mount, limit, usage, cache = (
-        ("4:cpu,memory:/job/step\n2:cpu:/other", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-        if version == 1
-        else ("0::/job/step", "", "memory.max", "memory.current", "")
-    )
-    write(tmp_path / "proc/self/cgroup", line)
-    group = tmp_path / "sys/fs/cgroup" / mount / ("" if inside else "job")
-    write(group / limit, f"{700 * MIB}\n")
-    write(group / usage, f"{500 * MIB}\n")
-    write(group / "memory.stat", f"anon 1\n{cache}inactive_file {100 * MIB}\n")
+    write(tmp_path / "proc/self/cgroup", "0::/job/step")
+    group = tmp_path / "sys/fs/cgroup" / ("" if inside else "job")
+    write(group / "memory.max", f"{700 * MIB}\n")
+    write(group / "memory.current", f"{500 * MIB}\n")
+    write(group / "memory.stat", f"anon 1\ninactive_file {100 * MIB}\n")
     if not inside:
-        write(group / "step" / limit, "max\n" if version == 2 else "9223372036854771712\n")
-        write(group / "step" / usage, "0\n")
+        write(group / "step" / "memory.max", "max\n")
+        write(group / "step" / "memory.current", "0\n")
     found = memory(tmp_path)
     assert (found.total, found.free) == (700 * MIB, 300 * MIB)
-    assert str(found) == f"the cgroup memory limit ({group / limit}) is 734 MB"
+    assert str(found) == f"the cgroup memory limit ({group / 'memory.max'}) is 734 MB"
 
 
 def test_without_limits_it_is_that_of_the_machine(tmp_path: Path) -> None:

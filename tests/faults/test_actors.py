@@ -129,7 +129,7 @@ def test_actors_that_all_hang_do_not_keep_the_learner_from_its_signals() -> None
         timeout=120,
     )
     pool.publish(weights(1))
-    wait_for(lambda: pool.next() is None and pool.open_requests(), seconds=300)
+    wait_for(lambda: pool.next() is None and pool._open, seconds=300)
     for wait in (pool.next, pool.gather):
         began = time.monotonic()
         assert wait() is None

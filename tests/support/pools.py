@@ -1,5 +1,6 @@
 """Parts that both pools' tests share: actors in real environments, and some that break on purpose."""
 
+import math
 import os
 import sys
 import time
@@ -80,6 +81,11 @@ def take(pool: ActorPool, seconds: float = 600.0) -> Unroll:
         if time.monotonic() > deadline:
             raise TimeoutError(f"no unroll came in {seconds:g} s")
     return unroll
+
+
+def least_max_lag(batch_size: int, num_envs: int) -> int:
+    """The smallest possible bound on policy lag with this number of environments per actor."""
+    return -(-(num_envs - math.gcd(num_envs, batch_size)) // batch_size)
 
 
 def lags(pool: ActorPool, batch_size: int, members: int, updates: int) -> list[int]:

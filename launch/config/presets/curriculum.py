@@ -1,8 +1,7 @@
 """Curricula: the papers' environments, learned in stages, on top of the papers' settings."""
 
 from .easy import READ_BY_REWARDS, SMALLER_CORES
-from .paper import Preset
-from .ppo import CENTERED_LP_RNN_PPO, LP_RNN_PPO, RMC_PPO
+from .paper import CENTERED_LP_RNN_PPO, LP_RNN_PPO, RMC_PPO, Preset
 
 # The paper's BoxWorld. Distractors first appear in small rooms, where they are visible. Then rooms and paths grow
 # without distractors: an episode that a distractor ends teaches nothing about the path. Finally distractors return, few
@@ -100,9 +99,6 @@ CURRICULUM: dict[str, Preset] = {
 _READ_BY_REWARDS: Preset = READ_BY_REWARDS | {"learner": {"lr": 8e-4}}
 
 CURRICULUM_CORES: dict[tuple[str, str], Preset] = SMALLER_CORES | {
-    ("cued-catch", "concrete"): _READ_BY_REWARDS,
-    ("cued-catch", "parallel"): _READ_BY_REWARDS,
-    ("sequence-recall", "concrete"): _READ_BY_REWARDS,
-    ("sequence-recall", "parallel"): _READ_BY_REWARDS,
+    (env, core): _READ_BY_REWARDS for env in ("cued-catch", "sequence-recall") for core in ("concrete", "parallel")
 }
 """By environment and core, on top of CURRICULUM."""

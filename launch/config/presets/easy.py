@@ -1,13 +1,10 @@
 """Settings that learn in minutes on two cores, on top of the papers' settings."""
 
-from .paper import OTHERS, POPGYM, Preset, core
-from .ppo import CENTERED_LP_RNN_PPO, LP_RNN_PPO, PPO, RMC_PPO
+from .paper import CENTERED_LP_RNN_PPO, LP_RNN_PPO, OTHERS, POPGYM, PPO, RMC_PPO, Preset, core
 
-# Actors use weights that are one update old. Momentum continues in the direction of older unrolls, and a batch repeats
-# changes that later updates have already made: without momentum and with a clip, no seed collapsed midway. Normalized
-# returns are learned earlier; the entropy bonus decays, so that the agent settles on short paths. Paths have
-# ten steps: at the paper's discount of .99, a detour costs almost nothing, and a wandering policy does as well as one
-# that knows the path.
+# Actors use weights that are one update old: without momentum and with a clip, no seed collapsed midway. Normalized
+# returns are learned earlier; the entropy bonus decays, so that the agent settles on short paths. Paths have ten steps:
+# at the paper's discount of .99, a wandering policy does as well as one that knows the path.
 _EASY_BOXWORLD: Preset = {
     "env_args": {"path_lengths": 1, "num_distractors": 0, "grid_size": 6},
     "total_steps": 2_000_000,
@@ -47,9 +44,8 @@ _EASY_T_MAZE: Preset = {
     "total_steps": 10_000_000,
 }
 
-# 64 episodes at a time instead of 600, each used in two of eight updates. Predicting the next observation trains
-# the memory to store the graph's edges: the return reaches 82 after 3 M steps; with rewards alone (A2C), after
-# 12 M.
+# 64 episodes at a time instead of 600, each used in two of eight updates. Predicting the next observation trains the
+# memory to store the graph's edges: the return reaches 82 after 3 M steps; with rewards alone (A2C), after 12 M.
 _EASY_GRAPH: Preset = {
     "env_args": {"variant": "released", "assignment": "random"},
     "envs_per_actor": 64,
@@ -75,8 +71,7 @@ _EASY_MINI_PACMAN: Preset = RMC_PPO | {
 }
 
 # A maze of 5 x 5 cells inside its wall, for 100 steps. The goal pays 10 and few random walks reach it, hence normalized
-# returns. Predicting the next observation trains the memory to store the walls: MNM earns 200
-# instead of 0.6 after 0.5 M steps.
+# returns. Predicting the next observation stores the walls: MNM earns 200 instead of 0.6 after 0.5 M steps.
 _EASY_MAZE: Preset = {
     "env_args": {"size": 7, "num_steps": 100},
     "unroll_length": 100,

@@ -2,23 +2,22 @@
 
 import contextlib
 import copy
+import math
 import types
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ....base.errors import EngramError, refuse
 from ....base.messages import advice
-from ....base.units import Minutes, Seconds, count, duration, is_duration
+from ....base.units import Minutes, Seconds, count, duration
 from ..urls import redacted
 
 NONE = "None"
 """Replaces None among the free parameters of environments, cores and algorithms, since TOML has no null value."""
-_DURATION = "a duration such as 90s or 10m"
-_NAMES: dict[Any, str] = {
-    **{int: "a whole number", float: "a number", str: "a string", bool: "true or false", type(None): "nothing"},
-    **{Seconds: _DURATION, Minutes: _DURATION, list: "a list"},
-}
+_TEXTS: dict[Any, Any] = {int: count, **{kind: partial(duration, kind=kind) for kind in (Seconds, Minutes)}}
+"""Parsers of texts such as 20k and 10m, by the type of the field."""
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -83,44 +82,24 @@ def typed(hint: Any, value: Any, name: str) -> Any:
         return value
     if is_dataclass(hint):
         return from_dict(hint, value, f"{name}.")  # pyright: ignore[reportArgumentType]
-    if origin in (types.UnionType, Union):
-        for option in inner:
-            with contextlib.suppress(ValueError):
-                return typed(option, value, name)
-    elif origin is Literal:
-        if any(value == option and type(value) is type(option) for option in inner):
-            return value
-    elif origin is dict:
-        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-            return {key: None if x == NONE else typed(inner[1], x, f"{name}.{key}") for key, x in value.items()}
-    elif origin is tuple:
-        same = len(inner) == 2 and inner[1] is ...
-        if isinstance(value, list | tuple) and (same or len(value) == len(inner)):
-            hints = inner[:1] * len(value) if same else inner
-            return tuple(typed(kind, x, f"{name}[{i}]") for i, (kind, x) in enumerate(zip(hints, value, strict=True)))
-    elif hint in (float, Seconds, Minutes) and type(value) in (int, float):
-        if abs(value) < float("inf"):
-            return float(value)
-    elif is_duration(hint) and isinstance(value, str):
+    for option in inner if origin in (types.UnionType, Union) else ():
         with contextlib.suppress(ValueError):
-            return duration(value, hint)
-    elif hint is int and isinstance(value, str):
+            return typed(option, value, name)
+    if hint in _TEXTS and isinstance(value, str):
         with contextlib.suppress(ValueError):
-            return count(value)
-    elif hint is int and type(value) is float and value.is_integer() and abs(value) < 2**53:  # such as 1e6
-        return int(value)
-    elif isinstance(value, origin or hint) and (hint is not int or not isinstance(value, bool)):
+            return _TEXTS[hint](value)
+    if origin is Literal and any(value == option and type(value) is type(option) for option in inner):
         return value
-    raise EngramError(f"{name} is {value!r}; expected {_describe(hint)}")
-
-
-def _describe(hint: Any) -> str:
-    """Describe a field's type for an error message."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (types.UnionType, Union):
-        return " or ".join(map(_describe, inner))
-    if origin is Literal:
-        return ", ".join(map(repr, inner))
-    if origin is tuple:
-        return f"a list of {'any number' if inner[-1] is ... else len(inner)} of: {_describe(inner[0])}"
-    return _NAMES.get(hint, "a table")
+    if origin is dict and isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: None if x == NONE else typed(inner[1], x, f"{name}.{key}") for key, x in value.items()}
+    if origin is tuple and isinstance(value, list | tuple) and (inner[-1] is ... or len(value) == len(inner)):
+        hints = inner[:1] * len(value) if inner[-1] is ... else inner
+        return tuple(typed(kind, x, f"{name}[{i}]") for i, (kind, x) in enumerate(zip(hints, value, strict=True)))
+    is_flag = isinstance(value, bool)  # which is also an int
+    if hint in (float, Seconds, Minutes) and isinstance(value, int | float) and not is_flag and math.isfinite(value):
+        return float(value)
+    if hint is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:  # such as 1e6
+        return int(value)
+    if hint in (int, str, bool, type(None)) and isinstance(value, hint) and is_flag == (hint is bool):
+        return value
+    raise EngramError(f"{name} is {value!r}; expected {hint.__name__ if isinstance(hint, type) else hint}")

@@ -1,4 +1,5 @@
-"""Settings that earlier versions saved with another name or path, as in the runs in zoo/ and training/."""
+"""Settings that earlier versions saved with another name or path, as in the runs in zoo/ and training/, and names that
+other libraries use."""
 
 from typing import Any
 
@@ -12,6 +13,23 @@ RENAMED = {
 }
 FORMER_FLAGS = {"picture": "plot"}
 """Names of flags in earlier versions, with their current names."""
+_OTHER_NAMES = {
+    "discount": "gamma",
+    "entropy_cost": "ent_coef",
+    "env": "env_id env_name environment",
+    "envs_per_actor": "num_envs n_envs",
+    "eval_every": "eval_freq",
+    "log_every": "log_interval",
+    "lr": "learning_rate",
+    "lr_schedule": "anneal_lr",
+    "num_actors": "num_workers",
+    "run_dir": "log_dir logdir output_dir exp_name run_name tensorboard_log",
+    "total_steps": "steps timesteps total_timesteps",
+    "unroll_length": "n_steps num_steps rollout rollout_length",
+    "value_cost": "vf_coef",
+}
+OTHER_NAMES = {name: ours for ours, names in _OTHER_NAMES.items() for name in names.split()}
+"""Settings of a run by their names in other libraries, to suggest them for unknown names."""
 MOVED = {"clip_rho": "vtrace", "clip_pg_rho": "vtrace", "gae_lambda": "a2c"}
 """Former settings of every learner, and the algorithms to which they now belong."""
 

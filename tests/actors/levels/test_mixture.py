@@ -24,7 +24,7 @@ FACTORY = ActorFactory(
 def test_each_part_of_a_mixture_steps_as_its_own_batch() -> None:
     batch = FACTORY.make_stage(6, (0.5, 0.5))
     assert isinstance(batch, MixtureBatch)
-    first, second = (part.num_envs for part in batch.parts)
+    first, second = (part.num_envs for part, _ in batch.parts)
     own = [FACTORY.make_batch(6, first, 0), FACTORY.make_batch(6 + first, second, 1)]
     seen, parts = batch.new_observation(), [each.new_observation() for each in own]
     batch.reset_into(seen, 5)
@@ -53,7 +53,7 @@ def test_an_actor_with_other_shares_goes_on_from_what_it_saved() -> None:
     values = flatten(one.agent)
     one.unroll(Weights(1, 0, values))
     one.unroll(Weights(2, 0, values, 1, (0.2, 0.8)))
-    assert [part.num_envs for part in one.batch.parts] == [1, 5]
+    assert [part.num_envs for part, _ in one.batch.parts] == [1, 5]
     other = FACTORY.make_actor(0)
     other.load(Weights(2, 0, values, 0))
     other.restore(one.save())

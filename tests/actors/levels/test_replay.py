@@ -85,7 +85,7 @@ def test_a_level_is_played_again_and_new_ones_are_those_without_replay() -> None
 
 def test_probabilities_are_those_of_the_paper() -> None:
     random = np.random.default_rng(0)
-    replayed = Replay(0.5, 6, 0.9, (1,), 2)
+    replayed = Replay(LevelsConfig(level_replay=0.5, level_replay_size=6), 0.9, (1,), 2)
     replayed.state.scores[:] = random.random(6)
     replayed.state.begun[:] = [9, 3, 7, 1, 8, 5]
     replayed.state.clock[0] = 11
@@ -141,7 +141,7 @@ def test_learnability_needs_solved_episodes() -> None:
 
 
 def test_a_full_store_keeps_the_highest_scores_and_a_known_level_has_its_newest() -> None:
-    replayed = Replay(0.5, 3, 0.9, (1,), 1)
+    replayed = Replay(LevelsConfig(level_replay=0.5, level_replay_size=3), 0.9, (1,), 1)
     for level, each in ((1, 0.5), (2, 0.2), (3, 0.9), (4, 0.1), (5, 0.3), (3, 0.05)):
         replayed._store(np.uint64(level), each)
     assert dict(zip(replayed.state.levels.tolist(), replayed.state.scores.tolist(), strict=True)) == {

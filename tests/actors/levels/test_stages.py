@@ -85,7 +85,7 @@ def test_an_actor_that_is_replaced_enters_the_stage_of_its_weights() -> None:
         ({"max_steps": [3, 0]}, r"stage 2 of the curriculum \(max_steps=0\): max_steps"),
         (
             {"view": "full", "grid_size": 6},
-            r"\(view=full grid_size=6\) has a different observation space than the environment",
+            r"\(view=full grid_size=6\): its single_observation_space is ",
         ),
     ],
 )

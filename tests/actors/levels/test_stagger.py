@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from engram.actors.levels.config import LevelsConfig
-from engram.actors.levels.stagger import Stagger
+from engram.actors.levels.mixture import Stagger
 from engram.actors.members import MemberActors
 from engram.actors.unroll import Unroll
 from pools import FACTORY, weights

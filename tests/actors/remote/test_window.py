@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from engram.actors.pool import least_max_lag, usual_max_lag
 from engram.actors.remote.slot import ActorSlot, Request, RequestWindow
+from pools import least_max_lag
 
 DONE: Any = "an unroll"
 
@@ -146,9 +146,3 @@ def test_nothing_that_was_asked_for_before_a_copy_counts() -> None:
     for index in (2, 3):
         window.sent(Request(ActorSlot(0), 0, 1, index, None))
     assert not window.has_room(0)
-
-
-@given(st.integers(1, 200), st.integers(1, 300))
-def test_the_usual_bound_can_be_kept_and_is_one_for_actors_as_wide_as_a_batch(batch_size: int, num_envs: int) -> None:
-    assert usual_max_lag(batch_size, num_envs) >= least_max_lag(batch_size, num_envs)
-    assert (usual_max_lag(batch_size, num_envs) == 1) == (num_envs <= batch_size)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from engram.base.errors import EngramError
-from engram.base.messages import OTHER_NAMES
 from engram.launch.config.command_line import flags_of
 from engram.launch.config.run_config import RunConfig
 from engram.launch.config.run_flags import parse_run, with_settings
 from engram.launch.config.settings.other_names import MEANINGS
 from engram.launch.config.settings.plain import from_dict, to_dict
+from engram.launch.config.settings.renamed import OTHER_NAMES
 from engram.launch.runs.directory import RunDirectory
 from engram.learners.algorithms.ppo import PPOSettings
 from engram.learners.config import LearnerConfig
@@ -105,7 +105,7 @@ def test_units_are_read_on_the_command_line_in_files_and_in_calls(tmp_path: Path
     file.write_text('env = "t-maze"\ntotal_steps = "1.5M"\ntime_limit = "90s"\ncheckpoint_every = "10m"\n')
     read = parse_run(["--config", str(file)])
     assert (read.total_steps, read.time_limit, read.checkpoint_every) == (1_500_000, 1.5, 600.0)
-    with pytest.raises(EngramError, match="time_limit is '1y'; expected a duration such as 90s or 10m"):
+    with pytest.raises(EngramError, match="time_limit is '1y'; expected Minutes"):
         with_settings({"env": "t-maze", "time_limit": "1y"})
 
 
@@ -126,9 +126,9 @@ def test_a_call_without_an_environment_is_refused() -> None:
 
 def test_names_of_other_libraries_are_explained_in_calls() -> None:
     for name, said in (
-        ("batch_size", "here envs_per_update counts the environments of an update"),
-        ("n_epochs", "it is a setting of ppo: algorithm_args={'epochs': N}"),
-        ("gae_lambda", "it is a setting of a2c and ppo, not of vtrace: algorithm_args={'gae_lambda': VALUE}"),
+        ("batch_size", "here --envs-per-update counts the environments of an update"),
+        ("n_epochs", "it is a setting of ppo: --algorithm-args epochs=N"),
+        ("gae_lambda", "it is a setting of a2c and ppo, not of vtrace: --algorithm-args gae_lambda=VALUE"),
     ):
         with pytest.raises(EngramError, match=re.escape(said)):
             with_settings({"env": "t-maze", name: 3})

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from engram.agents.agent import AgentConfig
 from engram.base.errors import MISTAKE, NOT_AVAILABLE, EngramError
 from engram.base.processes import shell_command
 from engram.launch.api.training import Outcome
 from engram.launch.config.presets.lookup import preset
 from engram.launch.config.run_config import RunConfig
-from engram.launch.config.run_flags import parse_new_run, parse_run
+from engram.launch.config.run_flags import parse_run
 from engram.launch.config.settings.plain import from_dict, to_dict
-from engram.launch.config.urls import check_url, redacted
+from engram.launch.config.urls import redacted
 from engram.launch.runs.directory import RunDirectory
 from engram.launch.runs.resume import resumed_by_words
 from engram.launch.train import acting
@@ -52,13 +51,6 @@ def test_the_file_of_a_run_does_not_carry_its_directory(tmp_path: Path) -> None:
     assert parse_run(["--config", str(own)]).run_dir == "mine", "a file that is no run's"
 
 
-def test_what_differs_from_the_preset_is_said() -> None:
-    words = ["--env", "pomdp-graph", "--core", "fwm", "--core-args", "num_reads=1", "--lr", "0.5", "--seed", "9"]
-    said = parse_new_run(words)[1]
-    assert said == "differs from preset paper: agent.core_args.num_reads 1 (3), learner.lr 0.5 (0.001)"
-    assert parse_new_run(words[:4])[1] == ""
-
-
 @pytest.mark.parametrize("name", ["engram/BoxWorld-v0", "engram:engram/BoxWorld-v0", "boxworld-twin"])
 def test_presets_are_found_by_every_name_of_an_environment(name: str) -> None:
     for which in ("paper", "easy"):
@@ -81,7 +73,6 @@ def test_presets_are_found_by_every_name_of_an_environment(name: str) -> None:
     ],
 )
 def test_secrets_of_a_url_are_not_written_down(url: str, written: str) -> None:
-    check_url("url", url)
     assert redacted(url) == written
     assert to_dict(RunConfig(checkpoint_url=url))["checkpoint_url"] == written
     assert "TOKEN" not in json.dumps(to_dict(RunConfig(checkpoint_url=url)))
@@ -128,11 +119,6 @@ def test_the_patience_of_the_watchdog_can_be_changed_on_resuming(tmp_path: Path)
         assert resumed_by_words(run, ["--stall-timeout", "0.5"]).stall_timeout == 0.5
 
 
-def test_an_address_of_a_cluster_has_no_effect_in_one_process() -> None:
-    with pytest.raises(EngramError, match="--ray-address auto has no effect with --local"):
-        parse_run(["--local", "--ray-address", "auto"])
-
-
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 @pytest.mark.parametrize(
     "flag",
@@ -154,11 +140,6 @@ def test_numbers_that_are_not_finite_are_refused_in_files(place: str, number: fl
     inside[name] = number
     with pytest.raises(ValueError, match=name):
         from_dict(RunConfig, data)
-
-
-def test_free_parameters_that_are_not_finite_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"core_args\.forget_bias is nan"):
-        RunConfig(agent=AgentConfig(core_args={"forget_bias": float("nan")}))
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------------

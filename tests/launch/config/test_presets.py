@@ -121,5 +121,5 @@ def test_a_preset_with_a_population_can_be_for_a_single_learner() -> None:
     alone = parse_run([*words, "--population", "0"])
     assert (alone.population, alone.pbt) == (0, PopulationConfig())
     assert with_settings({"env": "t-maze", "core": "concrete", "preset": "easy", "population": 0}) == alone
-    with pytest.raises(EngramError, match=r"pbt.interval is set, but population is 0"):
+    with pytest.raises(EngramError, match="population is 0; allowed with settings of pbt: at least 2"):
         parse_run([*words, "--population", "0", "--pbt.interval", "7"])

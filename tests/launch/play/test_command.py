@@ -232,7 +232,6 @@ def test_mistakes_are_told(words, message, monkeypatch):
         (["maze", "--seed", "-1"], "seed is -1"),
         (["maze", "--record", "/"], "record is '/', which is a directory"),
         (["maze", "--record", "/nowhere/at/all"], "there is no directory '/nowhere/at'"),
-        ([], "missing: NAME"),
         (["zoo:graph-fwm", "--member", "-2"], "member is -2"),
     ],
 )

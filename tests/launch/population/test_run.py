@@ -300,7 +300,7 @@ def test_the_first_member_begins_as_a_run_without_a_population(tmp_path: Path) -
     [
         (["--population", "1"], "population is 1; allowed: 0 (a single learner) or at least 2"),
         (["--population", "-3"], "population is -3"),
-        (["--pbt.scheme", "truncation"], "pbt.scheme is set, but population is 0; allowed: with --population"),
+        (["--pbt.scheme", "truncation"], "population is 0; allowed with settings of pbt: at least 2"),
         (["--population", "1", "--pbt.interval", "9"], "population is 1"),
         (["--population", "2", "--pbt.explore", "learner.lrr=uniform(1,2)"], "did you mean: learner.lr"),
         (
