@@ -107,6 +107,11 @@ def environment_parameters(environment: Environment) -> dict[str, inspect.Parame
     return {name: values[name] for name in parameter_names(made)} | (engine if environment.readable else {})
 
 
+def default_values(environment: Environment) -> dict[str, Any]:
+    """Return the default of each parameter of an environment."""
+    return {name: parameter.default for name, parameter in environment_parameters(environment).items()}
+
+
 def can_draw(name: str) -> bool:
     """Return whether an environment renders images, as all of engram's do; others declare it in their metadata."""
     from .foreign.names import draws, find_foreign
@@ -155,9 +160,9 @@ def make_batch(
         batch = batch_class(environment)(num_envs, first_index=first_index, render_mode=render_mode, **values)
         if engine == ENGINES[0]:
             return batch
-        from .pycolab_games import PycolabBatch
+        from .pycolab_games.batch import PycolabBatch
 
-        return PycolabBatch(batch, environment, values)
+        return PycolabBatch(batch, environment.name, default_values(environment) | values)
     make, allowed = foreign
     if isinstance(make, type) and issubclass(make, BatchedEnv):
         return make(num_envs, first_index=first_index, render_mode=render_mode, **parameters)

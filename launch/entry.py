@@ -8,8 +8,8 @@ from typing import Any
 from .config.command_line import run_command
 
 _NAMES = ("train", "bench", "play", "check-core", "doctor", "probe", "population", "compare", "export")
-FOLDERS = {f"rl-{name}": name.replace("-", "_") for name in _NAMES}  # Folder in launch/ of each command
-FOLDERS |= {"rl-eval": "evaluate", "rl-look": "insight", "rl-reproduce": "figures"}
+_OTHERS = {"rl-eval": "evaluate", "rl-look": "insight", "rl-reproduce": "figures"}
+FOLDERS = {f"rl-{name}": name.replace("-", "_") for name in _NAMES} | _OTHERS  # Folder in launch/ of each command
 
 
 def module_of(command: str) -> str:

@@ -222,7 +222,7 @@ def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> 
     rows = [row for row in log if row["time"] >= log[0]["time"] + warm_up]
     refuse(len(rows) < 2, f"rl-train logged {len(rows)} rows in --seconds {seconds:g}; needed: 2; raise --seconds")
     first, last = rows[0], rows[-1]
-    steps, elapsed = last["step"] - first["step"], last["time"] - first["time"]
+    steps, elapsed = int(last["step"] - first["step"]), last["time"] - first["time"]
     names = [name for name in last if name.startswith("perf/")]
     means = {name: fmean(row.get(name, 0.0) for row in rows[1:]) for name in names}
     return TrainingSpeed(steps / elapsed, steps, elapsed, means, log[0]["time"] - started)

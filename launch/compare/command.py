@@ -1,5 +1,6 @@
 """`rl-compare`: compare runs with several seeds: curves, interquartile means, probabilities of improvement."""
 
+import csv
 import io
 import math
 from collections.abc import Sequence
@@ -105,6 +106,16 @@ def markdown(comparison: Comparison, compared: Sequence[Result], image: str) -> 
     return "\n".join([*lines, *(f"- {line}" for line in remarks(comparison)), ""])
 
 
+def comma_separated(compared: Sequence[Result]) -> str:
+    """Return CSV with a row per statistic, in full precision; cells without a value are empty."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["statistic", "curve", "versus", "environment", "runs", "value", "low", "high"])
+    for result in compared:
+        writer.writerow([*result[:-1], *("" if math.isnan(x) else repr(x) for x in result.estimate)])
+    return out.getvalue()
+
+
 def draw(comparison: Comparison) -> bytes:
     """Return a figure with a panel per environment as PNG: interquartile means with bands, and a thin line per run."""
     from matplotlib.figure import Figure  # takes half a second
@@ -144,7 +155,7 @@ class CompareConfig(Settings):
     metric: str = "episode/return"
     """Metric to compare; higher is better."""
     out: Annotated[str, tyro.conf.arg(metavar="NAME")] = setting("", file="")
-    """Write NAME.png and NAME.md."""
+    """Write NAME.png, NAME.md and NAME.csv."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,7 +170,8 @@ def main(arguments: Sequence[str]) -> int:
     show(comparison, compared, console)
     if config.out:
         page = markdown(comparison, compared, f"{Path(config.out).name}.png")
-        files = {"png": draw(comparison), "md": page.encode()}
+        table = comma_separated(compared)
+        files = {"png": draw(comparison), "md": page.encode(), "csv": table.encode()}
         for ending, content in files.items():
             with file_errors(f"--out: cannot write {config.out}.{ending}"):
                 replace_file(Path(f"{config.out}.{ending}"), content)

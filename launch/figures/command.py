@@ -34,7 +34,7 @@ class ReproduceConfig(Settings):
     figure: tyro.conf.Positional[str] = ""
     """Name of a figure (--list shows all), or a custom data file FILE.toml."""
     list: bool = False
-    """List all figures: the paper's result, steps and hours."""
+    """List all figures: the paper's result, ours, steps and hours."""
     quick: bool = False
     """A smaller or easier variant; --list shows its minutes, and docs/results.md explains its results."""
     jobs: int = setting(max(1, (os.cpu_count() or 1) // 2), (1, None))
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     config = parse(ReproduceConfig, arguments, "rl-reproduce", _HELP)
     console = make_console()
     if config.list:
-        console.print(listing())
+        console.print(listing(config.results))
         return 0
     figure = load(config.figure)
     refuse(config.size not in figure.settings, f"figure {figure.name} has no quick setting")
@@ -119,9 +119,9 @@ def forecast(figure: Figure, runs: Sequence[FigureRun], config: ReproduceConfig)
     return f"{line}\n{setting.note}" if setting.note else line
 
 
-def listing() -> Table:
-    """Tabulate the figures: number in the paper and the paper's result, steps and hours."""
-    names_of = ("figure", "the paper", "steps", "hours", "quick")
+def listing(folder: Path) -> Table:
+    """Tabulate the figures: number in the paper and the paper's result, ours by curve, steps and hours."""
+    names_of = ("figure", "the paper", "ours", "steps", "hours", "quick")
     columns = (Column(name, no_wrap=name != "the paper", overflow="fold") for name in names_of)
     caption = "hours of one core, all curves and seeds"
     table = Table(*columns, box=None, pad_edge=False, caption=caption, caption_justify="left")
@@ -131,6 +131,7 @@ def listing() -> Table:
         table.add_row(
             name,
             "\n".join((figure.source, *(f"{line.label} {line.value:g}" for line in figure.published))),
+            _ours(folder / f"{name}.json"),
             f"{full.steps / 1e6:,.0f} M",
             f"{full.core_hours:,.0f}" if full.core_hours else "-",
             f"{60 * quick.core_hours:,.0f} min" if quick and quick.core_hours else "-",
@@ -168,3 +169,10 @@ def _evaluate_unfinished(runs: Sequence[FigureRun], console: Console) -> None:
                 failed.append(str(problem))
     if failed:
         raise RunFailedError("; ".join(failed))
+
+
+def _ours(file: Path) -> str:
+    if not file.is_file():
+        return "-"
+    reached = results.reached(json.loads(file.read_text()))
+    return "\n".join(f"{name} {mean:.3g}" for name, mean in reached.items()) or "-"

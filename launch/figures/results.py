@@ -90,6 +90,17 @@ def _settings(curve: Curve) -> dict[str, Any]:
     return json.loads(json.dumps(changed))
 
 
+def reached(document: dict[str, Any]) -> dict[str, float]:
+    """Mean of the evaluations by curve; in a figure with tasks, the interquartile mean of the scores by core."""
+    if any("task" in curve for curve in document["curves"].values()):
+        return {core: mean.value for core, mean in ranking(scores(document))}
+    values = {
+        name: [run["evaluation"]["mean"] for run in curve["runs"].values() if run["evaluation"]]
+        for name, curve in document["curves"].items()
+    }
+    return {name: float(np.mean(means)) for name, means in values.items() if means}
+
+
 def _run(run: FigureRun) -> dict[str, Any]:
     rows = run.rows()
     evaluation = run.evaluation() if run.evaluation_file.exists() else None

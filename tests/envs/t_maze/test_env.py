@@ -268,7 +268,7 @@ def test_the_mazes(difficulty, left, right):
                 edge.insert(0, there)
         edge.pop()
     assert reached == corridor | arms
-    assert (env.maze.left + 1, env.maze.right - 3, env.maze.pad_row) == (left + 1, right - 3, top + 6)
+    assert (env.maze.left + 1, env.maze.right - 3, env.params.rules.pad_row) == (left + 1, right - 3, top + 6)
 
 
 def test_the_end_of_an_arm_in_the_narrowest_maze():

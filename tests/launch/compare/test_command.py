@@ -1,5 +1,6 @@
 """`rl-compare`: which runs are one curve, what is compared, and the files."""
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -52,10 +53,10 @@ def test_a_comparison_is_printed_and_written(
     assert re.search(r"lstm +t-maze +3 +2 \[1, 3\]", said)
     assert "3 runs in a curve: bootstrap intervals are too narrow" in said
 
-    found = command.results(compared("runs"))
-    means = {x.curve: x.estimate.value for x in found if x.statistic == "IQM"}
+    rows = list(csv.DictReader(Path("cores.csv").read_text().splitlines()))
+    means = {row["curve"]: float(row["value"]) for row in rows if row["statistic"] == "IQM"}
     assert means == pytest.approx({"gru": 3.5, "lstm": 2.0})
-    better = {(x.curve, x.versus): x.estimate.value for x in found if x.statistic == "P(better)"}
+    better = {(row["curve"], row["versus"]): float(row["value"]) for row in rows if row["statistic"] == "P(better)"}
     assert better == pytest.approx({("gru", "lstm"): 8 / 9, ("lstm", "gru"): 1 / 9})
     assert "| gru | t-maze | 3 | 3.5 [2.5, 4.5] |" in Path("cores.md").read_text()
     assert "![episode/return](cores.png)" in Path("cores.md").read_text()
