@@ -159,7 +159,7 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
     def episode_facts(self, indices: Array) -> Array:
         """Return the `episode_fields` of environments `indices` [K], float32 [K, len(episode_fields)]."""
         columns = [getattr(self.state, name)[indices] for name in self.episode_fields]
-        return np.array(columns, np.float32).reshape(-1, len(indices)).T
+        return np.array(columns, np.float32).reshape(len(columns), len(indices)).T
 
     def save(self) -> dict[str, Array]:
         """Return a copy of the exact state of all environments, including random streams: arrays by name."""

@@ -114,8 +114,11 @@ def start_private(num_cpus: int) -> None:
             if SLOW_START not in str(problem):
                 raise
             ray.shutdown()
-    message = f"Ray's processes did not start in {START_ATTEMPTS} attempts of half a minute: the machine is overloaded"
-    raise EngramError(f"{message}; --local does not need Ray", NOT_AVAILABLE)
+    raise EngramError(
+        f"Ray's processes did not start in {START_ATTEMPTS} attempts of half a minute: the machine is overloaded; "
+        "--local does not need Ray",
+        NOT_AVAILABLE,
+    )
 
 
 def _token_file() -> Path:

@@ -115,7 +115,7 @@ def test_a_checkpoint_from_before_stages_had_a_length_goes_on_in_its_stage() -> 
     ("settings", "message"),
     [
         ({"curriculum": {"a": [1, 2], "b": [1]}}, "allowed: the same number of values for each parameter"),
-        ({"curriculum": {"a": []}}, "at least one value"),
+        ({"curriculum": {"a": []}}, "values for each parameter, at least one"),
         ({"curriculum": {"a": [1, 2, 3]}, "curriculum_score": (1.0, 2.0)}, "curriculum_score has 2 .* 1 or 3"),
         ({"curriculum_episodes": 0}, r"curriculum_episodes is 0; allowed: 1\.\."),
         ({"curriculum_steps": -1}, r"curriculum_steps is -1; allowed: 0\.\."),
