@@ -1,6 +1,6 @@
 """Picklable description of an actor, which can be created from it in this process or on another node."""
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -96,9 +96,13 @@ class ActorFactory(ActingConfig):
         first_index = number * self.num_envs
         batch = self.make_stage(first_index, self.levels.first_stage)
         seeds = np.random.SeedSequence(self.seed, spawn_key=(member, life, self.resumed_at))
+        with ExitStack() as on_error:
+            on_error.callback(batch.close)
+            agent = self.make_agent(batch).to(self.device)
+            on_error.pop_all()
         return Actor(
             batch,
-            self.make_agent(batch).to(self.device),
+            agent,
             unroll_length=self.unroll_length,
             seed=int(seeds.generate_state(1, np.uint64)[0]),
             first_index=first_index,

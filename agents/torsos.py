@@ -151,7 +151,7 @@ class ConvTorso(ArrayTorso):
         x = x.permute(0, 3, 1, 2)
         for conv, padding in zip(self.convs, self.paddings, strict=True):
             x = torch.relu(conv(functional.pad(x, padding) if padding else x))
-        return torch.cat([x, self.planes.expand(len(x), *self.planes.shape)], 1).flatten(1)
+        return torch.cat([x, self.planes.expand(x.shape[0], *self.planes.shape)], 1).flatten(1)
 
     def values(self, observation: Tensor) -> Tensor:
         """[N, *shape] -> [N, rows, cols, features], float32, scaled."""

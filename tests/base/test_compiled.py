@@ -80,20 +80,15 @@ def test_code_for_types_that_are_no_more_is_compiled_anew_and_kept(tmp_path):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("environment", ["t_maze", "sequence_recall", "cued_catch", "boxworld"])
-def test_environments_depend_on_the_modules_that_they_share(environment):
+@pytest.mark.parametrize("module", ["t_maze.rules", "sequence_recall", "cued_catch", "boxworld.rules"])
+def test_environments_depend_on_the_modules_that_they_share(module):
     """A change of the random numbers is a change of every environment."""
-    program = (
-        f"from engram.base.sources import sources\nimport engram.envs.{environment}\nimport sys\n"
-        "names = [name for name in sys.modules "
-        f"if name.startswith('engram.envs.{environment}') and name.endswith('rules')]\n"
-        "print(*(file for name in names for file in sources(name)))\n"
-    )
+    program = f"from engram.base.sources import sources\nimport engram.envs.{module} as rules\nprint(*sources(rules.__name__))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     files = {Path(file).name for file in done.stdout.split()}
     assert {"randomness.py", "arrays.py", "compiled.py"} <= files
-    assert ("planes.py" in files) == (environment != "boxworld")
-    assert "drawing.py" not in files
+    assert ("parts.py" in files) == (module != "boxworld.rules")
+    assert ("drawing.py" in files) == (not module.endswith(".rules")), "one file: rules and images"
 
 
 @pytest.mark.integration

@@ -165,13 +165,13 @@ def test_observations_that_would_be_cast_to_others_are_refused():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"member": "x"}, "member is 'x'; expected a whole number"),
-        ({"seed": "x"}, "seed is 'x'; expected a whole number"),
+        ({"member": "x"}, "member is 'x'; expected int"),
+        ({"seed": "x"}, "seed is 'x'; expected int"),
         ({"seed": -1}, "seed is -1; allowed: 0"),
-        ({"checkpoint": 2.5}, "checkpoint is 2.5; expected a string"),
-        ({"env_args": "x"}, "env_args is 'x'; expected a table"),
-        ({"env_args": {1: 2}}, "env_args is {1: 2}; expected a table"),
-        ({"run": 3}, "run is 3; expected a string"),
+        ({"checkpoint": 2.5}, "checkpoint is 2.5; expected str"),
+        ({"env_args": "x"}, "env_args is 'x'; expected dict"),
+        ({"env_args": {1: 2}}, "env_args is {1: 2}; expected dict"),
+        ({"run": 3}, "run is 3; expected str"),
     ],
 )
 def test_what_cannot_mean_an_agent_is_named(options, said):

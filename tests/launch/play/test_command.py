@@ -215,7 +215,7 @@ def test_scores_are_sums_of_rewards(name):
     [
         (["boxwurld"], "unknown environment 'boxwurld'; did you mean: boxworld"),
         (["CartPole-v1"], "unknown environment 'CartPole-v1'"),
-        (["maze", "--env-args", "sise=9"], "maze has no parameter 'sise'; did you mean: size"),
+        (["maze", "--env-args", "sise=9"], "[Mm]aze has no parameter 'sise'; did you mean: size"),
         (["maze"], "playing needs a terminal"),
         (["maze", "--ful"], "unknown flag '--ful'; did you mean: --full"),
     ],

@@ -435,7 +435,6 @@ def test_rl_eval_takes_the_best_member_another_or_all(
         (entry.rl_population, ["{broken}"], "population.jsonl line 2 is damaged"),
         (entry.rl_population, ["{plain}", "--reply"], "did you mean: --replay"),
         (entry.rl_eval, ["{population}", "--member", "3"], "member is 3; allowed: 0..2, or -1 for the best"),
-        (entry.rl_eval, ["{population}", "--member", "1", "--all"], "allowed: one of them"),
         (entry.rl_eval, ["{plain}", "--all"], "no population"),
     ],
 )

@@ -85,7 +85,7 @@ def test_no_function_that_a_configuration_names_is_called(tmp_path):
         lambda: run_train("--config", run / "config.toml", "--run-dir", tmp_path / "new"),
         lambda: evaluate([str(run), "--episodes", "1"]),
     ):
-        with pytest.raises(EngramError, match=r"'getoutput' is a function; expected a subclass of gymnasium\.Env"):
+        with pytest.raises(EngramError, match=r"'getoutput' is no environment; expected a subclass of gymnasium\.Env"):
             call()
     assert not mark.exists()
 
