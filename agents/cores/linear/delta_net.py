@@ -82,7 +82,8 @@ class DeltaMixer(Mixer):
         else:
             steps = (query, key, value, rate, log_decay)
             read, (weights,) = unroll_chunks(_delta_chunk, steps, reset, state, self.initial_state, bptt_length)
-        return self.out((rms_norm(read, self.scale) * F.silu(gate)).flatten(-2)), DeltaNetState(weights)
+        read = F.rms_norm(read, read.shape[-1:], self.scale, 1e-5)
+        return self.out((read * F.silu(gate)).flatten(-2)), DeltaNetState(weights)
 
 
 class Decay(nn.Module):
@@ -109,12 +110,13 @@ def _delta_chunk(steps: tuple[Tensor, ...], used: Tensor, start: Any) -> tuple[T
     """Compute a chunk of L steps (`chunks.Chunk`): the reads [N, L, H, d] and the final fast weights. With G_t the sum
     of log alpha up to step t and Gamma_tj = exp(G_t - G_j), S before the write of step t is
     exp(G_t) S_0 + sum_{j < t} Gamma_tj k_j u_j^T, u_t = beta_t (v_t - S^T k_t)."""
-    query, key, value = (heads_first(x) for x in steps[:3])  # [N, H, L, d]
-    rate, log_decay = (heads_first(torch.where(used[..., None], x, 0.0)) for x in steps[3:])
+    query, key, value = (x.transpose(1, 2) for x in steps[:3])  # [N, H, L, d]
+    rate, log_decay = (torch.where(used[..., None], x, 0.0).transpose(1, 2) for x in steps[3:])
     rate = rate.unsqueeze(3)
     (weights,) = start
     total = log_decay.cumsum(2)  # [N, H, L]
-    between = decays(total)
+    causal = torch.ones(total.shape[2], total.shape[2], dtype=torch.bool, device=total.device).tril()
+    between = torch.where(causal, total.unsqueeze(3) - total.unsqueeze(2), -torch.inf).exp()
     system = (rate * between * (key @ key.mT)).tril(-1)
     targets = rate * (value - total.exp().unsqueeze(3) * (key @ weights))
     solvable = torch.promote_types(system.dtype, torch.float32)  # torch cannot solve systems in half precision

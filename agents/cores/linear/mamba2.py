@@ -91,10 +91,11 @@ class Mamba2Mixer(Mixer):
         key, query = (part.unsqueeze(-2).expand(*delta.shape, self.state_size) for part in (key, query))
         value, log_decay = delta.unsqueeze(-1) * x, -delta * self.log_rate.exp()
         if reset is None:
-            read, h = attend_step(query, key, value, log_decay, state.h)
+            h = log_decay.exp()[..., None, None] * state.h + key.unsqueeze(3) * value.unsqueeze(2)
+            read = torch.einsum("bhkv,bhk->bhv", h, query)
         else:
             decay = (-torch.expm1(log_decay)).unsqueeze(-1).expand_as(value)
             read, h = remember("complement", (decay, None), (value, key), query, reset, state.h, bptt_length)
             read = read.squeeze(3)
-        y = (read + self.skip.unsqueeze(-1) * x).flatten(-2)
-        return self.out(rms_norm(y * F.silu(gate), self.scale)), MambaState(h, past)
+        y = (read + self.skip.unsqueeze(-1) * x).flatten(-2) * F.silu(gate)
+        return self.out(F.rms_norm(y, y.shape[-1:], self.scale, 1e-5)), MambaState(h, past)
