@@ -24,6 +24,7 @@ CORES: list[tuple[str, dict[str, Any]]] = [
     ("delta-net", {}),
     ("delta-net", {"gated": True}),
     ("mamba2", {}),
+    ("mamba2", {"s6": True}),
     *((name, {}) for name in ("mlstm", "s5", "shm", "agalite", "rtu", "lru", "min-gru", "ffm")),
 ]
 

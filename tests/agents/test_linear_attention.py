@@ -85,9 +85,24 @@ def slow_mamba2(mixer, u, state):
     return mixer.out.weight @ y, [torch.stack(new), past]
 
 
-def test_mamba_is_its_equations():
-    core = randomize(Mamba2(SIZE, HIDDEN, 2, HEADS, HEAD, STATE))
-    check_steps(core, random_state(core), slow_mamba2, steps=5)
+def slow_s6(mixer, u, state):
+    """The equations of Mamba, channel by channel."""
+    h, past = state
+    width = HEADS * HEAD
+    maps = mixer.maps.weight @ u
+    x, past = slow_convolution(mixer.convolution, maps[:width], past)
+    selected = mixer.select.weight @ x
+    low, B, C = selected[: mixer.rank], selected[mixer.rank : mixer.rank + STATE], selected[mixer.rank + STATE :]
+    delta = softplus(mixer.step.weight @ low + mixer.step.bias)
+    new = [torch.exp(-delta[c] * torch.exp(mixer.log_rate[c])) * h[c] + delta[c] * B * x[c] for c in range(len(delta))]
+    y = torch.stack([row @ C for row in new]) + mixer.skip * x
+    return mixer.out.weight @ (y * silu(maps[width:])), [torch.stack(new), past]
+
+
+@pytest.mark.parametrize(("s6", "slow"), [(False, slow_mamba2), (True, slow_s6)])
+def test_mamba_is_its_equations(s6, slow):
+    core = randomize(Mamba2(SIZE, HIDDEN, 2, HEADS, HEAD, STATE, s6=s6))
+    check_steps(core, random_state(core), slow, steps=5)
 
 
 def slow_mlstm(mixer, u, state):
@@ -158,9 +173,10 @@ def test_shm_takes_every_row_about_equally_often():
     [
         DeltaNet(SIZE, HIDDEN, 2, HEADS, HEAD, gated=True),
         Mamba2(SIZE, HIDDEN, 2, HEADS, HEAD, STATE),
+        Mamba2(SIZE, HIDDEN, 1, HEADS, HEAD, STATE, s6=True),
         MLSTM(SIZE, HIDDEN, 1, HEADS, HEAD),
     ],
-    ids=["delta-net", "mamba2", "mlstm"],
+    ids=["delta-net", "mamba2", "s6", "mlstm"],
 )
 def test_chunks_are_the_loop_with_its_gradients(core, density, bptt_length):
     compare_with_loop(randomize(core), SIZE, bptt_length, tolerance=1e-8, steps=75, density=density)

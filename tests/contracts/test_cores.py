@@ -24,6 +24,7 @@ VARIANTS = [
     ("min-gru", {"num_layers": 1}),
     ("gtrxl", {"memory_length": 3, "num_layers": 1}),
     ("delta-net", {"gated": True}),
+    ("mamba2", {"s6": True}),
     ("mamba2", {"conv_size": 1}),
     ("shm", {"num_thetas": 1}),
 ]
