@@ -23,7 +23,7 @@ VARIANTS = [
     ("lru", {"num_blocks": 2}),
     ("min-gru", {"num_layers": 1}),
     ("gtrxl", {"memory_length": 3, "num_layers": 1}),
-    ("delta-net", {"gated": True}),
+    ("delta-net", {"gated": True, "negative": True, "num_writes": 2}),
     ("mamba2", {"s6": True}),
     ("mamba2", {"conv_size": 1}),
     ("shm", {"num_thetas": 1}),
