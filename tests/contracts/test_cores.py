@@ -18,6 +18,7 @@ VARIANTS = [
     ("fwm", {"write_scale": 1 / 16, "beta_bias": 1.0}),
     ("mnm-p", {"layer_norm": True}),
     ("mnm-g", {"layer_norm": True}),
+    ("mnm-g", {"momentum": True, "decay": True}),
     ("concrete", {"num_pools": 1, "base": 3.0}),
     ("concrete", {"unit_views": True}),
     ("lru", {"num_blocks": 2}),
