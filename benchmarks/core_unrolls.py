@@ -23,7 +23,9 @@ STEPS, ENVS, INPUTS = 300, 32, 64
 CORES: list[tuple[str, dict[str, Any]]] = [
     ("delta-net", {}),
     ("delta-net", {"gated": True}),
+    ("delta-net", {"num_writes": 2}),
     ("mamba2", {}),
+    ("mamba2", {"s6": True}),
     *((name, {}) for name in ("mlstm", "s5", "shm", "agalite", "rtu", "lru", "min-gru", "ffm")),
 ]
 

@@ -1,6 +1,6 @@
 """Metalearned Neural Memory (Munkhdalai et al. 2019): a network that is rewritten at every step."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,19 @@ class MNMState(NamedTuple):
     read: Tensor
     memory: MemoryWeights
     meta_error: Tensor
+
+
+class MomentumState(NamedTuple):
+    """State of MNM-g with momentum: MNMState and the last change of the memory network."""
+
+    controller: LSTMState
+    read: Tensor
+    memory: MemoryWeights
+    meta_error: Tensor
+    momentum: MemoryWeights
+
+
+AnyState = MNMState | MomentumState
 
 
 class MNM(Core):
@@ -87,21 +100,22 @@ class MNM(Core):
         self.register_buffer("initial_memory", torch.empty(3, memory_size, memory_size).uniform_(-bound, bound))
         self.targets = Linear(memory_size, 3 * memory_size) if self.local else None
 
-    def initial_state(self, batch_size: int) -> MNMState:
+    def initial_state(self, batch_size: int) -> AnyState:
         zeros = self.initial_memory.new_zeros(batch_size, self.memory_size)
         layers = (layer.repeat(batch_size, 1, 1) for layer in self.initial_memory)
         return MNMState(self.controller.initial_state(batch_size), zeros, MemoryWeights(*layers), zeros[:, 0].clone())
 
-    def auxiliary_loss(self, state: MNMState) -> Tensor:
+    def auxiliary_loss(self, state: AnyState) -> Tensor:
         return state.meta_error
 
-    def forward(self, inputs: Tensor, state: MNMState) -> tuple[Tensor, MNMState]:
+    def forward(self, inputs: Tensor, state: AnyState) -> tuple[Tensor, AnyState]:
         joined, state = self._step(inputs, state)
         return self.out(joined), state
 
     def compiles(self, inputs: Tensor) -> bool:
         usual = self.norm is None or self.norm.eps == EPS
-        return usual and type(self) in (MNMp, MNMg) and stands_for(self, inputs)
+        carries = self._modules.get("carry") is not None
+        return usual and not carries and type(self) in (MNMp, MNMg) and stands_for(self, inputs)
 
     def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None) -> Unrolled:
         cell = self.controller.cell
@@ -113,7 +127,7 @@ class MNM(Core):
         state = MNMState(LSTMState(h, run.c), read, MemoryWeights(*run.memory.unbind(1)), run.errors[-1])
         return self.out(run.joined), state, run.errors
 
-    def _tensors(self, gates: Tensor, state: MNMState) -> fast.Leaves:
+    def _tensors(self, gates: Tensor, state: AnyState) -> fast.Leaves:
         """Collect the inputs of the compiled route; `gates` is the inputs' contribution to the controller's gates."""
         cell, none, targets = self.controller.cell, gates.new_empty(0), self.targets
         return fast.Leaves(
@@ -161,19 +175,27 @@ class MNM(Core):
         joined, state, errors = unroll_step_by_step(self, inputs, reset, state, bptt_length, self._step)
         return self.out(joined), state, errors
 
-    def _step(self, inputs: Tensor, state: MNMState) -> tuple[Tensor, MNMState]:
+    def _step(self, inputs: Tensor, state: AnyState) -> tuple[Tensor, AnyState]:
         """inputs [B, input_size] -> [h ; v^r] [B, hidden_size + d], next state."""
         _, controller = self.controller(torch.cat([inputs, state.read], 1), state.controller)
         rate, write_key, value, read_key = self.heads(controller.h)
         # M^l <- M^l - beta s sum_heads D^l (z^{l-1})^T
         layers, step = recall(state.memory, write_key), (rate * self.scales[0]).unsqueeze(2)
         updates = zip(state.memory, self._updates(state.memory, layers, value), layers, strict=False)
-        memory = MemoryWeights(*(torch.baddbmm(m, (step * d).mT, z, alpha=-1) for m, d, z in updates))
+        written = MemoryWeights(*(torch.baddbmm(m, (step * d).mT, z, alpha=-1) for m, d, z in updates))
+        memory, *momentum = self._carry_over(controller.h, state, written)
         # One pass through the new memory computes the read and the meta error.
         recalled, values = recall(memory, torch.cat([write_key, read_key], 1))[-1].chunk(2, 1)
         error = (recalled - value).square().sum((1, 2)) * self.scales[1]
         read = values.mean(1)
-        return torch.cat([controller.h, read], 1), MNMState(controller, read, memory, error)
+        after = controller, read, memory, error
+        return torch.cat([controller.h, read], 1), MomentumState(*after, *momentum) if momentum else MNMState(*after)
+
+    def _carry_over(self, hidden: Tensor, state: Any, written: MemoryWeights) -> tuple[MemoryWeights, ...]:
+        """Return the memory after a step, and the momentum, if any; `written` is the memory after the write alone,
+        `hidden` is h_t."""
+        del hidden, state
+        return (written,)
 
     def heads(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """h [B, hidden_size] -> beta [B, 1], and k^w, v^w, k^r [B, H, d]  (equation 1)."""
@@ -212,7 +234,52 @@ class MNMg(MNM):
     v^w fixed. It is explicit, so acting needs no autograd, and learning differentiates it like any other operation.
 
         D^3 = z^3 - v^w,   D^{l-1} = (1 - (z^{l-1})^2) * (M^l)^T D^l
+
+    `momentum` and `decay` are those of Behrouz, Zhong and Mirrokni 2025, "Titans: Learning to Memorize at Test Time",
+    section 3.1, where the gradient step above, W_t, has momentum and the memory decays:
+
+        S^l_t = eta S^l_{t-1} + W^l_t,   M^l_t = (1 - alpha) M^l_{t-1} + S^l_t
+        [eta ; alpha] = sigmoid(W_c h_t + b_c), for the options in use; otherwise eta = 0, alpha = 0
+
+    In the paper both depend on the input, but their layer is not specified; here they depend on the controller's h_t.
+    alpha's bias starts at -4 (alpha = .018), since the initial matrices decay, too. S_0 = 0. The compiled route
+    supports neither option.
     """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int = 200,
+        memory_size: int = 100,
+        num_heads: int = 3,
+        memory_span: int = 0,
+        layer_norm: bool = False,
+        momentum: bool = False,
+        decay: bool = False,
+    ) -> None:
+        super().__init__(input_size, hidden_size, memory_size, num_heads, memory_span, layer_norm)
+        self.momentum, self.decay = momentum, decay
+        self.carry = nn.Linear(hidden_size, momentum + decay) if momentum or decay else None
+        if self.carry is not None and decay:
+            with torch.no_grad():
+                self.carry.bias[-1] = -4.0
+
+    def initial_state(self, batch_size: int) -> AnyState:
+        state = super().initial_state(batch_size)
+        zeros = MemoryWeights(*map(torch.zeros_like, state.memory))
+        return MomentumState(*state[:4], zeros) if self.momentum else state
+
+    def _carry_over(self, hidden: Tensor, state: AnyState, written: MemoryWeights) -> tuple[MemoryWeights, ...]:
+        if self.carry is None:
+            return (written,)
+        gates = torch.sigmoid(self.carry(hidden)).unsqueeze(2).unbind(1)  # [B, 1] each
+        change = [new - old for new, old in zip(written, state.memory, strict=True)]
+        if isinstance(state, MomentumState):
+            eta = gates[0].unsqueeze(2)
+            change = [torch.addcmul(step, eta, past) for step, past in zip(change, state.momentum, strict=True)]
+        retained = 1 - gates[-1].unsqueeze(2) if self.decay else 1.0
+        memory = MemoryWeights(*(retained * old + step for old, step in zip(state.memory, change, strict=True)))
+        return (memory, MemoryWeights(*change)) if self.momentum else (memory,)
 
     def _updates(self, memory: MemoryWeights, layers: list[Tensor], value: Tensor) -> list[Tensor]:
         _, z1, z2, z3 = layers

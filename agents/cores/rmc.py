@@ -132,7 +132,6 @@ class RMC(Projected):
         return Leaves(
             row=projected,
             gates_input=gates,
-            places=projected.new_empty(*projected.shape[:2], 0, self.num_heads * sum(block.sizes[1:])),
             memory=memory,
             qkv=block.qkv.weight,
             mlp=bf16.once(bf16.stacked, *(layer.weight for layer in layers)),
@@ -162,12 +161,12 @@ class RMC(Projected):
             Affine(layer.weight, layer.bias + self._gate_bias(layer.bias))
             for layer in cast(list[nn.Linear], list(self.input_gates))
         ]
-        no_gates, places = arrays(leaves.gates_input, leaves.places)
+        (no_gates,) = arrays(leaves.gates_input)
 
         def step(inputs: Tensor, reset: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
             row = project(inputs.numpy())
             gates = gate[0](row)[None] if gate else no_gates
-            memory = run(row[None], gates, places, state.memory, reset.numpy())
+            memory = run(row[None], gates, state.memory, reset.numpy())
             return memory.flatten(1), RMCState(memory)
 
         return step

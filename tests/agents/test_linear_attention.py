@@ -34,26 +34,27 @@ def heads(vector, count=HEADS):
 def slow_delta(mixer, u, state):
     """The equations of DeltaNet, head by head."""
     (fast,) = state
-    width = HEADS * HEAD
+    width, writes = HEADS * HEAD, mixer.num_writes
     maps = mixer.maps.weight @ u
     query, gate = silu(heads(maps[:width])), silu(heads(maps[width : 2 * width]))
-    rates = torch.sigmoid(mixer.rate.weight @ u)
+    rates = torch.sigmoid(mixer.rate.weight @ u) * (2 if mixer.negative else 1)
     new, read = [], []
     for head in range(HEADS):
         S = fast[head].clone()
         if mixer.decay is not None:
             step = softplus(mixer.decay.step.weight[head] @ u + mixer.decay.step.bias[head])
             S = S * torch.exp(-torch.exp(mixer.decay.rate[head]) * step)
-        key = silu(heads(maps[2 * width : 3 * width])[head])
-        value = silu(heads(maps[3 * width :])[head])
-        key = key / key.norm()
-        S = S + rates[head] * torch.outer(key, value - S.T @ key)
+        for i in range(writes):
+            key = silu(heads(maps[(2 + i) * width :][:width])[head])
+            value = silu(heads(maps[(2 + writes + i) * width :][:width])[head])
+            key = key / key.norm()
+            S = S + rates[i * HEADS + head] * torch.outer(key, value - S.T @ key)
         new.append(S)
         read.append(rms_norm(S.T @ (query[head] / query[head].norm()), mixer.scale) * gate[head])
     return mixer.out.weight @ torch.cat(read), [torch.stack(new)]
 
 
-@pytest.mark.parametrize("options", [{}, {"gated": True}])
+@pytest.mark.parametrize("options", [{}, {"gated": True}, {"negative": True, "num_writes": 2, "gated": True}])
 def test_delta_net_is_its_equations(options):
     core = randomize(DeltaNet(SIZE, HIDDEN, 2, HEADS, HEAD, **options))
     check_steps(core, random_state(core), slow_delta)
@@ -85,9 +86,24 @@ def slow_mamba2(mixer, u, state):
     return mixer.out.weight @ y, [torch.stack(new), past]
 
 
-def test_mamba_is_its_equations():
-    core = randomize(Mamba2(SIZE, HIDDEN, 2, HEADS, HEAD, STATE))
-    check_steps(core, random_state(core), slow_mamba2, steps=5)
+def slow_s6(mixer, u, state):
+    """The equations of Mamba, channel by channel."""
+    h, past = state
+    width = HEADS * HEAD
+    maps = mixer.maps.weight @ u
+    x, past = slow_convolution(mixer.convolution, maps[:width], past)
+    selected = mixer.select.weight @ x
+    low, B, C = selected[: mixer.rank], selected[mixer.rank : mixer.rank + STATE], selected[mixer.rank + STATE :]
+    delta = softplus(mixer.step.weight @ low + mixer.step.bias)
+    new = [torch.exp(-delta[c] * torch.exp(mixer.log_rate[c])) * h[c] + delta[c] * B * x[c] for c in range(len(delta))]
+    y = torch.stack([row @ C for row in new]) + mixer.skip * x
+    return mixer.out.weight @ (y * silu(maps[width:])), [torch.stack(new), past]
+
+
+@pytest.mark.parametrize(("s6", "slow"), [(False, slow_mamba2), (True, slow_s6)])
+def test_mamba_is_its_equations(s6, slow):
+    core = randomize(Mamba2(SIZE, HIDDEN, 2, HEADS, HEAD, STATE, s6=s6))
+    check_steps(core, random_state(core), slow, steps=5)
 
 
 def slow_mlstm(mixer, u, state):
@@ -156,11 +172,12 @@ def test_shm_takes_every_row_about_equally_often():
 @pytest.mark.parametrize(
     "core",
     [
-        DeltaNet(SIZE, HIDDEN, 2, HEADS, HEAD, gated=True),
+        DeltaNet(SIZE, HIDDEN, 2, HEADS, HEAD, num_writes=2, gated=True),
         Mamba2(SIZE, HIDDEN, 2, HEADS, HEAD, STATE),
+        Mamba2(SIZE, HIDDEN, 1, HEADS, HEAD, STATE, s6=True),
         MLSTM(SIZE, HIDDEN, 1, HEADS, HEAD),
     ],
-    ids=["delta-net", "mamba2", "mlstm"],
+    ids=["delta-net", "mamba2", "s6", "mlstm"],
 )
 def test_chunks_are_the_loop_with_its_gradients(core, density, bptt_length):
     compare_with_loop(randomize(core), SIZE, bptt_length, tolerance=1e-8, steps=75, density=density)

@@ -133,6 +133,65 @@ def test_steps_are_the_equations(name, layer_norm):
             torch.testing.assert_close(ours, torch.tensor(wanted, dtype=torch.float64), atol=1e-9, rtol=1e-9)
 
 
+CARRIED = pytest.mark.parametrize("carried", [{"momentum": True}, {"decay": True}, {"momentum": True, "decay": True}])
+
+
+def carrying(carried):
+    sizes = {"hidden_size": HIDDEN, "memory_size": D, "num_heads": HEADS}
+    return randomize(make_core("mnm-g", SIZE, **sizes, **carried))
+
+
+@CARRIED
+def test_momentum_and_decay_are_those_of_titans(carried):
+    """S_t = eta S_{t-1} + W_t, M_t = (1 - alpha) M_{t-1} + S_t, element by element."""
+    core = carrying(carried)
+    inputs, _ = random_inputs(SIZE, steps=3)
+    state = random_state(core)
+    for x in inputs:
+        hidden, _ = core.controller(torch.cat([x, state.read], 1), state.controller)
+        _, after = core(x, state)
+        for b, h in enumerate(hidden.tolist()):
+            memory = [m[b].tolist() for m in state.memory]
+            past = [m[b].tolist() for m in state.momentum] if core.momentum else None
+            _, _, written, _ = slow_step("mnm-g", core, h, memory)
+            gates = [1 / (1 + math.exp(-each)) for each in affine(core.carry, h)]
+            eta, alpha = gates[0] if core.momentum else 0.0, gates[-1] if core.decay else 0.0
+            for place in range(3):
+                for i in range(D):
+                    for j in range(D):
+                        old = memory[place][i][j]
+                        step = written[place][i][j] - old + (eta * past[place][i][j] if past else 0.0)
+                        assert after.memory[place][b, i, j].item() == pytest.approx((1 - alpha) * old + step, abs=1e-9)
+                        if past:
+                            assert after.momentum[place][b, i, j].item() == pytest.approx(step, abs=1e-9)
+            kept = [m[b].tolist() for m in after.memory]
+            vectors = [math.tanh(v) for v in affine(core.interaction, h)]
+            keys = [vectors[n * D : (n + 1) * D] for n in range(3, 3 * HEADS + 1, 3)]
+            read = [sum(recall(kept, key)[-1][i] for key in keys) / HEADS for i in range(D)]
+            assert after.read[b].tolist() == pytest.approx(read, abs=1e-9)
+        state = after
+
+
+@pytest.mark.integration
+@CARRIED
+def test_gradients_pass_through_momentum_and_decay(carried):
+    check_gradients(carrying(carried), SIZE)
+    compare_with_loop(carrying(carried), SIZE, 3, tolerance=1e-9)
+
+
+def test_a_step_without_momentum_and_decay_is_mnm_g_itself():
+    core = carrying({"momentum": True, "decay": True})
+    plain = small("mnm-g")
+    plain.load_state_dict({k: v for k, v in core.state_dict().items() if not k.startswith("carry")})
+    with torch.no_grad():
+        core.carry.weight.zero_()
+        core.carry.bias.fill_(-1e3)
+    inputs, reset = random_inputs(SIZE)
+    ours, _, _ = core.unroll(inputs, reset, core.initial_state(inputs.shape[1]))
+    theirs, _, _ = plain.unroll(inputs, reset, plain.initial_state(inputs.shape[1]))
+    torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-9)
+
+
 @BOTH
 @NORMS
 def test_gradients_are_those_of_finite_differences(name, layer_norm):

@@ -169,9 +169,7 @@ def _run_command(name: str, words: list[str], parse_only: bool) -> int:
     real = tyro.cli
 
     def parse(*args: Any, **given: Any) -> Any:
-        config, unknown = real(*args, **given)
-        if unknown:
-            return config, unknown
+        real(*args, **given)
         raise _Parsed(0)
 
     if parse_only:

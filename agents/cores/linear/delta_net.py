@@ -1,4 +1,4 @@
-"""DeltaNet and Gated DeltaNet: fast weights written by the delta rule."""
+"""DeltaNet and its gated, reflecting and multi-step forms: fast weights written by the delta rule."""
 
 from typing import Any, NamedTuple
 
@@ -17,19 +17,21 @@ class DeltaNetState(NamedTuple):
 
 
 class DeltaNet(Stack):
-    """DeltaNet: residual layers of fast weights written by a delta rule, optionally gated.
+    """DeltaNet: residual layers of fast weights written by a delta rule, optionally gated or with several writes.
 
-    One matrix S per head; d = head_size; the layers are those of `parts/stack.py`.
+    One matrix S per head; d = head_size, n = num_writes; the layers are those of `parts/stack.py`.
 
-        q = unit(silu(W_q u)),  k = unit(silu(W_k u)),  v = silu(W_v u),  beta = sigmoid(w_b u)
+        q = unit(silu(W_q u)),  k_i = unit(silu(W_k^i u)),  v_i = silu(W_v^i u),  beta_i = sigmoid(w_b^i u), i = 1 .. n
         S <- alpha S                                                         alpha = 1 without `gated`
-        S <- S + beta k (v - S^T k)^T
+        S <- S + beta_i k_i (v_i - S^T k_i)^T, for i = 1 .. n
         added = W_o [RMSNorm(S^T q) * silu(W_g u)]                           heads concatenated
 
         alpha = exp(-exp(a) softplus(w_a u + b_a))                           with `gated`
 
-    unit(x) = x / |x|. This is DeltaNet (Yang et al. 2024, "Parallelizing linear transformers with the delta rule over
-    sequence length", sections 2.2 and 3); with `gated`, Gated DeltaNet (Yang et al. 2025, equation 10).
+    unit(x) = x / |x|. With one write, this is DeltaNet (Yang et al. 2024, "Parallelizing linear transformers with the
+    delta rule over sequence length", sections 2.2 and 3); with `gated`, Gated DeltaNet (Yang et al. 2025, equation 10);
+    with `num_writes` above 1, DeltaProduct (Siems et al. 2025, section 3). `negative` doubles beta, so that the
+    eigenvalue of I - beta k k^T along k lies in (-1, 1) instead of (0, 1) (Grazzi et al. 2025, section 4).
 
     Choices left open by the papers: no short convolution before q, k and v (additional state, meant for text); no
     feed-forward layers; one layer; initially exp(a) uniform in 1..16 and softplus(b_a) log-uniform in 0.001..0.1, as in
@@ -44,21 +46,26 @@ class DeltaNet(Stack):
         num_layers: int = 1,
         num_heads: int = 4,
         head_size: int = 32,
+        num_writes: int = 1,
         gated: bool = False,
+        negative: bool = False,
     ) -> None:
-        sizes = (hidden_size, num_heads, head_size, gated)
+        sizes = (hidden_size, num_heads, head_size, num_writes, gated, negative)
         super().__init__(input_size, hidden_size, [DeltaMixer(*sizes) for _ in range(num_layers)])
 
 
 class DeltaMixer(Mixer):
     """One layer of `DeltaNet`, whose docstring has the equations."""
 
-    def __init__(self, hidden_size: int, num_heads: int, head_size: int, gated: bool) -> None:
+    def __init__(
+        self, hidden_size: int, num_heads: int, head_size: int, num_writes: int, gated: bool, negative: bool
+    ) -> None:
         super().__init__()
-        self.num_heads, self.head_size = num_heads, head_size
+        self.num_heads, self.head_size, self.num_writes, self.negative = num_heads, head_size, num_writes, negative
         width = num_heads * head_size
-        self.maps = nn.Linear(hidden_size, 4 * width, bias=False)  # rows: q, gate, k, v
-        self.rate = nn.Linear(hidden_size, num_heads, bias=False)
+        # Rows: q, gate, then k and v of every write.
+        self.maps = nn.Linear(hidden_size, (2 + 2 * num_writes) * width, bias=False)
+        self.rate = nn.Linear(hidden_size, num_writes * num_heads, bias=False)
         self.decay = Decay(hidden_size, num_heads) if gated else None
         self.scale = nn.Parameter(torch.ones(head_size))
         self.out = nn.Linear(width, hidden_size, bias=False)
@@ -70,19 +77,24 @@ class DeltaMixer(Mixer):
     def forward(
         self, u: Tensor, state: DeltaNetState, reset: Tensor | None = None, bptt_length: int | None = None
     ) -> tuple[Tensor, DeltaNetState]:
-        query, gate, key, value = self.maps(u).unflatten(-1, (4, self.num_heads, self.head_size)).unbind(-3)
-        query, key, value = _unit(query), _unit(key), F.silu(value)  # [..., H, d]
-        rate = torch.sigmoid(self.rate(u))
-        log_decay = self.decay(u) if self.decay is not None else torch.zeros_like(rate)
+        writes = self.num_writes
+        maps = self.maps(u).unflatten(-1, (2 + 2 * writes, self.num_heads, self.head_size)).transpose(-3, -2)
+        query, gate, keys, values = maps.split([1, 1, writes, writes], -2)
+        query, keys, values = _unit(query.squeeze(-2)), _unit(keys), F.silu(values)  # [..., H, d], [..., H, n, d]
+        rates = torch.sigmoid(self.rate(u)).unflatten(-1, (writes, self.num_heads)).transpose(-2, -1)  # [..., H, n]
+        rates = 2 * rates if self.negative else rates
+        log_decay = self.decay(u) if self.decay is not None else torch.zeros_like(rates[..., 0])
         if reset is None:
             weights = state.fast_weights * log_decay.exp()[..., None, None]
-            old = torch.einsum("bhkv,bhk->bhv", weights, key)
-            weights = weights + key.unsqueeze(3) * (rate.unsqueeze(2) * (value - old)).unsqueeze(2)
+            for key, value, rate in zip(keys.unbind(-2), values.unbind(-2), rates.split(1, -1), strict=True):
+                old = torch.einsum("bhkv,bhk->bhv", weights, key)
+                weights = weights + key.unsqueeze(3) * (rate * (value - old)).unsqueeze(2)
             read = torch.einsum("bhkv,bhk->bhv", weights, query)
         else:
-            steps = (query, key, value, rate, log_decay)
+            steps = (query, keys, values, rates, log_decay)
             read, (weights,) = unroll_chunks(_delta_chunk, steps, reset, state, self.initial_state, bptt_length)
-        return self.out((rms_norm(read, self.scale) * F.silu(gate)).flatten(-2)), DeltaNetState(weights)
+        read = F.rms_norm(read, read.shape[-1:], self.scale, 1e-5)
+        return self.out((read * F.silu(gate.squeeze(-2))).flatten(-2)), DeltaNetState(weights)
 
 
 class Decay(nn.Module):
@@ -106,21 +118,28 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def _delta_chunk(steps: tuple[Tensor, ...], used: Tensor, start: Any) -> tuple[Tensor, tuple[Tensor]]:
-    """Compute a chunk of L steps (`chunks.Chunk`): the reads [N, L, H, d] and the final fast weights. With G_t the sum
-    of log alpha up to step t and Gamma_tj = exp(G_t - G_j), S before the write of step t is
-    exp(G_t) S_0 + sum_{j < t} Gamma_tj k_j u_j^T, u_t = beta_t (v_t - S^T k_t)."""
-    query, key, value = (heads_first(x) for x in steps[:3])  # [N, H, L, d]
-    rate, log_decay = (heads_first(torch.where(used[..., None], x, 0.0)) for x in steps[3:])
-    rate = rate.unsqueeze(3)
+    """Compute a chunk of L steps (`chunks.Chunk`): the reads [N, L, H, d] and the final fast weights. The n writes of a
+    step follow each other like steps, with the decay before the first. With G_m the sum of log alpha up to write m and
+    Gamma_mj = exp(G_m - G_j), S before write m is exp(G_m) S_0 + sum_{j < m} Gamma_mj k_j u_j^T, u_m = beta_m (v_m -
+    S^T k_m)."""
+    query, keys, values, rates, log_decay = steps
     (weights,) = start
-    total = log_decay.cumsum(2)  # [N, H, L]
-    between = decays(total)
+    writes = keys.shape[3]
+    rates = torch.where(used[..., None, None], rates, 0.0)
+    log_decay = torch.where(used[..., None], log_decay, 0.0)
+    # [N, H, M, ...], M = L n
+    key, value, rate = (x.transpose(1, 2).flatten(2, 3) for x in (keys, values, rates.unsqueeze(4)))
+    total = log_decay.transpose(1, 2).cumsum(2)  # [N, H, L]
+    decay = total.repeat_interleave(writes, 2) if writes > 1 else total
+    causal = torch.ones(decay.shape[2], decay.shape[2], dtype=torch.bool, device=decay.device).tril()
+    between = torch.where(causal, decay.unsqueeze(3) - decay.unsqueeze(2), -torch.inf).exp()
     system = (rate * between * (key @ key.mT)).tril(-1)
-    targets = rate * (value - total.exp().unsqueeze(3) * (key @ weights))
+    targets = rate * (value - decay.exp().unsqueeze(3) * (key @ weights))
     solvable = torch.promote_types(system.dtype, torch.float32)  # torch cannot solve systems in half precision
     written = torch.linalg.solve_triangular(system.to(solvable), targets.to(solvable), upper=False, unitriangular=True)
     written = written.to(system.dtype)
-    weight = between * (query @ key.mT)
+    query = query.transpose(1, 2)
+    weight = between[:, :, writes - 1 :: writes] * (query @ key.mT)
     read = total.exp().unsqueeze(3) * (query @ weights) + weight @ written
     left = between[:, :, -1].unsqueeze(3) * key
     after = total[:, :, -1, None, None].exp() * weights + left.mT @ written

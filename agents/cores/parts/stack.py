@@ -6,7 +6,6 @@ x^l_t = x^{l-1}_t + mixer^l(LayerNorm(x^{l-1}_t)), l = 1 .. num_layers
 output = x^L_t [hidden_size]
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch

@@ -1,7 +1,7 @@
 """Tensors and arrays of the relational memory core's compiled unroll.
 
 Shapes: T steps, B environments, N slots of F values, H heads with q, k, v of D values in total, L layers of the MLP,
-2 G values of the gates (G = 0: none), P positions of an image with k, v of E values in total (P = 0: none).
+2 G values of the gates (G = 0: none).
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +18,6 @@ class Leaves(NamedTuple):
 
     row: Any  # [T, B, F]: the projected input
     gates_input: Any  # [T, B, 2 G]: its contribution to the gates
-    places: Any  # [T, B, P, E]: keys and values of the image's positions, per head
     memory: Any  # [B, N, F], before the first step
     qkv: Any  # [D, F]
     mlp: Any  # [L, F, F]
@@ -34,7 +33,7 @@ class Leaves(NamedTuple):
     gates_bias: Any  # [2 G]
 
 
-VECTORS = Leaves._fields[7:]  # Biases, and gains and offsets of norms
+VECTORS = Leaves._fields[6:]  # Biases, and gains and offsets of norms
 
 
 class Settings(NamedTuple):
@@ -52,7 +51,7 @@ class Record(NamedTuple):
     rows: Array  # [T, B, N + 1, F]: the memory before each step, after resets, and the projected input
     projected: Array  # [T, B, N + 1, D], normalized values
     projected_rstd: Array  # [T, B, N + 1]
-    attention: Array  # [T, B, H, N, N + 1 + P]: weights
+    attention: Array  # [T, B, H, N, N + 1]: weights
     attended: Array  # [T, B, N, F], normalized values of memory + attention
     attended_rstd: Array  # [T, B, N]
     hidden: Array  # [L + 1, T, B, N, F]: inputs of the MLP's layers, then normalized values of its residual sum
@@ -75,7 +74,7 @@ def make_record(leaves: Leaves, heads: int, steps: int, batch: int) -> Record:
         rows=room(slots + 1, width),
         projected=room(slots + 1, size),
         projected_rstd=room(slots + 1),
-        attention=room(heads, slots, slots + 1 + leaves.places.shape[2]),
+        attention=room(heads, slots, slots + 1),
         attended=room(slots, width),
         attended_rstd=room(slots),
         hidden=np.empty((layers + 1, steps, batch, slots, width), leaves.memory.dtype),
@@ -93,7 +92,7 @@ def make_gradients(leaves: Leaves, record: Record, grad_last: Tensor, groups: in
     [T, B, N, 2 G]. Vectors have one sum per group of environments, [groups, ...].
     """
     like = {"qkv": record.projected, "mlp": record.hidden[1:], "gates": record.gates}
-    like |= {name: getattr(leaves, name) for name in ("row", "gates_input", "places")}
+    like |= {name: getattr(leaves, name) for name in ("row", "gates_input")}
     sums = {name: np.zeros((groups, *getattr(leaves, name).shape), record.rows.dtype) for name in VECTORS}
     memory = grad_last.contiguous().numpy().copy()
     return Leaves(memory=memory, **{name: np.empty_like(array) for name, array in like.items()}, **sums)

@@ -2,29 +2,18 @@
 
 Parts of the compiled loop in `kernels.py`, each for one environment or one row.
 
-Shapes: N + 1 rows of F values (the last row, the input, has no query) and P positions of an image, only with keys and
-values; H heads of width V = F / H; keys of size K; D = H (2 K + V), per head query, key and value; E = H (K + V).
+Shapes: N + 1 rows of F values (the last row, the input, has no query); H heads of width V = F / H; keys of size K;
+D = H (2 K + V), per head query, key and value.
 """
 
 import numpy as np
 
-from ..elementwise import Array, add_scaled, copy, dot, part, scale
-
-
-@part
-def collect(normal: Array, gain: Array, offset: Array, places: Array, heads: int, qkv: Array) -> None:
-    """Write q, k, v [N + 1 + P, D] from normalized values [N + 1, D] and from places [P, E], which have no queries."""
-    rows, size, more = len(normal), qkv.shape[1] // heads, places.shape[1] // heads
-    for n in range(rows):
-        scale(normal[n], gain, offset, qkv[n])
-    for p in range(len(places)):
-        for h in range(heads):
-            copy(places[p, h * more : (h + 1) * more], qkv[rows + p, (h + 1) * size - more : (h + 1) * size])
+from ..elementwise import Array, add_scaled, copy, dot, part
 
 
 @part
 def attend(qkv: Array, rows: Array, weights: Array, out: Array) -> None:
-    """out [N, F] = the first N rows + weights v, with weights [H, N, N + 1 + P] = softmax(q k^T / sqrt(K))."""
+    """out [N, F] = the first N rows + weights v, with weights [H, N, N + 1] = softmax(q k^T / sqrt(K))."""
     heads, queries, every = weights.shape
     width, size = out.shape[1] // heads, qkv.shape[1] // heads
     keys = (size - width) // 2
@@ -43,10 +32,10 @@ def attend(qkv: Array, rows: Array, weights: Array, out: Array) -> None:
 
 
 @part
-def attend_backward(grad: Array, qkv: Array, weights: Array, grad_qkv: Array, grad_places: Array) -> None:
-    """The adjoint of `attend`: gradient of the result [N, F] -> of q, k, v [N + 1 + P, D], and of places [P, E]."""
+def attend_backward(grad: Array, qkv: Array, weights: Array, grad_qkv: Array) -> None:
+    """The adjoint of `attend`: gradient of the result [N, F] -> of q, k, v [N + 1, D]."""
     heads, queries, every = weights.shape
-    width, size, more = grad.shape[1] // heads, qkv.shape[1] // heads, grad_places.shape[1] // heads
+    width, size = grad.shape[1] // heads, qkv.shape[1] // heads
     keys = (size - width) // 2
     one = qkv.dtype.type(1)
     factor = one / np.sqrt(qkv.dtype.type(keys))
@@ -65,10 +54,6 @@ def attend_backward(grad: Array, qkv: Array, weights: Array, grad_qkv: Array, gr
                 add_scaled(grad_qkv[i, q:k], score, qkv[j, k:v])
                 add_scaled(grad_qkv[j, k:v], score, qkv[i, q:k])
                 add_scaled(grad_qkv[j, v:end], weight[j], above)
-    for p in range(len(grad_places)):
-        for h in range(heads):
-            row = len(qkv) - len(grad_places) + p
-            copy(grad_qkv[row, (h + 1) * size - more : (h + 1) * size], grad_places[p, h * more : (h + 1) * more])
 
 
 @part

@@ -27,7 +27,7 @@ from ..elementwise import (
     through_relu,
 )
 from .arrays import Leaves, Record, Settings
-from .attention import attend, attend_backward, collect, mix, mix_backward
+from .attention import attend, attend_backward, mix, mix_backward
 
 
 class Group(NamedTuple):
@@ -50,7 +50,7 @@ def forward(gemm: int, first: int, last: int, settings: Settings, w: Leaves, rec
     """Compute all steps of environments `first` to `last` - 1; write the record and the memories [T, B, N, F]. A record
     of one step is reused."""
     slots = len(settings.initial)
-    qkv = np.empty((record.attention.shape[4], len(w.qkv_gain)), out.dtype)
+    qkv = np.empty((slots + 1, len(w.qkv_gain)), out.dtype)
     for t in range(len(out)):
         span = Group(t, t % len(record.rows), first, last)
         for b in range(first, last):
@@ -76,7 +76,7 @@ def _attention(gemm: int, span: Group, w: Leaves, turned: bool, record: Record, 
         for n in range(rows.shape[1]):
             add(projected[b, n], w.qkv_bias)
             rstd[b, n] = normalize(projected[b, n])
-        collect(projected[b], w.qkv_gain, w.qkv_offset, w.places[span.t, b], record.attention.shape[2], qkv)
+            scale(projected[b, n], w.qkv_gain, w.qkv_offset, qkv[n])
         attend(qkv, rows[b], record.attention[s, b], attended[b])
         for n in range(attended.shape[1]):
             record.attended_rstd[s, b, n] = normalize(attended[b, n])
@@ -206,7 +206,7 @@ def _attention_backward(
 ) -> None:
     """Overwrite `through` [B, N, F] of LayerNorm(M + A) with that of M + A; write that of the rows by A to `out`."""
     t, slots = span.t, through.shape[1]
-    qkv = np.empty((record.attention.shape[4], len(w.qkv_gain)), out.dtype)
+    qkv = np.empty((slots + 1, len(w.qkv_gain)), out.dtype)
     grad_qkv = np.empty_like(qkv)
     row = np.empty_like(through[0, 0])
     projected, projected_rstd, down = record.projected[t], record.projected_rstd[t], grads.qkv[t]
@@ -214,12 +214,13 @@ def _attention_backward(
     to_gain, to_offset = grads.attention_gain, grads.attention_offset
     to_qkv_gain, to_qkv_offset = grads.qkv_gain, grads.qkv_offset
     for b in range(span.first, span.last):
-        to_sum, weights = through[b], record.attention[t, b]
+        to_sum = through[b]
         for n in range(slots):
             normalize_backward(to_sum[n], attended[b, n], rstd[b, n], w.attention_gain, row, to_gain, to_offset)
             copy(row, to_sum[n])
-        collect(projected[b], w.qkv_gain, w.qkv_offset, w.places[t, b], len(weights), qkv)
-        attend_backward(to_sum, qkv, weights, grad_qkv, grads.places[t, b])
+        for n in range(slots + 1):
+            scale(projected[b, n], w.qkv_gain, w.qkv_offset, qkv[n])
+        attend_backward(to_sum, qkv, record.attention[t, b], grad_qkv)
         for n in range(slots + 1):
             normal, size = projected[b, n], projected_rstd[b, n]
             normalize_backward(grad_qkv[n], normal, size, w.qkv_gain, down[b, n], to_qkv_gain, to_qkv_offset)

@@ -38,9 +38,9 @@ def run(
 
 def prepare(
     tensors: Leaves, mlp: list[Tensor], initial: Tensor, heads: int
-) -> Callable[[Array, Array, Array, Tensor, Array], Tensor]:
-    """Prepare a step for acting: step(row, gates_input, places, memory, reset bool [B]) returns the next memory
-    [B, N, F]. The first three arguments are those of `Leaves`, with T = 1. Arguments as in `run`."""
+) -> Callable[[Array, Array, Tensor, Array], Tensor]:
+    """Prepare a step for acting: step(row, gates_input, memory, reset bool [B]) returns the next memory [B, N, F].
+    The first two arguments are those of `Leaves`, with T = 1. Arguments as in `run`."""
     address = routes.routine(tensors.row.dtype, tensors.qkv)
     leaves, (first,) = Leaves(*routes.arrays(*tensors)), routes.arrays(initial)
     if address < 0:
@@ -49,10 +49,10 @@ def prepare(
     width = min(batch, routes.GROUP_OF_A_STEP)
     record = make_record(leaves, heads, 1, batch)
 
-    def step(row: Array, gates: Array, places: Array, memory: Tensor, reset: Array) -> Tensor:
+    def step(row: Array, gates: Array, memory: Tensor, reset: Array) -> Tensor:
         out, settings = memory.new_empty(1, *memory.shape), Settings(reset[np.newaxis], first, False, 0)
         (before,), values = routes.arrays(memory), out.numpy()
-        now = leaves._replace(row=row, gates_input=gates, places=places, memory=before)
+        now = leaves._replace(row=row, gates_input=gates, memory=before)
         for begin in range(0, batch, width):
             forward(address, begin, min(begin + width, batch), settings, now, record, values)
         bf16.release()
@@ -125,6 +125,6 @@ def _collect(grads: Leaves, record: Record, rounded: bool) -> Leaves:
     qkv, *rest = routes.matrix_gradients(pairs, rounded)
     matrices = {"qkv": qkv, "mlp": torch.stack(rest[: len(grads.mlp)])}
     matrices["gates"] = rest[-1] if record.gates.size else qkv.new_empty(0, qkv.shape[1])
-    others = {name: getattr(grads, name) for name in ("row", "gates_input", "places", "memory")}
+    others = {name: getattr(grads, name) for name in ("row", "gates_input", "memory")}
     others |= {name: getattr(grads, name).sum(0) for name in VECTORS}
     return Leaves(**matrices, **{name: torch.from_numpy(array) for name, array in others.items()})
