@@ -83,7 +83,8 @@ def test_code_for_types_that_are_no_more_is_compiled_anew_and_kept(tmp_path):
 @pytest.mark.parametrize("module", ["t_maze.rules", "sequence_recall", "cued_catch", "boxworld.rules"])
 def test_environments_depend_on_the_modules_that_they_share(module):
     """A change of the random numbers is a change of every environment."""
-    program = f"from engram.base.sources import sources\nimport engram.envs.{module} as rules\nprint(*sources(rules.__name__))"
+    name = f"engram.envs.{module}"
+    program = f"from engram.base.sources import sources\nimport {name}\nprint(*sources({name!r}))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     files = {Path(file).name for file in done.stdout.split()}
     assert {"randomness.py", "arrays.py", "compiled.py"} <= files
