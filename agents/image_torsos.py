@@ -1,4 +1,4 @@
-"""Networks for images of many pixels or cells, and the base of all torsos of a single array."""
+"""Networks for images of many pixels or cells."""
 
 import torch
 from torch import Tensor, nn
@@ -6,30 +6,7 @@ from torch.nn import functional
 
 from .kernels import Linear
 from .normalization import Moments
-from .specs import image_size, scaled, with_channels_last
-
-
-class ArrayTorso(nn.Module):
-    """Base of torsos of one array: scaling, and normalization of its last axis if `moments` is not None."""
-
-    output_size: int
-
-    def __init__(self, scale: float, moments: Moments | None) -> None:
-        super().__init__()
-        self.scale, self.moments = scale, moments
-
-    def values(self, observation: Tensor) -> Tensor:
-        """[N, *shape] -> [N, ..., features], float32, scaled."""
-        return scaled(observation, self.scale).flatten(1)
-
-    def normalized(self, observation: Tensor) -> Tensor:
-        x = self.values(observation)
-        return x if self.moments is None else self.moments(x)
-
-    def observe(self, observation: Tensor) -> None:
-        """Add observations [N, *shape] to the running moments."""
-        if self.moments is not None:
-            self.moments.update(self.values(observation).flatten(0, -2), float(len(observation)))
+from .specs import ArrayTorso, image_size, scaled, with_channels_last
 
 
 class ImageTorso(ArrayTorso):

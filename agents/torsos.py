@@ -15,10 +15,10 @@ from torch.nn import functional
 from ..base.messages import above
 from ..base.settings import Settings, setting
 from .custom.torso import TORSOS, check_torso_name, custom_torso
-from .image_torsos import ArrayTorso, ImageTorso
+from .image_torsos import ImageTorso
 from .kernels import Linear
 from .normalization import Moments, Shares
-from .specs import ArraySpec, ObservationSpec, channels_first, image_size, scaled, with_channels_last
+from .specs import ArraySpec, ArrayTorso, ObservationSpec, channels_first, image_size, scaled, with_channels_last
 from .unique_observations import once_each
 from .values import ObservationTensor
 

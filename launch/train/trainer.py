@@ -74,7 +74,8 @@ class Trainer:
         device, together = members[0].learner.device, config.pbt.together
         by_itself = device.type == "cuda" and not config.learner.cuda_graph
         self._dealt = config.num_learners > 1 and bool(population)  # Members learn concurrently, in several processes
-        self._together = together == "on" or (together == "auto" and by_itself) or (self._dealt and config.synchronous)
+        self._synchronous = config.synchronous
+        self._together = together == "on" or (together == "auto" and by_itself) or (self._dealt and self._synchronous)
         self._between = True  # Whether no update is in progress, so that a run can resume from the state
         self._saved_at, self._saved_step = time.monotonic(), self.steps
 
@@ -121,7 +122,7 @@ class Trainer:
     def update(self) -> None:
         """Run the next update of a member, or of all together; do nothing if no batch is ready yet."""
         started = time.perf_counter()
-        complete = self._synchronous_batches() if self.config.synchronous else self._ready_batches()
+        complete = self._synchronous_batches() if self._synchronous else self._ready_batches()
         self._waited += time.perf_counter() - started
         if not complete:
             return
@@ -226,7 +227,7 @@ class Trainer:
             "best": best,
             "torch_rng": torch.get_rng_state(),
         }
-        if self.config.synchronous and not self.rescuing:
+        if self._synchronous and not self.rescuing:
             try:
                 state["actors"] = self.pool.save()
             except ActorStateError as problem:
