@@ -134,7 +134,7 @@ class VectorBatch(ForeignBatch):
         first, same = self.as_agents_see(values, self.num_envs), list[bool]()
         map_parts(lambda a, b: same.append(np.array_equal(a[~where], b[~where], equal_nan=True)), first, observation)
         returned = f"{self.name} resets all environments although options['reset_mask'] selects some"
-        require(all(same), returned, f"a reset of only those with {self.mode}")
+        require(all(same), returned, f"a reset of only those with {self.mode}, or {AutoresetMode.NEXT_STEP}")
         map_parts(lambda part, new: part.__setitem__(where, new[where]), observation, first)
 
     def _mask_infos(self, info: Mapping[str, Any]) -> list[dict[str, Any]]:
