@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -82,15 +83,25 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         self.observation_space = batch_space(observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.started = False
-        self._seed_streams(int(np.random.SeedSequence().generate_state(1, np.uint64)[0]))
+        entropy = int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
+        self._seed_streams(entropy, np.ones(num_envs, np.bool_))
 
     # -- Gymnasium's vector interface --------------------------------------------------------------------------------
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Reset all environments, as in Gymnasium. There are no options; see `set_level` and `cut`."""
-        check_keys("reset", "option", options or {}, ())
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Reset environments, as in Gymnasium: `seed` is one seed, or one for each environment, and
+        `options={"reset_mask": bool [N]}` resets only some environments."""
+        values = options or {}
+        check_keys("reset", "option", values, ("reset_mask",))
+        mask = np.asarray(values.get("reset_mask", np.ones(self.num_envs, np.bool_)))
+        if mask.shape != (self.num_envs,) or mask.dtype != np.bool_:
+            raise ValueError(f"reset_mask is an array of {mask.dtype} {mask.shape}; expected bool ({self.num_envs},)")
+        if not mask.all():
+            self._check_started("a reset of some environments")
         observation = self.new_observation()
-        self.reset_into(observation, seed)
+        self.reset_into(observation, seed, mask)
         return observation, self._masks()
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
@@ -121,12 +132,15 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         observation: Any = create_empty_array(self.single_observation_space, self.num_envs)
         return observation
 
-    def reset_into(self, observation: Array, seed: int | None = None) -> None:
-        """Start an episode in every environment, with new random streams unless `seed` is None; write all observations
-        [N, ...]."""
+    def reset_into(
+        self, observation: Array, seed: int | Sequence[int | None] | None = None, mask: Array | None = None
+    ) -> None:
+        """Start episodes where `mask` (bool [N], by default everywhere) is set, with new random streams unless `seed`
+        is None; write all observations [N, ...]."""
+        mask = np.ones(self.num_envs, np.bool_) if mask is None else mask
         if seed is not None:
-            self._seed_streams(seed)
-        self.loops.reset(self.state, self.params, np.ones(self.num_envs, np.bool_), observation)
+            self._seed_streams(seed, mask)
+        self.loops.reset(self.state, self.params, mask, observation)
         self.started = True
 
     def step_into(self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array) -> None:
@@ -192,11 +206,15 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         invalid level, raise ValueError naming the error and leave the environment unchanged."""
         self._check_started("set_level()")
         check_integer("index", index, 0, self.num_envs - 1)
-        check_keys("level", "key", level, self.level_keys)
-        for key in self.level_keys:
-            if key not in level and key not in self.sampled_keys:
-                raise ValueError(f"level has no {key!r}; expected the keys {', '.join(self.level_keys)}")
-        self.place_level(index, level)
+        try:
+            check_keys("level", "key", level, self.level_keys)
+            for key in self.level_keys:
+                if key not in level and key not in self.sampled_keys:
+                    raise ValueError(f"level has no {key!r}; expected the keys {', '.join(self.level_keys)}")
+            self.place_level(index, level)
+        except TypeError as problem:  # such as a number where a list is expected
+            expected = f"expected values as in {reprlib.repr(self.level(index))}"
+            raise ValueError(f"level is {level!r}: {problem}; {expected}") from None
         self.state.over[index] = False
 
     def level_set(self) -> set[bytes]:
@@ -263,9 +281,18 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
             summary.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
         return np.frombuffer(summary.digest()[:16], np.uint8)
 
-    def _seed_streams(self, seed: int) -> None:
-        check_whole("seed", seed, 0)
-        self.state.random[:] = streams(int(seed), range(self.first_index, self.first_index + self.num_envs))
+    def _seed_streams(self, seed: int | Sequence[int | None], mask: Array) -> None:
+        if isinstance(seed, Sequence | np.ndarray):
+            if len(seed) != self.num_envs:
+                raise ValueError(f"{len(seed)} seeds for {self.num_envs} environments; give one seed, or one for each")
+            for i, value in enumerate(seed):
+                if value is not None and mask[i]:
+                    check_whole(f"seed of environment {i}", value, 0)
+                    self.state.random[i] = streams(int(value), range(1))[0]
+        else:
+            check_whole("seed", seed, 0)
+            states = streams(int(seed), range(self.first_index, self.first_index + self.num_envs))
+            self.state.random[mask] = states[mask]
 
 
 class SingleEnv(gymnasium.Env[Array, int]):

@@ -142,7 +142,7 @@ def make_batch(
 
     Raises ValueError with the nearest valid names for an unknown environment or parameter.
     """
-    from .engine import BatchedEnv
+    from .engine import BatchedEnv, parameter_names
     from .foreign import ForeignBatch
     from .foreign.jax_vector import JaxBatch
     from .foreign.names import draws, find_foreign, is_vector
@@ -154,6 +154,7 @@ def make_batch(
         raise ValueError(f"env_workers is {env_workers}; allowed with {name}, which steps all environments at once: 0")
     if foreign is None:
         environment, values = find_environment(name)
+        check_keys(name, "parameter", parameters, environment_parameters(environment))
         values |= parameters
         engine = values.pop("engine", ENGINES[0]) if environment.readable else ENGINES[0]
         check_choice("engine", engine, ENGINES)
@@ -165,6 +166,7 @@ def make_batch(
         return PycolabBatch(batch, environment.name, default_values(environment) | values)
     make, allowed = foreign
     if isinstance(make, type) and issubclass(make, BatchedEnv):
+        check_keys(name, "parameter", parameters, parameter_names(make))
         return make(num_envs, first_index=first_index, render_mode=render_mode, **parameters)
     check_keys(name, "parameter", parameters, parameters if allowed is None else allowed)
     values = dict(parameters)

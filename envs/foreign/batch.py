@@ -24,8 +24,9 @@ from .check import OUTSIDE, check_observation, check_wrappers, require
 from .spaces import action_form, observation_space_of, write_observation
 
 MOST_SAVED = 4 * 2**20  # Maximum bytes of one actor's pickled environments in a checkpoint
-WRONG = ".*(result returned by|old step API|signal to be a boolean|[Tt]he reward)"
-"""Gymnasium's warnings that are errors here; observations only need to fit the arrays."""
+WRONG = ".*(result returned by|old step API|signal to be a boolean|[Tt]he reward(?!.*'(bool|numpy|torch|jax)))"
+"""Gymnasium's warnings that are errors here. Observations only need to fit the arrays; a reward may be a bool or an
+array without axes."""
 
 
 class ForeignBatch:
@@ -43,7 +44,7 @@ class ForeignBatch:
     def __init__(self, make_env: Callable[[], Any], num_envs: int, *, first_index: int = 0, name: str) -> None:
         self.name, self.num_envs, self.first_index = name, num_envs, first_index
         makers = [lambda env=env: env for env in _make_environments(make_env, num_envs, name)]
-        with library_errors(f"{name} cannot be batched", AttributeError, RuntimeError):
+        with library_errors(f"{name} cannot be batched", AttributeError, RuntimeError, TypeError):
             self.vector: Any = infos.InfoVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         self.vector.at_step = lambda: self.at_step()
         self._describe()

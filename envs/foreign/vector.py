@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from ...base.errors import refuse
+from ...base.errors import library_errors, refuse
 from ...base.messages import calling, check_choice
 from ..arrays import Array, Observation
 from ..masks import KEY, random_valid
@@ -35,12 +35,13 @@ class VectorBatch(ForeignBatch):
         vector = calling(f"{name} cannot be made: its constructor", lambda: make_vector(num_envs), OUTSIDE)
         require(isinstance(vector, VectorEnv), f"{name} made a {type(vector).__name__}", "a gymnasium.vector.VectorEnv")
         self.vector: Any = vector
-        made = f"{name} made {vector.num_envs} environments"
-        require(vector.num_envs == num_envs, made, f"num_envs, which is {num_envs}")
+        actual = getattr(vector, "num_envs", None)
+        require(actual == num_envs, f"{name} made {actual} environments", f"num_envs, which is {num_envs}")
         check_wrappers(vector, name)
         self.mode = vector.metadata.get("autoreset_mode")
         check_choice(f"{name}.metadata['autoreset_mode']", self.mode, list(AutoresetMode))
-        self._describe()
+        with library_errors(f"{name} has no spaces", AttributeError):
+            self._describe()
         inner = vector.unwrapped
         self.episode_fields = infos.episode_fields(inner.envs[0] if type(inner) is SyncVectorEnv else inner, name)
         self._waiting = np.zeros(num_envs, np.bool_)
@@ -107,7 +108,8 @@ class VectorBatch(ForeignBatch):
         self._try_out()
 
     def _render(self, index: int) -> Any:
-        return (self.vector.render() or [None] * self.num_envs)[index]
+        images = self.vector.render()
+        return None if images is None else images[index]
 
     def save(self) -> dict[str, Array]:
         pickled(self.vector, self.name)
@@ -132,7 +134,7 @@ class VectorBatch(ForeignBatch):
         first, same = self.as_agents_see(values, self.num_envs), list[bool]()
         map_parts(lambda a, b: same.append(np.array_equal(a[~where], b[~where], equal_nan=True)), first, observation)
         returned = f"{self.name} resets all environments although options['reset_mask'] selects some"
-        require(all(same), returned, f"a reset of only those with {self.mode}")
+        require(all(same), returned, f"a reset of only those with {self.mode}, or {AutoresetMode.NEXT_STEP}")
         map_parts(lambda part, new: part.__setitem__(where, new[where]), observation, first)
 
     def _mask_infos(self, info: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -343,6 +343,34 @@ def test_levels_and_options_are_known_by_name(name):
 
 
 @engine
+def test_a_batch_takes_one_seed_for_each_environment_and_a_mask(name):
+    env, other, alone = made(name, 3, seed=1), made(name, 3, seed=2), single(name)
+    before = other.observe_all()
+    started, _ = other.reset(seed=[5, None, 6], options={"reset_mask": np.array([True, False, False])})
+    np.testing.assert_array_equal(started[0], alone.reset(seed=5)[0])
+    np.testing.assert_array_equal(started[1:], before[1:])
+    np.testing.assert_array_equal(env.reset(seed=[6, 5, 5])[0][2], started[0])
+    for given, message in (
+        ({"seed": [1, 2]}, "2 seeds for 3 environments"),
+        ({"seed": [1, -1, 1]}, "seed of environment 1 is -1"),
+        ({"options": {"reset_mask": [1, 0, 0]}}, r"reset_mask is an array of int64 \(3,\); expected bool \(3,\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            env.reset(**given)
+    with pytest.raises(error.ResetNeeded):
+        make_batch(name, 2).reset(options={"reset_mask": np.array([True, False])})
+
+
+@engine
+def test_values_of_another_form_are_no_level(name):
+    alone = single(name)
+    alone.reset(seed=0)
+    for given in (None, 3, [1], dict.fromkeys(alone.level, 3), dict.fromkeys(alone.level)):
+        with pytest.raises(ValueError, match="level"):
+            alone.reset(options={"level": given})
+
+
+@engine
 def test_a_level_comes_after_the_first_reset(name):
     """The other copies would play zeroed memory."""
     level, env = made(name).level(0), make_batch(name, 2)

@@ -418,6 +418,9 @@ def test_unknown_parameters_are_answered_with_known_ones(examples):
     ):
         with pytest.raises(ValueError, match=f"{name} has no parameter '{near}x'; (did you mean|available): {near}"):
             make_batch(name, 1, **{f"{near}x": 1})
+    for name in ("maze", "engram.envs.maze:MazeBatch"):
+        with pytest.raises(ValueError, match=f"^{name} has no parameter 'first_index'"):
+            make_batch(name, 1, **{"first_index": 3})
 
 
 @pytest.mark.integration

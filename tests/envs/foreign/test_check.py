@@ -45,6 +45,16 @@ class TextReward(Right):
         return np.zeros(2, np.float32), "good", False, False, {}
 
 
+class ArrayReward(Right):
+    def step(self, action: int) -> Any:
+        return np.zeros(2, np.float32), np.array(1.0), False, False, {}
+
+
+class BoolReward(Right):
+    def step(self, action: int) -> Any:
+        return np.zeros(2, np.float32), np.bool_(True), False, False, {}
+
+
 class NoReward(Right):
     def step(self, action: int) -> Any:
         return np.zeros(2, np.float32), np.nan, False, False, {}
@@ -140,8 +150,9 @@ def test_what_is_wrong_is_named(environment, message):
         ForeignBatch(environment, 1, name="mine").check()
 
 
-def test_a_right_environment_passes():
-    ForeignBatch(Right, 1, name="mine").check()
+@pytest.mark.parametrize("environment", [Right, ArrayReward, BoolReward])
+def test_a_right_environment_passes(environment):
+    ForeignBatch(environment, 1, name="mine").check()
 
 
 def test_an_exception_inside_an_environment_shows_the_environments_own_lines():

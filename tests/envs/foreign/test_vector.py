@@ -87,6 +87,18 @@ def few(num_envs: int) -> VectorEnv:
     return countdowns(num_envs - 1)
 
 
+class Rendering(gymnasium.vector.VectorWrapper):
+    """Renders one array of all images."""
+
+    def render(self) -> Any:
+        return np.full((self.num_envs, 2, 3, 3), np.arange(self.num_envs)[:, None, None, None])
+
+
+@environment_maker
+def rendering(num_envs: int) -> VectorEnv:
+    return Rendering(countdowns(num_envs))
+
+
 class Played(types.SimpleNamespace):
     """Steps 0..STEPS of a batch: observation, reward, terminated, truncated as arrays [STEPS + 1, N], and facts."""
 
@@ -203,3 +215,9 @@ def test_a_vector_entry_point_and_the_checks_before_a_run() -> None:
             turns[-1].append(rows[0].copy())
         flock.restore(saved)
     np.testing.assert_array_equal(*turns)
+
+
+def test_images_of_all_environments_may_be_one_array():
+    image = make_batch(f"{__name__}:rendering", NUM_ENVS).draw(2)
+    assert image.shape == (2, 3, 3)
+    assert (image == 2).all()
