@@ -113,7 +113,8 @@ def test_paths_that_cannot_be_directories(tmp_path: Path) -> None:
 
 
 def test_paths_among_parameters_are_texts_in_the_configuration(tmp_path: Path) -> None:
-    with RunDirectory.create(tmp_path / "run", {"env_args": {"file": Path("a"), "files": [Path("b")]}}, name="x") as run:
+    config = {"env_args": {"file": Path("a"), "files": [Path("b")]}}
+    with RunDirectory.create(tmp_path / "run", config, name="x") as run:
         assert run.config() == {"env_args": {"file": "a", "files": ["b"]}}
 
 
