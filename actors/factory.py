@@ -66,7 +66,9 @@ class ActorFactory(ActingConfig):
             f"level_replay is {levels.level_replay}, but {self.env} does not accept levels; allowed: 0",
         )
         refuse(
-            levels.level_replay_score == "learnability" and "solved" not in environment.episode_fields,
+            levels.level_replay
+            and levels.level_replay_score == "learnability"
+            and "solved" not in environment.episode_fields,
             f"level_replay_score is 'learnability', but {self.env} does not report 'solved'; allowed: error",
         )
         for stage, parameters in enumerate(levels.stages[:-1]):

@@ -22,8 +22,3 @@ def private_folder(name: str, parent: str | None = None) -> Path:
         raise PermissionError(f"{folder} belongs to another user")
     folder.chmod(0o700)
     return folder
-
-
-def cache_folder() -> Path:
-    """Return the private folder for caches used if the home directory is not writable. Raises OSError."""
-    return private_folder("engram-cache")

@@ -44,10 +44,11 @@ class LevelsConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse(
-            self.curriculum_mixture and self.curriculum_measure != "solved",
-            f"curriculum_measure is {self.curriculum_measure}; allowed with curriculum_mixture: solved",
-        )
+        measure, mixture = self.curriculum_measure, "allowed with curriculum_mixture"
+        if self.curriculum_mixture:
+            refuse(not self.curriculum, f"curriculum is {self.curriculum}; {mixture}: at least one easier stage")
+            refuse(measure != "solved", f"curriculum_measure is {measure}; {mixture}: solved")
+            refuse(self.level_replay, f"level_replay is {self.level_replay}; {mixture}: 0")
         counts = {len(_values(value)) for value in self.curriculum.values()}
         refuse(
             len(counts) > 1 or 0 in counts,

@@ -8,6 +8,7 @@ are not copied by the sender, and the receiver uses views of them.
 import pickle
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -57,10 +58,15 @@ def fetch(refs: "Sequence[ray.ObjectRef[Any]]", patience: float, timeout: float)
 
     They are fetched within `patience` seconds or, to attribute an error, one by one within `timeout` seconds each.
     """
-    try:
+    with suppress(RayError):
         return ray.get(list(refs), timeout=patience)
-    except RayError as problem:
-        return [problem] if len(refs) == 1 else [fetch([ref], timeout, timeout)[0] for ref in refs]
+    values: list[Any] = []
+    for ref in refs:
+        try:
+            values.append(ray.get(ref, timeout=timeout))
+        except RayError as problem:
+            values.append(problem)
+    return values
 
 
 def message_of(problem: RayError) -> str:

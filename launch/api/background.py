@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 from ...base.errors import EngramError
@@ -35,7 +37,7 @@ def started(config: RunConfig) -> "Background":
 
 
 class Background:
-    """A process that trains a run; it ends with a checkpoint when this process, or the thread that started it, ends.
+    """A process that trains a run; it ends with a checkpoint when this process ends.
 
     Args:
         path: the run directory.
@@ -48,14 +50,10 @@ class Background:
         self.path, self.reason = path, ""
         self._output = tempfile.TemporaryFile()
         self._arguments = arguments
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", PROGRAM.format(sys.path), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=self._output,
-            preexec_fn=end_with_parent,
-            start_new_session=True,  # a terminal's Ctrl-C goes to the parent, which then stops this run
-        )
+        begun: Future[subprocess.Popen[bytes]] = Future()
+        # The thread lives as long as the process: Linux ends the process when the thread that started it ends.
+        threading.Thread(target=self._hold, args=(begun,), daemon=True).start()
+        self.process = begun.result()
         try:
             while self.running and not ((path / CONFIG).exists() and RunDirectory(path).in_use):
                 time.sleep(POLL_SECONDS)
@@ -64,6 +62,22 @@ class Background:
             raise
         if not self.running:
             self.wait()
+
+    def _hold(self, begun: "Future[subprocess.Popen[bytes]]") -> None:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", PROGRAM.format(sys.path), *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                preexec_fn=end_with_parent,
+                start_new_session=True,  # a terminal's Ctrl-C goes to the parent, which then stops this run
+            )
+        except BaseException as problem:
+            begun.set_exception(problem)
+            return
+        begun.set_result(process)
+        process.wait()
 
     @property
     def running(self) -> bool:

@@ -120,7 +120,7 @@ def _step_environments(actor: Actor, unrolls: Sequence[Unroll], steps: float) ->
     terminated, truncated = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
     batch.reset_into(observation, 0)
     for unroll in itertools.cycle(unrolls):
-        for actions in unroll.agent.action.numpy():
+        for actions in unroll.agent.action.cpu().numpy():
             if batch.action_mask is not None:
                 actions = random_valid(batch.action_mask | (terminated | truncated)[:, None], spec.choices, rng)
             batch.step_into(actions, observation, reward, terminated, truncated)

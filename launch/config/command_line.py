@@ -106,6 +106,11 @@ def parse(
             raise EngramError(f"unknown flag {flag!r}; {explain(name) or advice}")
     width = min(100, shutil.get_terminal_size().columns) - 2
     paragraphs = [*description.split("\n\n"), f"{VERSION} prints the version of engram."]
+    # Every line begins with a space, since tyro joins lines that begin with a letter; tables keep their lines.
+    wrapped = [
+        text.replace("\n", "\n ") if "  " in text else textwrap.fill(text, width, subsequent_indent=" ")
+        for text in paragraphs
+    ]
     keywords: dict[str, Any] = {} if default is None else {"default": default}
     printed = io.StringIO()
     try:
@@ -113,8 +118,7 @@ def parse(
             return tyro.cli(
                 Annotated[cls, tyro.conf.arg(prefix_name=False)],  # pyright: ignore
                 prog=prog,
-                # Every line begins with a space, since tyro joins lines that begin with a letter.
-                description=" \n\n ".join(textwrap.fill(text, width, subsequent_indent=" ") for text in paragraphs),
+                description=" \n\n ".join(wrapped),
                 args=argv,
                 registry=_registry(),
                 **keywords,

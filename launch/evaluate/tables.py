@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from rich.table import Column, Table
+from rich.text import Text
 
 from ..runs.saved import Trainee, best_member
 from .decode import Reading
@@ -22,15 +23,15 @@ def level_table(summary: Summary, title: str) -> Table:
 
 def member_table(summaries: dict[int, Summary], trainees: list[Trainee], title: str) -> Table:
     """A row per member, with its score in training; the number of the best one is bold."""
-    rows: list[tuple[tuple[str, ...], Group]] = []
+    rows: list[tuple[tuple[str | Text, ...], Group]] = []
     for member, summary in summaries.items():
         score = trainees[member].score
-        label = f"[bold]{member}" if member == best_member(trainees) else f"{member}"
+        label = Text(f"{member}", "bold" if member == best_member(trainees) else "")
         rows.append(((label, "?" if score is None else f"{score:.2f}"), summary.all))
     return _table(title, ("member", "in training"), rows)
 
 
-def _table(title: str, header: tuple[str, ...], rows: Sequence[tuple[tuple[str, ...], Group]]) -> Table:
+def _table(title: str, header: tuple[str, ...], rows: Sequence[tuple[tuple[str | Text, ...], Group]]) -> Table:
     """Tabulate groups of episodes, each with its labels; rates come first."""
     names = dict.fromkeys(name for _, group in rows for name in group.estimates)
     names = sorted(names, key=lambda name: name not in RATES)
@@ -41,7 +42,7 @@ def _table(title: str, header: tuple[str, ...], rows: Sequence[tuple[tuple[str, 
     return _grid(title, (*header, "episodes", *(name.replace("_", " ") for name in names)), cells)
 
 
-def _grid(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def _grid(title: str, header: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> Table:
     columns = (Column(name, justify="right" if k else "left", no_wrap=not k) for k, name in enumerate(header))
     table = Table(*columns, title=title, title_justify="left")
     for row in rows:

@@ -177,8 +177,10 @@ def main(arguments: Sequence[str]) -> int:
             with file_errors(f"--onnx: cannot write {config.onnx}"):
                 replace_file(Path(config.onnx), model)
         if config.torch_export:
+            archive = io.BytesIO()  # torch aborts this process if it cannot write to a file
+            torch.export.save(program, archive)
             with file_errors(f"--torch-export: cannot write {config.torch_export}"):
-                torch.export.save(program, config.torch_export)
+                replace_file(Path(config.torch_export), archive.getvalue())
     files = " and ".join(filter(None, (config.onnx, config.torch_export)))
     console.print(described(step, f"{factory.env} with {trained.config.agent.core}: wrote {files}"))
     return 0

@@ -30,7 +30,7 @@ class MetricsWriter:
     ) -> None:
         directory = RunDirectory(run)
         self._step, self._report, self._warned = step, report, set[str]()
-        self._tracker, self._ancestor = tracker, math.nan
+        self._tracker, self._ancestor = tracker, -1.0  # no ancestor yet
         # A new event file starts after the last row, so TensorBoard keeps the rows of earlier files.
         self._events = AppendedFile(
             lambda: events.new_name(directory.tensorboard), lambda: events.beginning(self._step)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...base.errors import file_errors, refuse, user_errors
+from ...base.errors import file_errors, library_errors, refuse, user_errors
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ..config.command_line import make_console, parse
@@ -46,15 +46,16 @@ def main(arguments: Sequence[str]) -> int:
     config = parse(PopulationViewConfig, arguments, "rl-population", _HELP)
     console = make_console()
     run = RunDirectory.open(config.run, lock=False)
-    events = read(run)
-    if config.replay:
-        return replay(run, events, console)
-    lineage = Lineage(events)
-    if config.plot:
-        with file_errors(f"--plot: cannot write {config.plot}"):
-            replace_file(Path(config.plot), plot(lineage))
-        console.print(f"wrote {config.plot}")
-    show(run, events, lineage, console)
+    with library_errors(f"{run.population_file} is damaged", LookupError, TypeError, AttributeError):
+        events = read(run)
+        if config.replay:
+            return replay(run, events, console)
+        lineage = Lineage(events)
+        if config.plot:
+            with file_errors(f"--plot: cannot write {config.plot}"):
+                replace_file(Path(config.plot), plot(lineage))
+            console.print(f"wrote {config.plot}")
+        show(run, events, lineage, console)
     return 0
 
 

@@ -216,7 +216,10 @@ def add_population(
     `step`: total step of all members in the checkpoint from which the run continues; None for a new run. Later events
     (all events for None) are moved to `population.abandoned.jsonl`.
     """
-    abandon_after(directory.population_file, -1 if step is None else step)  # a start event has step 0
+    try:
+        abandon_after(directory.population_file, -1 if step is None else step)  # a start event has step 0
+    except OSError as problem:
+        panel.message(f"cannot read the population's log: {problem}; training continues")
     log = files.enter_context(closing(AppendedFile(lambda: directory.population_file)))
     writer = files.enter_context(MetricsWriter(directory.path, step or 0, panel.message))
     host = PopulationHost(config, members, log, writer, panel.message)

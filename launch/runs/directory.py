@@ -221,10 +221,12 @@ def read_toml(file: Path, unreadable: str, wrong: str) -> dict[str, Any]:
 def as_toml(config: dict[str, Any]) -> bytes:
     """Convert a configuration to TOML text. Raises EngramError for values that TOML cannot represent."""
     with user_errors(f"{CONFIG} can contain only numbers, strings, booleans, lists and tables"):
-        return tomli_w.dumps(_without_none(config)).encode()
+        return tomli_w.dumps(_plain(config)).encode()
 
 
-def _without_none(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _without_none(x) for key, x in value.items() if x is not None}
-    return value
+        return {str(key): _plain(x) for key, x in value.items() if x is not None}
+    if isinstance(value, list | tuple):
+        return [_plain(x) for x in value]
+    return str(value) if isinstance(value, Path) else value

@@ -20,7 +20,7 @@ from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
-from ...base.errors import refuse, user_errors
+from ...base.errors import file_errors, refuse, user_errors
 from ...learners import checkpoints
 from ..config.imports import refuse_inside
 from ..config.urls import first_line, open_store, redacted, store_errors
@@ -119,7 +119,8 @@ def fetch(url: str, target: str | None) -> Path:
 
     def fetch_checkpoint(name: str) -> bool:
         path = directory.checkpoints / name
-        path.mkdir(parents=True)
+        with file_errors(f"cannot write to {run}"):
+            path.mkdir(parents=True)
         try:
             for file in checkpoints.FILES:
                 files.get_file(f"{root}/checkpoints/{name}/{file}", str(path / file))

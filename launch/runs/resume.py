@@ -33,7 +33,7 @@ def resumed_config(
         change: applies the user's settings to a configuration.
         no_effect: names of user settings that apply to a new run only.
     """
-    allowed = f"--resume can change: {', '.join(sorted(RESUMABLE))}"
+    allowed = f"--resume can change: {', '.join(sorted(RESUMABLE - {'run_dir'}))}"
     for name in no_effect:
         raise EngramError(
             f"{name} has no effect with --resume: {directory.path} continues in its directory with its own settings; "

@@ -209,16 +209,18 @@ def make_actor(
 ) -> Actor:
     """Make an actor with these weights on separate levels; the caller closes it. Raises EngramError if the weights do
     not fit the environment."""
-    with ExitStack() as files, user_errors():
-        batch: Any = factory.make_batch(first_index, num_envs)
-        files.callback(batch.close)
-        agent = factory.make_agent(batch)
-        different = difference(agent, weights)
-        refuse(different, f"the trained network does not fit an environment with {factory.env_args}: {different}")
+    with ExitStack() as files:
+        with user_errors():
+            batch: Any = factory.make_batch(first_index, num_envs)
+            files.callback(batch.close)
+            agent = factory.make_agent(batch)
+            different = difference(agent, weights)
+            refuse(different, f"the trained network does not fit an environment with {factory.env_args}: {different}")
         agent.load_state_dict(weights)
+        agent.greedy = greedy
+        actor = Actor(batch, agent, unroll_length=unroll_length, seed=evaluation_seed(seed), first_index=first_index)
         files.pop_all()
-    agent.greedy = greedy
-    return Actor(batch, agent, unroll_length=unroll_length, seed=evaluation_seed(seed), first_index=first_index)
+    return actor
 
 
 def actor_in_training(

@@ -152,8 +152,8 @@ class Watchdog:
 
     def follow(self, trainer: "Trainer") -> None:
         """Watch a training loop, which begins now."""
+        self.trainer = trainer  # first: the thread then begins to count, with the limit for the first progress
         self._first = trainer.steps, trainer.progress
-        self.trainer = trainer
 
     def close(self) -> None:
         """End the watch; only the first call has an effect."""

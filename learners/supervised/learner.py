@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...agents.cores.core import CoreState, map_state, state_leaves
+from ...agents.cores.core import CoreState, map_state, reset_state, state_leaves
 from ...envs.tasks.task import Task
 from ..optimizers import clip_global_norm, make_optimizer
 from .model import SequenceModel, Sequences, SupervisedConfig, to_tensors
@@ -108,7 +108,7 @@ class SupervisedLearner:
         state = self.model.core.initial_state(query.shape[1]) if self._state is None else self._state
         logits, state, auxiliary = self.model(batch.inputs, batch.reset, query, state, self.config.bptt_length or None)
         if self.stream:
-            self._state = map_state(Tensor.detach, state)
+            self._state = self._finite(map_state(Tensor.detach, state))
         targets = batch.targets[query]
         entropy = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum")
         entropy = entropy / (targets >= 0).sum().clamp(min=1)
@@ -118,6 +118,14 @@ class SupervisedLearner:
         if result.answers:
             metrics |= {"probe/accuracy": result.accuracy, "probe/perfect": result.perfect_share}
         return total, metrics
+
+    def _finite(self, state: CoreState) -> CoreState:
+        """Reset the state of streams with non-finite values, which would otherwise stay non-finite."""
+        finite = [leaf.isfinite().reshape(len(leaf), -1).all(1) for leaf in state_leaves(state)]
+        if all(x.all() for x in finite):
+            return state
+        bad = ~torch.stack(finite).all(0)
+        return reset_state(state, map_state(Tensor.detach, self.model.core.initial_state(len(bad))), bad)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -188,6 +188,8 @@ def test_actors_together_have_the_shares_and_each_environment_one_stage() -> Non
     [
         ({"curriculum_mixture": 1.5}, "curriculum_mixture is 1.5"),
         ({"curriculum_measure": "return"}, "curriculum_measure is return; allowed with curriculum_mixture: solved"),
+        ({"level_replay": 0.5}, "level_replay is 0.5; allowed with curriculum_mixture: 0"),
+        ({"curriculum": {}}, "curriculum is {}; allowed with curriculum_mixture: at least one easier stage"),
     ],
 )
 def test_a_mixture_of_what_cannot_be_mixed_is_refused(words: dict[str, Any], message: str) -> None:

@@ -7,9 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ray.exceptions import GetTimeoutError
 from torch import Tensor
 
 from engram.actors.factory import ActorFactory
+from engram.actors.remote import wire
 from engram.actors.remote.wire import SMALL_BYTES, pack, unpack
 from engram.actors.unroll import Unroll, nbytes
 from engram.agents.agent import AgentConfig, AgentState
@@ -120,3 +122,15 @@ def test_a_small_unroll_is_one_string_and_a_large_one_is_not_copied(num_envs: in
         assert len(pickle.dumps(parcel, protocol=5, buffer_callback=[].append)) < 2000
         unroll.agent.value[0, 0] = 7.0
         assert unpack(parcel).agent.value[0, 0] == 7.0
+
+
+def test_a_result_that_arrives_late_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(refs: Any, timeout: float) -> Any:
+        if timeout < 100:
+            raise GetTimeoutError
+        return refs
+
+    monkeypatch.setattr(wire.ray, "get", get)
+    assert wire.fetch(["a"], 2.0, 120.0) == ["a"]
+    assert wire.fetch(["a", "b"], 2.0, 120.0) == ["a", "b"]
+    assert isinstance(wire.fetch(["a"], 2.0, 50.0)[0], GetTimeoutError)

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +167,15 @@ def test_it_trains_in_a_thread_that_hears_no_signals(tmp_path):
     thread.start()
     thread.join()
     assert found[0].reason == "done"
+
+
+def test_a_run_in_the_background_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+    long = SMALL | {"total_steps": 10**9}
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(engram.train, **long, wait=False, run_dir=str(tmp_path / "a")).result()
+    time.sleep(1)
+    assert run.progress().running
+    assert run.stop().reason == "stop()"
 
 
 def test_a_run_in_a_process_of_its_own(tmp_path):

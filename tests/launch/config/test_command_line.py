@@ -215,3 +215,5 @@ def test_help_is_as_wide_as_the_terminal_and_keeps_columns(
         assert run(command, "--help") == 0
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= 80, command
+        if command == "rl-probe":
+            assert " rl-probe --list         all tasks, with chance and published results" in map(str.rstrip, lines)

@@ -80,6 +80,8 @@ def test_both_files_hold_the_same_numbers(tmp_path: Path) -> None:
     assert 0 <= found[0]["wall_s"] <= found[1]["wall_s"] < 60
     assert seen["loss/total"] == [(10, pytest.approx(0.1)), (20, pytest.approx(-2.5e-7))]
     assert seen["episode/return"] == [(10, 3.0)]
+    texts = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Tags()["tensors"]
+    assert not texts, "only members of a population have an ancestor"
 
 
 def test_tensorboard_draws_learning_rates_by_their_logarithm_and_names_as_texts(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ DAMAGES: dict[str, Change] = {
     "empty": lambda _: [],
     "no start": lambda lines: lines[1:],
     "no JSON": lambda lines: [*lines[:1], "half of", *lines[1:]],
+    "no fields": lambda lines: [*lines[:1], '{"event": "evaluation", "step": 1}', *lines[1:]],
 }
 
 

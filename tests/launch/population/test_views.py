@@ -418,6 +418,7 @@ def test_rl_eval_takes_the_best_member_another_or_all(
         said = " ".join(capsys.readouterr().out.split())
         if not words:
             assert f"member {best} of 3, the best: {scores[best]:.2f} in training" in said
+        assert "[bold]" not in said
     assert results[0]["member"] == best
     assert results[1]["member"] == 0
     assert [member["member"] for member in results[2]["members"]] == [0, 1, 2]

@@ -112,6 +112,12 @@ def test_paths_that_cannot_be_directories(tmp_path: Path) -> None:
         RunDirectory.create("/proc/nothing/here", CONFIG, name="x")
 
 
+def test_paths_among_parameters_are_texts_in_the_configuration(tmp_path: Path) -> None:
+    config = {"env_args": {"file": Path("a"), "files": [Path("b")]}}
+    with RunDirectory.create(tmp_path / "run", config, name="x") as run:
+        assert run.config() == {"env_args": {"file": "a", "files": ["b"]}}
+
+
 def test_a_value_that_toml_cannot_hold_is_named(tmp_path: Path) -> None:
     with pytest.raises(EngramError, match=r"config\.toml can contain only numbers"):
         RunDirectory.create(tmp_path / "run", {"env_args": {"sizes": [1, None]}}, name="x")

@@ -103,6 +103,19 @@ def test_an_update_that_is_not_finite_is_left_out():
     assert all(torch.equal(a, b) for a, b in zip(learner.model.parameters(), before, strict=True))
 
 
+def test_a_stream_whose_state_is_not_finite_begins_anew():
+    """Otherwise no later update would be finite, whatever the weights."""
+    task, learner = made("temporal-order", "lstm")
+    learner.step(to_tensors(task.next(), CPU))
+    saved = learner.state_dict()
+    saved["state"][0][1] = math.nan
+    learner.load_state_dict(saved)
+    learner.step(to_tensors(task.next(), CPU))
+    found = learner.step(to_tensors(task.next(), CPU))
+    assert found["learner/skipped"] == 1, "the one that met it"
+    assert math.isfinite(found["loss/total"])
+
+
 def test_a_batch_that_asks_nothing_is_no_error():
     task, learner = made("temporal-order", "lstm")
     batch = to_tensors(task.next(), CPU)
