@@ -32,6 +32,9 @@ def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
         return _maker_of_id(name)
     in_jax = name.startswith("jax:")
     module_name, colon, attribute = name.removeprefix("jax:").partition(":")
+    if module_name.endswith(".py"):
+        expected = f"{module_name.removesuffix('.py').replace('/', '.')}:{attribute or 'CLASS'}"
+        raise ValueError(f"environment {name!r} names a file; expected: a module and a class, {expected}")
     if not colon:
         return None
     refuse(not (module_name and attribute), f"environment {name!r} is incomplete; expected module:Class")

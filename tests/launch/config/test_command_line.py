@@ -94,6 +94,10 @@ MISTAKES = [
     ),
     ("rl-train --gamma=0.9", "unknown flag '--gamma'; did you mean: --discount?"),
     ("rl-train --local --env nope", "unknown environment 'nope'; available: boxworld"),
+    (
+        "rl-train --local --env my/environments.py",
+        "names a file; expected: a module and a class, my.environments:CLASS",
+    ),
     ("rl-eval --epsiodes", "unknown flag '--epsiodes'; did you mean: --episodes"),
     ("rl-population --replai x", "unknown flag '--replai'; did you mean: --replay"),
     ("rl-doctor --jsn", "unknown flag '--jsn'; did you mean: --json"),
