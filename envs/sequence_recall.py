@@ -17,10 +17,11 @@ from ..base.compiled import kernel
 from ..base.messages import check_flag, check_integer, check_numbers
 from .arrays import Array, zeroed
 from .drawing import BLACK, Canvas, Color
-from .engine import BatchedEnv, single
+from .engine import BatchedEnv
 from .loops import batch_loops
 from .parts import last_frame, paint
 from .randomness import integer
+from .single import single
 
 ROWS, COLS = 17, 21
 CHARACTERS = " #1234MP"

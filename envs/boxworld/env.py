@@ -9,9 +9,10 @@ from gymnasium import spaces
 from ...base.messages import check_choice, check_integer, low_high
 from ..arrays import Array, zeroed
 from ..drawing import WHITE, Canvas, rgb
-from ..engine import BatchedEnv, single
+from ..engine import BatchedEnv
 from ..loops import batch_loops
 from ..seen_map import mark_window
+from ..single import single
 from . import rules
 from .rules import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLORS, PALETTE, PLAYER, WINDOW, Params, State
 

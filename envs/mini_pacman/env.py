@@ -9,9 +9,10 @@ from gymnasium import spaces
 from ...base.messages import check_choice, check_flag, check_integer, check_range
 from ..arrays import Array, check_cell, zeroed
 from ..drawing import WHITE, Canvas, rgb
-from ..engine import BatchedEnv, single
+from ..engine import BatchedEnv
 from ..loops import batch_loops
 from ..seen_map import mark_window
+from ..single import single
 from . import rules
 from .rules import COLS, FOOD, FULL_BOARD, HEIGHT, MAX_GHOSTS, NUM_FOOD, ROWS, TASKS, WALL, WIDTH, WINDOW, Params, State
 

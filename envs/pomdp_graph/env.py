@@ -9,8 +9,9 @@ from gymnasium import spaces
 from ...base.messages import check_choice, check_flag, check_integer, check_numbers
 from ..arrays import Array, zeroed
 from ..drawing import Canvas
-from ..engine import BatchedEnv, single
+from ..engine import BatchedEnv
 from ..loops import batch_loops
+from ..single import single
 from . import rules
 
 PAPER, INK, LINE, NODE = (250, 250, 247), (40, 44, 52), (150, 156, 166), (222, 225, 230)

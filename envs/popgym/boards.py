@@ -7,9 +7,9 @@ import numpy as np
 
 from ...base.compiled import kernel
 from ..arrays import Array
-from ..engine import single
 from ..loops import batch_loops
 from ..randomness import integer
+from ..single import single
 from .game import (
     BACK,
     CLASS,

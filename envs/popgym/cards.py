@@ -5,8 +5,8 @@ from typing import Any
 
 from ...base.compiled import kernel
 from ..arrays import Array
-from ..engine import single
 from ..loops import batch_loops
+from ..single import single
 from .game import (
     CLASS,
     COLORS,

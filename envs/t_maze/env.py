@@ -9,9 +9,10 @@ from gymnasium import spaces
 from ...base.messages import check_flag, check_integer, check_numbers
 from ..arrays import Array, zeroed
 from ..drawing import BLACK, Canvas, Color
-from ..engine import BatchedEnv, single
+from ..engine import BatchedEnv
 from ..loops import batch_loops
 from ..parts import last_frame
+from ..single import single
 from . import rules
 from .rules import COLS, PAD_WIDTH, ROWS, VIEW_COLS, VIEW_ROWS, pack, unpack
 
