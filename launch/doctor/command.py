@@ -129,7 +129,7 @@ def examine(config: RunConfig, here: Facts, nodes: Sequence[Facts], estimate: Es
     value = f"{cores} cores and {gpus} GPUs on {len(nodes)} machine(s) for {actors} actors"
     advice = f"--num-actors {max(1, int(cores / config.actor_cpus))}: "
     advice += "the others wait forever" if config.ray_address else "they take turns"
-    findings.append(_if(full, "processors", _severity(config), value, advice))
+    findings.append(_if(full, "CPUs", _severity(config), value, advice))
     if config.num_learners > 1:
         findings.append(learners(config, nodes))
     if not config.in_process:

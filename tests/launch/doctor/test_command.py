@@ -98,19 +98,19 @@ def test_nodes_that_differ_are_named() -> None:
     assert versions(HERE, [HERE, HERE._replace(name="worker")]).verdict == "ok"
 
 
-def processors(config: RunConfig, nodes: list[Facts], actors: int) -> Finding:
-    return find(examine(config, HERE, nodes, SMALL, actors), "processors")
+def cpus(config: RunConfig, nodes: list[Facts], actors: int) -> Finding:
+    return find(examine(config, HERE, nodes, SMALL, actors), "CPUs")
 
 
 def test_actors_that_a_cluster_has_no_room_for_are_a_problem() -> None:
     joined = RunConfig(ray_address="auto")
     nodes = [HERE, HERE._replace(name="worker")]
-    assert processors(joined, nodes, 16).verdict == "ok"
-    found = processors(joined, nodes, 17)
+    assert cpus(joined, nodes, 16).verdict == "ok"
+    found = cpus(joined, nodes, 17)
     assert (found.verdict, found.advice) == ("problem", "--num-actors 16: the others wait forever")
-    found = processors(RunConfig(ray_address="auto", actor_cpus=2.5), nodes, 16)
+    found = cpus(RunConfig(ray_address="auto", actor_cpus=2.5), nodes, 16)
     assert found.advice == "--num-actors 6: the others wait forever", "15 of 16 cores"
-    assert processors(RunConfig(), [HERE], 17).verdict == "warning", "a private Ray lets them take turns"
+    assert cpus(RunConfig(), [HERE], 17).verdict == "warning", "a private Ray lets them take turns"
 
 
 def test_learners_that_a_cluster_has_no_room_for_are_a_problem() -> None:
