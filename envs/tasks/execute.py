@@ -5,7 +5,6 @@ examples/learn_to_execute.py).
 """
 
 from collections import Counter
-from typing import Any
 
 from ...base.messages import check_choice, check_integer
 from ..arrays import Array
@@ -77,30 +76,16 @@ class Execute(Task):
     inputs = len(VOCABULARY)
     classes = 10
 
-    def __init__(
-        self,
-        num_sequences: int,
-        *,
-        operations: str = "addition",
-        length: int = 5,
-        nesting: int = 2,
-        mix: bool = True,
-        **common: Any,
-    ) -> None:
-        super().__init__(num_sequences, **common)
+    def set_up(self, operations: str = "addition", length: int = 5, nesting: int = 2, mix: bool = True) -> None:
         check_choice("operations", operations, tuple(OPERATIONS))
         check_integer("length", length, 1, 9)
         check_integer("nesting", nesting, 1)
         self.operations, self.length, self.nesting, self.mix = OPERATIONS[operations], length, nesting, mix
-        self.steps_in = (3 * length + 10) * (nesting - 1) + 4 * length + 10 + 2 * (nesting - 1)
+        self.steps_in = (3 * length + 12) * (nesting - 1) + 4 * length + 10
         self.steps = self.steps_in + 2 * length
-        self.chance = self._most_common_share()
-
-    def _most_common_share(self) -> float:
-        """Share of the most common digit in values: sums often begin with 1."""
         random = streams(0, range(1))
-        counts = Counter(digit for _ in range(EXAMPLES) for digit in self._program(random, 0)[1])
-        return max(counts.values()) / counts.total()
+        digits = Counter(digit for _ in range(EXAMPLES) for digit in self._program(random, 0)[1])
+        self.chance = max(digits.values()) / digits.total()  # sums often begin with 1
 
     def _program(self, random: Array, i: int) -> tuple[str, str]:
         length, nesting = self.length, self.nesting

@@ -16,19 +16,17 @@ def fill_recall(
     random: Array,
     symbols: int,
     distractors: int,
-    shortest: int,
-    longest: int,
-    least: float,
-    most: float,
+    delays: tuple[int, int],
+    noises: tuple[float, float],
     twin: bool,
     inputs: Array,
     targets: Array,
 ) -> None:
-    """Fill inputs [T, B, symbols + distractors + 1], targets [T, B, 1]; delays shortest..longest, noise least..most."""
+    """Fill inputs [T, B, symbols + distractors + 1] and targets [T, B, 1]."""
     for i in range(inputs.shape[1]):
         cue = integer(random, i, symbols)
-        delay = shortest + integer(random, i, longest - shortest + 1)
-        noise = least + (most - least) * uniform(random, i)
+        delay = delays[0] + integer(random, i, delays[1] - delays[0] + 1)
+        noise = noises[0] + (noises[1] - noises[0]) * uniform(random, i)
         inputs[0, i, cue] = 1.0
         for t in range(1, delay + 1):
             inputs[t, i, symbols + integer(random, i, distractors)] = 1.0
@@ -36,7 +34,7 @@ def fill_recall(
         if twin:
             inputs[delay + 1, i, cue] = 1.0
         targets[delay + 1, i, 0] = cue
-        if most > 0.0:
+        if noises[1] > 0.0:
             for t in range(delay + 2):
                 for feature in range(inputs.shape[2]):
                     inputs[t, i, feature] += noise * normal(random, i)
@@ -53,29 +51,25 @@ class Recall(Task):
         twin: whether the query shows the cue again, so that the task needs no memory.
     """
 
-    def __init__(
+    def set_up(
         self,
-        num_sequences: int,
-        *,
         delay: Any = (1, 100),
         noise: Any = 0.0,
         num_symbols: int = 8,
         num_distractors: int = 4,
         twin: bool = False,
-        **common: Any,
     ) -> None:
-        super().__init__(num_sequences, **common)
         check_integer("num_symbols", num_symbols, 2)
         check_integer("num_distractors", num_distractors, 1)
-        self.shortest, self.longest = low_high("delay", delay, 0, None)
-        self.noise, self.twin, self.distractors = number_or_range("noise", noise, 0), twin, num_distractors
-        self.classes, self.steps = num_symbols, self.longest + 2
+        self.delay, self.noise = low_high("delay", delay, 0, None), number_or_range("noise", noise, 0)
+        self.twin, self.distractors = twin, num_distractors
+        self.classes, self.steps = num_symbols, self.delay[1] + 2
         self.inputs = num_symbols + num_distractors + 1
         self.chance = 1 / num_symbols
 
     def _fill(self, batch: Batch) -> None:
-        sizes = self.classes, self.distractors, self.shortest, self.longest
-        fill_recall(self.random, *sizes, *self.noise, self.twin, batch.inputs, batch.targets)
+        options = self.classes, self.distractors, self.delay, self.noise, self.twin
+        fill_recall(self.random, *options, batch.inputs, batch.targets)
 
 
 @kernel
@@ -97,19 +91,10 @@ def draw_keys(random: Array, i: int, similarity: float, keys: Array, common: Arr
 
 
 @kernel
-def show(inputs: Array, t: int, i: int, key: Array, value: int) -> None:
-    """Write a key at step t, and a value (-1 for none)."""
-    for f in range(len(key)):
-        inputs[t, i, f] = key[f]
-    if value >= 0:
-        inputs[t, i, len(key) + value] = 1.0
-
-
-@kernel
 def fill_pairs(
     random: Array,
     fewest: int,
-    rewrites: tuple[int, int],
+    writes: tuple[int, int],
     similarity: tuple[float, float],
     queries: int,
     num_values: int,
@@ -121,22 +106,23 @@ def fill_pairs(
     common: Array,
 ) -> None:
     """Fill inputs [T, B, D + num_values + 1] and targets [T, B, 1]; keys [P, D], values [P], common [D] are scratch."""
-    most, flag = keys.shape
-    flag += num_values
+    most, size = keys.shape
     for i in range(inputs.shape[1]):
         pairs = fewest + integer(random, i, most - fewest + 1)
-        writes = rewrites[0] + integer(random, i, rewrites[1] - rewrites[0] + 1)
+        shown = pairs + writes[0] + integer(random, i, writes[1] - writes[0] + 1)
         alike = similarity[0] + (similarity[1] - similarity[0]) * uniform(random, i)
         draw_keys(random, i, alike, keys, common)
-        for t in range(pairs + writes):
+        for t in range(shown + queries):
             p = t if t < pairs else integer(random, i, pairs)
-            values[p] = integer(random, i, num_values)
-            show(inputs, t, i, keys[p], values[p])
-        for t in range(pairs + writes, pairs + writes + queries):
-            p = integer(random, i, pairs)
-            show(inputs, t, i, keys[p], values[p] if twin else -1)
-            inputs[t, i, flag] = 1.0
-            targets[t, i, 0] = values[p]
+            if t < shown:
+                values[p] = integer(random, i, num_values)
+            else:
+                inputs[t, i, size + num_values] = 1.0
+                targets[t, i, 0] = values[p]
+            for f in range(size):
+                inputs[t, i, f] = keys[p, f]
+            if t < shown or twin:
+                inputs[t, i, size + values[p]] = 1.0
 
 
 class Pairs(Task):
@@ -154,10 +140,8 @@ class Pairs(Task):
         twin: whether queries show the value, so that the task needs no memory.
     """
 
-    def __init__(
+    def set_up(
         self,
-        num_sequences: int,
-        *,
         pairs: Any = (1, 16),
         writes: Any = 0,
         similarity: Any = 0.0,
@@ -165,22 +149,19 @@ class Pairs(Task):
         num_values: int = 8,
         num_queries: int = 4,
         twin: bool = False,
-        **common: Any,
     ) -> None:
-        super().__init__(num_sequences, **common)
         check_integer("key_size", key_size, 1)
         check_integer("num_values", num_values, 2)
         check_integer("num_queries", num_queries, 1)
-        self.fewest, most = low_high("pairs", pairs, 1, None)
+        self.fewest, self.most = low_high("pairs", pairs, 1, None)
         self.writes = low_high("writes", writes, 0, None)
         self.similarity = number_or_range("similarity", similarity, 0, 1)
         self.queries, self.twin, self.classes = num_queries, twin, num_values
-        self.steps = most + self.writes[1] + num_queries
-        self.inputs = key_size + num_values + 1
+        self.steps = self.most + self.writes[1] + num_queries
+        self.key_size, self.inputs = key_size, key_size + num_values + 1
         self.chance = 1 / num_values
-        self._keys, self._values = np.zeros((most, key_size)), np.zeros(most, np.int64)
-        self._common = np.zeros(key_size)
 
     def _fill(self, batch: Batch) -> None:
         options = self.fewest, self.writes, self.similarity, self.queries, self.classes, self.twin
-        fill_pairs(self.random, *options, batch.inputs, batch.targets, self._keys, self._values, self._common)
+        scratch = np.zeros((self.most, self.key_size)), np.zeros(self.most, np.int64), np.zeros(self.key_size)
+        fill_pairs(self.random, *options, batch.inputs, batch.targets, *scratch)

@@ -54,17 +54,7 @@ class Copying(Task):
 
     symbols = True
 
-    def __init__(
-        self,
-        num_sequences: int,
-        *,
-        length: Any = (1, 5),
-        num_symbols: int = 10,
-        order: str = "copy",
-        number: bool = True,
-        **common: Any,
-    ) -> None:
-        super().__init__(num_sequences, **common)
+    def set_up(self, length: Any = (1, 5), num_symbols: int = 10, order: str = "copy", number: bool = True) -> None:
         check_integer("num_symbols", num_symbols, 2)
         check_choice("order", order, ORDERS)
         self.low, self.high = low_high("length", length, 1, None)
@@ -139,15 +129,14 @@ class Dictionary(Task):
     classes = LETTERS
     chance = 1 / LETTERS  # even the set of answer letters must be remembered
 
-    def __init__(self, num_sequences: int, *, num_pairs: int = 8, length: int = 4, **common: Any) -> None:
-        super().__init__(num_sequences, **common)
+    def set_up(self, num_pairs: int = 8, length: int = 4) -> None:
         check_integer("num_pairs", num_pairs, 1)
         check_integer("length", length, 1)
         text = f"num_pairs is {num_pairs} for length {length}; allowed: at least 2, so that there is a new word"
         refuse(num_pairs < 2 and length > 1, text)
         self.pairs, self.length = num_pairs, length
         self.steps = num_pairs * (2 * length + 1) + 2 * length + 1
-        self._alphabet, self._code = np.zeros(LETTERS, np.int64), np.zeros(LETTERS, np.int64)
 
     def _fill(self, batch: Batch) -> None:
-        translate(self.random, self.pairs, self.length, batch.inputs, batch.targets, self._alphabet, self._code)
+        scratch = np.zeros((2, LETTERS), np.int64)
+        translate(self.random, self.pairs, self.length, batch.inputs, batch.targets, *scratch)

@@ -7,7 +7,7 @@ batch. A stream continues from batch to batch and marks where each sequence begi
 Sequence b depends only on the seed, the part and its index, so results do not depend on how a batch is split.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -31,13 +31,14 @@ class Batch(NamedTuple):
 
 
 class Task:
-    """B sequences of one task. A subclass sets the attributes below and fills batches.
+    """B sequences of one task. A subclass sets the attributes below in `set_up` and fills batches.
 
     Args:
         num_sequences: B, at least 1.
         seed: seed of all streams, at least 0.
         part: "train", "valid" or "test", with different streams.
         first_index: index of the first sequence in a larger batch.
+        parameters: arguments of `set_up`.
     """
 
     inputs: int  # D: features of a step, or number of symbols
@@ -48,13 +49,23 @@ class Task:
     stream: ClassVar[bool] = False  # Whether sequences continue from batch to batch
     chance: float  # Accuracy of the best guess without memory
 
-    def __init__(self, num_sequences: int, *, seed: int = 0, part: str = "train", first_index: int = 0) -> None:
+    set_up: Callable[..., None]
+    """Check the parameters of the task and set its attributes."""
+
+    def __init__(
+        self, num_sequences: int, *, seed: int = 0, part: str = "train", first_index: int = 0, **parameters: Any
+    ) -> None:
         self.num_sequences, self.part = num_sequences, part
         self.random = streams(seed * len(PARTS) + PARTS.index(part), range(first_index, first_index + num_sequences))
+        self.set_up(**parameters)
 
     def next(self) -> Batch:
         """Return the next batch, in new arrays."""
-        batch = self._empty()
+        size = (self.steps, self.num_sequences)
+        inputs = np.full(size, BLANK, np.int64) if self.symbols else np.zeros((*size, self.inputs), np.float32)
+        reset = np.zeros(size, np.bool_)
+        reset[0] = not self.stream
+        batch = Batch(inputs, np.full((*size, self.groups), NO_QUERY, np.int64), reset)
         self._fill(batch)
         return batch
 
@@ -74,13 +85,6 @@ class Task:
     def _fill(self, batch: Batch) -> None:
         """Fill a batch whose inputs are 0 or BLANK, targets NO_QUERY, with reset set at step 0 (not for a stream)."""
         raise NotImplementedError
-
-    def _empty(self) -> Batch:
-        size = (self.steps, self.num_sequences)
-        inputs = np.full(size, BLANK, np.int64) if self.symbols else np.zeros((*size, self.inputs), np.float32)
-        reset = np.zeros(size, np.bool_)
-        reset[0] = not self.stream
-        return Batch(inputs, np.full((*size, self.groups), NO_QUERY, np.int64), reset)
 
 
 def number_or_range(name: str, value: Any, low: float, high: float | None = None) -> tuple[float, float]:

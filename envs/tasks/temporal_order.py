@@ -11,7 +11,7 @@ import numpy as np
 from ...base.compiled import kernel
 from ...base.errors import refuse
 from ...base.messages import check_choice, check_integer
-from ..arrays import Array
+from ..arrays import Array, zeroed
 from ..randomness import integer
 from .task import Batch, Task
 
@@ -121,26 +121,16 @@ class TemporalOrder(Task):
     stream = True
     inputs = SYMBOLS
 
-    def __init__(
-        self,
-        num_sequences: int,
-        *,
-        markers: int = 2,
-        slow: bool = False,
-        chunk: int = 100,
-        resets: bool = False,
-        **common: Any,
-    ) -> None:
-        super().__init__(num_sequences, **common)
+    def set_up(self, markers: int = 2, slow: bool = False, chunk: int = 100, resets: bool = False) -> None:
         check_choice("markers", markers, tuple(WINDOWS))
         check_integer("chunk", chunk, 1)
         refuse(slow and markers != 2, f"markers is {markers} with slow; allowed: 2")
         self.slow, self.resets, self.steps = slow, resets, chunk
         self.classes, self.chance = 2**markers, 0.5**markers
         self._windows, self._patterns = np.array(WINDOWS[markers]), slow_patterns()
-        zeros = np.zeros(num_sequences, np.int64)
-        per_marker = [np.zeros((num_sequences, markers), np.int64) for _ in range(3)]
-        self._sequences = State(self.random, zeros, zeros.copy(), *per_marker)
+        each = (np.int64, markers)
+        state = zeroed(State, self.num_sequences, at=each, value=each, pattern=each)
+        self._sequences = state._replace(random=self.random)
 
     def _state(self) -> dict[str, Array]:
         return self._sequences._asdict()

@@ -1,8 +1,6 @@
 """Vectors compared with each other: n-th farthest (Santoro et al. 2018, appendix A.1) and priority sort (Graves et al.
 2014, section 4.5)."""
 
-from typing import Any
-
 import numpy as np
 
 from ...base.compiled import kernel
@@ -20,6 +18,15 @@ def draw_order(random: Array, i: int, order: Array) -> None:
     for k in range(len(order) - 1, 0, -1):
         other = integer(random, i, k + 1)
         order[k], order[other] = order[other], order[k]
+
+
+@kernel
+def rank(values: Array, t: int) -> int:
+    """Number of values above values[t]; of equal ones (of measure zero), the earlier is above."""
+    above = 0
+    for other in range(len(values)):
+        above += values[other] > values[t] or (values[other] == values[t] and other < t)
+    return above
 
 
 @kernel
@@ -41,13 +48,8 @@ def farthest(random: Array, features: int, inputs: Array, targets: Array, labels
             for f in range(features):
                 apart = inputs[t, i, f] - inputs[reference, i, f]
                 distances[t] += apart * apart
-        # The n-th farthest vector has n vectors farther away; in ties (of measure zero), the earlier vector is farther.
         for t in range(count):
-            farther = 0
-            for other in range(count):
-                if distances[other] > distances[t] or (distances[other] == distances[t] and other < t):
-                    farther += 1
-            if farther == n:
+            if rank(distances, t) == n:
                 targets[count - 1, i, 0] = labels[t]
 
 
@@ -58,8 +60,7 @@ class NthFarthest(Task):
     code sorts distances in ascending order, which reverses n.
     """
 
-    def __init__(self, num_sequences: int, *, num_objects: int = 8, num_features: int = 16, **common: Any) -> None:
-        super().__init__(num_sequences, **common)
+    def set_up(self, num_objects: int = 8, num_features: int = 16) -> None:
         check_integer("num_objects", num_objects, 2)
         check_integer("num_features", num_features, 1)
         self.steps = self.classes = num_objects
@@ -67,15 +68,16 @@ class NthFarthest(Task):
         self.inputs = num_features + 3 * num_objects
         # The last step shows n and m: for the last n the answer is m, for every other n one of the other labels.
         self.chance = 2 / num_objects
-        self._labels, self._distances = np.zeros(num_objects, np.int64), np.zeros(num_objects, np.float64)
 
     def _fill(self, batch: Batch) -> None:
-        farthest(self.random, self.features, batch.inputs, batch.targets, self._labels, self._distances)
+        labels, distances = np.zeros(self.steps, np.int64), np.zeros(self.steps)
+        farthest(self.random, self.features, batch.inputs, batch.targets, labels, distances)
 
 
 @kernel
-def sort(random: Array, items: int, outputs: int, bits: int, inputs: Array, targets: Array, priority: Array) -> None:
+def sort(random: Array, outputs: int, bits: int, inputs: Array, targets: Array, priority: Array) -> None:
     """Fill inputs [items + outputs, B, bits + 2] and targets [.., B, bits]; priority [items] is scratch space."""
+    items = len(priority)
     for i in range(inputs.shape[1]):
         for t in range(items):
             for bit in range(bits):
@@ -83,10 +85,7 @@ def sort(random: Array, items: int, outputs: int, bits: int, inputs: Array, targ
             priority[t] = 2.0 * uniform(random, i) - 1.0
             inputs[t, i, bits] = priority[t]
         for t in range(items):
-            higher = 0
-            for other in range(items):
-                if priority[other] > priority[t] or (priority[other] == priority[t] and other < t):
-                    higher += 1
+            higher = rank(priority, t)
             if higher < outputs:
                 for bit in range(bits):
                     targets[items + higher, i, bit] = np.int64(inputs[t, i, bit])
@@ -103,16 +102,12 @@ class PrioritySort(Task):
     classes = 2
     chance = 0.5
 
-    def __init__(
-        self, num_sequences: int, *, num_items: int = 20, num_outputs: int = 16, num_bits: int = 8, **common: Any
-    ) -> None:
-        super().__init__(num_sequences, **common)
+    def set_up(self, num_items: int = 20, num_outputs: int = 16, num_bits: int = 8) -> None:
         check_integer("num_items", num_items, 1)
         check_integer("num_outputs", num_outputs, 1, num_items)
         check_integer("num_bits", num_bits, 1)
         self.items, self.outputs, self.groups = num_items, num_outputs, num_bits
         self.steps, self.inputs = num_items + num_outputs, num_bits + 2
-        self._priority = np.zeros(num_items, np.float64)
 
     def _fill(self, batch: Batch) -> None:
-        sort(self.random, self.items, self.outputs, self.groups, batch.inputs, batch.targets, self._priority)
+        sort(self.random, self.outputs, self.groups, batch.inputs, batch.targets, np.zeros(self.items))
