@@ -15,7 +15,7 @@ from ..agents.specs import MapSpec
 from ..agents.values import map_leaves
 from ..base.errors import EngramError, library_errors, refuse
 from ..base.messages import calling
-from ..envs.foreign.check import OUTSIDE
+from ..envs.foreign.batch import OUTSIDE
 from ..envs.protocol import BatchedEnvironment
 from ..envs.seen_map import SIDE, around
 

@@ -7,12 +7,17 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
 
-Observation: TypeAlias = Array | dict[str, "Observation"]
-"""One array, or a (nested) dict of arrays for foreign environments."""
+Observation: TypeAlias = Array | dict[str, "Observation"]  # A (nested) dict of arrays for foreign environments
 
 
 class ContractError(ValueError):
     """Raised when an environment returns a value that contradicts its declarations; a new environment would too."""
+
+
+def require(fits: object, returned: str, expected: str) -> None:
+    """Raise ContractError with the actual and the expected value unless `fits`."""
+    if not fits:
+        raise ContractError(f"{returned}; expected {expected}")
 
 
 def zeroed(kind: Any, num_envs: int, **fields: Any) -> Any:

@@ -22,15 +22,13 @@ HIDDEN = ("num_envs", "first_index", "render_mode")  # Parameters of every batch
 
 
 class BatchedEnv(VectorEnv[Array, Array, Array]):
-    """N instances of a compiled environment with Gymnasium's vector interface.
+    """N instances of a compiled environment: Gymnasium's vector interface, and that of actors (BatchedEnvironment).
 
     Args:
-        num_envs: number of environments, at least 1.
         observation_space: space of one environment; the actions are `action_names`.
         state: NamedTuple of arrays [num_envs, ...] with fields `random` and `over`.
         params: NamedTuple of scalars that the compiled functions read.
         first_index: index of the first environment in a larger batch that is split over several engines.
-        render_mode: None or "rgb_array".
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium's own attribute)
@@ -85,13 +83,10 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         entropy = int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
         self._seed_streams(entropy, np.ones(num_envs, np.bool_))
 
-    # -- Gymnasium's vector interface --------------------------------------------------------------------------------
-
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Reset environments, as in Gymnasium: `seed` is one seed, or one for each environment, and
-        `options={"reset_mask": bool [N]}` resets only some environments."""
+        """Reset environments: `seed` is one seed, or one for each; `options={"reset_mask": bool [N]}` resets some."""
         values = options or {}
         check_keys("reset", "option", values, ("reset_mask",))
         mask = np.asarray(values.get("reset_mask", np.ones(self.num_envs, np.bool_)))
@@ -104,7 +99,7 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         return observation, self._masks()
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        """Step all environments, as in Gymnasium; `info` contains the episode fields of episodes that ended."""
+        """Step all environments; `info` contains the episode fields of episodes that ended."""
         observation = self.new_observation()
         reward = np.zeros(self.num_envs, np.float32)
         terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
@@ -127,9 +122,7 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
     # -- the interface of actors, see protocol.py ----------------------------------------------------------------------
 
     def new_observation(self) -> Array:
-        """Allocate an array for the observations of all environments."""
-        observation: Any = create_empty_array(self.single_observation_space, self.num_envs)
-        return observation
+        return create_empty_array(self.single_observation_space, self.num_envs)  # pyright: ignore
 
     def reset_into(
         self, observation: Array, seed: int | Sequence[int | None] | None = None, mask: Array | None = None
@@ -166,21 +159,17 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         return None
 
     def cut(self, where: Array) -> None:
-        """End the current episodes of environments `where` (bool [N]); their next step begins new ones."""
         self.state.over[where] = True
 
     def episode_facts(self, indices: Array) -> Array:
-        """Return the `episode_fields` of environments `indices` [K], float32 [K, len(episode_fields)]."""
         columns = [getattr(self.state, name)[indices] for name in self.episode_fields]
         return np.array(columns, np.float32).reshape(len(columns), len(indices)).T
 
     def save(self) -> dict[str, Array]:
-        """Return a copy of the exact state of all environments, including random streams: arrays by name."""
         arrays = {name: np.copy(value) for name, value in self.state._asdict().items()}
         return arrays | {"started": np.array(self.started), "parameters": self._fingerprint()}
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Restore a state returned by `save` of an engine with the same parameters and number of environments."""
         fields: dict[str, Array] = self.state._asdict()
         for name, value in fields.items():
             if saved[name].shape != value.shape:
@@ -190,8 +179,6 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         for name, value in fields.items():
             value[...] = saved[name]
         self.started = bool(saved["started"])
-
-    # -- levels --------------------------------------------------------------------------------------------------------
 
     def observe_all(self) -> Array:
         """Return the current observations of all environments, e.g. after `set_level`."""
@@ -227,11 +214,9 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         return ()
 
     def facts(self) -> dict[str, Array]:
-        """Return facts of the level and the current step in all environments, observed or not: int64 [N] for each key
-        of `fact_values`."""
-        return {
-            name: np.array(column, np.int64) for name, column in zip(self.fact_values, self.fact_columns(), strict=True)
-        }
+        """Return facts of the level and the current step, observed or not: int64 [N] for each key of `fact_values`."""
+        columns = zip(self.fact_values, self.fact_columns(), strict=True)
+        return {name: np.array(column, np.int64) for name, column in columns}
 
     @property
     def privileged_size(self) -> int:
@@ -243,11 +228,8 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         return np.stack(list(self.facts().values()), 1).astype(np.float32)
 
     def mark_seen(self, seen: Array) -> Array:
-        """Write the current observations into maps of the episodes; return the agents' cells, int64 [N, 2].
-
-        Args:
-            seen: uint8 [N, *map_shape, layers]: 0 for an unobserved cell, else 1 + its class in the layer.
-        """
+        """Write the current observations into maps of the episodes, `seen` (uint8 [N, *map_shape, layers]: 0 for an
+        unobserved cell, else 1 + its class in the layer); return the agents' cells, int64 [N, 2]."""
         raise NotImplementedError
 
     def paint(self, index: int, full: bool = True) -> Canvas:
@@ -262,10 +244,7 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         """Check the values of a level, whose keys are `level_keys`, and start it in environment `index`."""
         raise NotImplementedError
 
-    # ------------------------------------------------------------------------------------------------------------------
-
     def _masks(self) -> dict[str, Any]:
-        """Return the action masks in the form of a vector environment's `info`."""
         mask = self.action_mask
         return {} if mask is None else {KEY: mask, f"_{KEY}": np.ones(self.num_envs, np.bool_)}
 

@@ -1,12 +1,9 @@
-"""The two compiled loops that step N environments of one kind together.
+"""The two compiled loops that step N environments of one kind together, in Gymnasium's NEXT_STEP mode.
 
 An environment is a NamedTuple of arrays (its state, leading axis N), a NamedTuple of scalars (its parameters) and rules
-for one environment. `batch_loops` compiles the loops with the environment's rules in place of the `start`, `advance`
-and `observe` below. The state always contains `random` (uint64 [N], see randomness.py) and `over` (bool [N], the
-episode has ended; written by the loops).
-
-Autoreset is Gymnasium's NEXT_STEP mode: where `over` is set, a step ignores the action, starts the next episode and
-returns reward 0. All N observations are written, so callers can pass slices of a preallocated unroll.
+for one environment. `batch_loops` compiles the loops with these rules in place of `start`, `advance` and `observe`
+below. The state always contains `random` (uint64 [N], see randomness.py) and `over` (bool [N], the episode has ended;
+written by the loops).
 """
 
 from collections.abc import Callable
@@ -31,27 +28,26 @@ def observe(state: Any, params: Any, i: int, observation: Array) -> None:
 
 
 class Loops(NamedTuple):
-    """Compiled loops of one environment, with the arguments of `_reset_batch` and `_step_batch`."""
+    """Compiled loops of one environment."""
 
-    reset: Callable[..., None]
-    step: Callable[..., int]
+    reset: Callable[..., None]  # As _reset_batch
+    step: Callable[..., int]  # As _step_batch
 
 
 def batch_loops(
     start: Callable[..., None], advance: Callable[..., tuple[float, bool, bool]], observe: Callable[..., None]
 ) -> Loops:
     """Compile the loops over a batch of an environment whose rules are these three kernels."""
-    rules = {"start": start, "advance": advance, "observe": observe}
-    return Loops(*(_with_rules(loop, rules) for loop in (_reset_batch, _step_batch)))
 
+    def with_rules(loop: Any) -> Any:
+        """Compile `loop` with the rules as globals, and cache it under their name: numba caches no closures."""
+        scope = globals() | {"start": start, "advance": advance, "observe": observe}
+        made = FunctionType(loop.__code__, scope, loop.__name__)
+        name = f"{advance.__module__}.{advance.__name__}{loop.__name__}"
+        made.__module__, made.__qualname__ = advance.__module__, name.replace(".", "_")
+        return kernel(made)
 
-def _with_rules(loop: Any, rules: dict[str, Any]) -> Any:
-    """Compile `loop` with an environment's rules as globals, and cache it on disk under their name. (numba does not
-    cache closures over functions on disk.)"""
-    made, advance = FunctionType(loop.__code__, globals() | rules, loop.__name__), rules["advance"]
-    name = f"{advance.__module__}.{advance.__name__}{loop.__name__}"
-    made.__module__, made.__qualname__ = advance.__module__, name.replace(".", "_")
-    return kernel(made)
+    return Loops(with_rules(_reset_batch), with_rules(_step_batch))
 
 
 def _reset_batch(state: Any, params: Any, mask: Array, observation: Array) -> None:
@@ -74,8 +70,8 @@ def _step_batch(
     truncated: Array,
 ) -> int:
     """Step all environments and return -1. If an action is outside 0..num_actions - 1, return the first such action's
-    index and change nothing. Actions are int64 [N]; observation [N, ...], reward float32 [N], terminated and truncated
-    bool [N] are written."""
+    index and change nothing. Actions are int64 [N]; where `over` is set, a step ignores the action and starts the next
+    episode. Observation [N, ...], reward float32 [N], terminated and truncated bool [N] are written."""
     for i in range(len(actions)):
         if actions[i] < 0 or actions[i] >= num_actions:
             return i

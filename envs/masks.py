@@ -1,8 +1,5 @@
-"""Action masks: which actions are valid at a step.
-
-A mask is bool [N, A] for N environments, where A is the total number of options: the n actions of a Discrete space, or
-the options of all choices of a MultiDiscrete space, choice by choice.
-"""
+"""Action masks: bool [N, A], the valid ones of the n actions of a Discrete space, or of the options of all choices of a
+MultiDiscrete space, choice by choice."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -16,8 +13,8 @@ KEY = "action_mask"  # In `info` or a Dict observation
 
 
 def flat_mask(name: str, mask: Any, size: int) -> Array:
-    """Convert one environment's mask to bool [size]: `size` values, bool or 0 and 1, or one array for each choice, as
-    in Gymnasium's spaces. Raises ContractError with the name of the environment for other sizes and values."""
+    """Convert one environment's mask to bool [size]: `size` values, bool or 0 and 1, or one array for each choice.
+    Raises ContractError with the name of the environment for other sizes and values."""
     try:
         values = mask.reshape(-1) if isinstance(mask, np.ndarray) else np.hstack(mask)
     except (TypeError, ValueError) as problem:

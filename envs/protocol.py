@@ -1,4 +1,4 @@
-"""The contract of a batch of environments, compiled or third-party: the methods that actors call."""
+"""What actors use of a batch of environments, compiled or third-party."""
 
 from typing import Any, Protocol
 
@@ -11,32 +11,12 @@ class BatchedEnvironment(Protocol):
     """N environments with NEXT_STEP autoreset, which write into the caller's arrays."""
 
     num_envs: int
+    single_observation_space: spaces.Space[Any]  # A Box or a (nested) Dict of Boxes
+    single_action_space: spaces.Space[Any]  # Discrete, MultiDiscrete or Box
+    episode_fields: tuple[str, ...]  # Names of the values of `episode_facts`
+    action_mask: Array | None  # bool [N, A]: the valid actions of the current step; None without masks
+    replayable: bool  # Whether a level depends only on `streams`: uint64 [N], states of random number generators
     trusted: bool  # Whether `restore` may run code from a saved state
-
-    @property
-    def single_observation_space(self) -> spaces.Space[Any]:
-        """Space of one environment's observations: a Box or a (nested) Dict of Boxes."""
-        ...
-
-    @property
-    def single_action_space(self) -> spaces.Space[Any]:
-        """Space of one environment's actions: Discrete, MultiDiscrete or Box."""
-        ...
-
-    @property
-    def episode_fields(self) -> tuple[str, ...]:
-        """Names of the values of `episode_facts`."""
-        ...
-
-    @property
-    def action_mask(self) -> Array | None:
-        """bool [N, A]: the valid actions of the current step; None for an environment without masks."""
-        ...
-
-    @property
-    def replayable(self) -> bool:
-        """Whether a level depends only on `streams` (uint64 [N], the states of random number generators)."""
-        ...
 
     def new_observation(self) -> Any:
         """Allocate zeroed observations of all environments: one array [N, ...], or a (nested) dict of arrays."""

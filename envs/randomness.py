@@ -1,8 +1,7 @@
 """Random numbers for compiled environments: one 64-bit stream per environment.
 
 A stream depends only on the seed and the environment's index, so results do not depend on how a batch is split across
-actors. The generator is splitmix64 (Steele, Lea, Flood 2014): one addition and one mixing function per sample. Its
-state has 64 bits, so the random state of a batch is one uint64 array that can be saved and restored.
+actors. The generator is splitmix64 (Steele, Lea, Flood 2014): one addition and one mixing function per sample.
 """
 
 from collections.abc import Iterable

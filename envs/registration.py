@@ -1,7 +1,4 @@
-"""The registry of engram's environments, and construction of a batch of environments by name.
-
-This module does not import environments: Gymnasium imports a class when the environment is first made.
-"""
+"""The registry of engram's environments, which are imported when first made, and their construction by name."""
 
 import importlib
 import inspect
@@ -47,10 +44,10 @@ ENVIRONMENTS = {
         Environment("popgym-repeat-first", "PopgymRepeatFirst", "popgym.cards"),
         Environment("popgym-autoencode", "PopgymAutoencode", "popgym.cards"),
         Environment("popgym-count-recall", "PopgymCountRecall", "popgym.cards"),
-        Environment("popgym-concentration", "PopgymConcentration", "popgym.boards"),
+        Environment("popgym-concentration", "PopgymConcentration", "popgym.cards"),
         Environment("popgym-higher-lower", "PopgymHigherLower", "popgym.cards"),
-        Environment("popgym-battleship", "PopgymBattleship", "popgym.boards"),
-        Environment("popgym-mine-sweeper", "PopgymMineSweeper", "popgym.boards"),
+        Environment("popgym-battleship", "PopgymBattleship", "popgym.game"),
+        Environment("popgym-mine-sweeper", "PopgymMineSweeper", "popgym.game"),
     ]
 }
 _SHORT_NAMES = {environment.id: name for name, environment in ENVIRONMENTS.items()}
@@ -75,13 +72,10 @@ def is_environment(name: str) -> bool:
 
 
 def find_environment(name: str) -> tuple[Environment, dict[str, Any]]:
-    """Return the registry entry for a short name or engram id, and the parameters that the name implies (for twins).
-    Raises ValueError with the nearest valid names if the name is unknown."""
-    short = _SHORT_NAMES.get(name, name)
-    if short not in environment_names():
-        raise ValueError(
-            f"unknown environment {name!r}; {advice(name, [*environment_names(), *gymnasium.registry], 4)}"
-        )
+    """Return the registry entry for a short name or engram id, and the parameters that the name of a twin implies."""
+    short, names = _SHORT_NAMES.get(name, name), environment_names()
+    if short not in names:
+        raise ValueError(f"unknown environment {name!r}; {advice(name, [*names, *gymnasium.registry], 4)}")
     environment = ENVIRONMENTS[short.removesuffix("-twin")]
     return environment, dict(environment.twin) if short.endswith("-twin") else {}
 
@@ -101,10 +95,12 @@ def environment_parameters(environment: Environment) -> dict[str, inspect.Parame
     """Return an environment's parameters by name: those of its constructor, and `engine` if it has a reference."""
     from .engine import parameter_names
 
-    made = batch_class(environment)
-    values = inspect.signature(made).parameters
-    engine = {"engine": inspect.Parameter("engine", inspect.Parameter.KEYWORD_ONLY, default=ENGINES[0])}
-    return {name: values[name] for name in parameter_names(made)} | (engine if environment.readable else {})
+    batch = batch_class(environment)
+    signature = inspect.signature(batch).parameters
+    values = {name: signature[name] for name in parameter_names(batch)}
+    if environment.readable:
+        values["engine"] = inspect.Parameter("engine", inspect.Parameter.KEYWORD_ONLY, default=ENGINES[0])
+    return values
 
 
 def default_values(environment: Environment) -> dict[str, Any]:
@@ -130,17 +126,13 @@ def make_batch(
     render_mode: str | None = None,
     **parameters: Any,
 ) -> Any:
-    """Make a batch of `num_envs` environments.
+    """Make a batch of environments. Raises ValueError with the nearest names for an unknown environment or parameter.
 
     Args:
         name: short name, Gymnasium id, or `module:Class`.
-        num_envs: number of environments in the batch.
         first_index: index of the first environment; indices determine the random streams.
         env_workers: number of processes that step a foreign environment; 0 and 1 step it in this process.
-        render_mode: None or "rgb_array".
         parameters: arguments of the environment's constructor; `name`, `num_envs` and `first_index` may be among them.
-
-    Raises ValueError with the nearest valid names for an unknown environment or parameter.
     """
     from .engine import BatchedEnv, parameter_names
     from .foreign import ForeignBatch
@@ -156,7 +148,7 @@ def make_batch(
         environment, values = find_environment(name)
         check_keys(name, "parameter", parameters, environment_parameters(environment))
         values |= parameters
-        engine = values.pop("engine", ENGINES[0]) if environment.readable else ENGINES[0]
+        engine = values.pop("engine", ENGINES[0])
         check_choice("engine", engine, ENGINES)
         batch = batch_class(environment)(num_envs, first_index=first_index, render_mode=render_mode, **values)
         if engine == ENGINES[0]:

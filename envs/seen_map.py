@@ -9,12 +9,7 @@ SIDE = 2 * REACH + 1
 
 
 def around(seen: Array, agents: Array) -> Array:
-    """Return the cells around each agent, uint8 [N, SIDE, SIDE, L].
-
-    Args:
-        seen: uint8 [N, rows, columns, L]: 0 for a cell not seen in this episode.
-        agents: int64 [N, 2]: row and column of each agent.
-    """
+    """Return the cells of `seen`, uint8 [N, rows, columns, L], around each agent [N, 2]: uint8 [N, SIDE, SIDE, L]."""
     padded = np.pad(seen, ((0, 0), (REACH, REACH), (REACH, REACH), (0, 0)))
     return padded[_window(padded, agents + REACH, REACH)]
 

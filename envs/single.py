@@ -13,10 +13,7 @@ from .masks import KEY
 
 
 class SingleEnv(gymnasium.Env[Array, int]):
-    """One environment with the same compiled rules as the batched engine, without autoreset.
-
-    `reset(options={"level": {...}})` starts a custom level; `env.unwrapped.level` is the current one in the same form.
-    """
+    """One environment with the same compiled rules as the batched engine, without autoreset."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 8}  # noqa: RUF012
     batch_class: ClassVar[type[BatchedEnv]]

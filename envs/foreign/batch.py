@@ -4,75 +4,81 @@ import pickle
 import re
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import error
 from gymnasium.utils import EzPickle
-from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import create_empty_array
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
+from gymnasium.vector.utils import concatenate, create_empty_array
 from gymnasium.wrappers import PassiveEnvChecker
 
-from ...base.errors import library_errors, refuse, user_errors
+from ...base.errors import EngramError, library_errors, refuse, user_errors
 from ...base.messages import calling
-from ..arrays import Array, ContractError, Observation
+from ..arrays import Array, ContractError, Observation, require
 from ..masks import random_valid
 from ..randomness import streams
-from . import infos
-from .check import OUTSIDE, check_observation, check_wrappers, require
-from .spaces import action_form, observation_space_of, write_observation
+from .values import InfoVector, Masks, action_form, agent_space, episode_fields, read_infos, write_observation
 
 MOST_SAVED = 4 * 2**20  # Maximum bytes of one actor's pickled environments in a checkpoint
 WRONG = ".*(result returned by|old step API|signal to be a boolean|[Tt]he reward(?!.*'(bool|numpy|torch|jax)))"
-"""Gymnasium's warnings that are errors here. Observations only need to fit the arrays; a reward may be a bool or an
-array without axes."""
+"""Gymnasium's warnings that are errors here; a reward may be a bool or an array without axes."""
+OUTSIDE = (Path(__file__).parents[1], Path(gymnasium.__file__).parent, Path(np.__file__).parent)
+"""Frames in these folders do not belong to the user."""
+STATISTICS = {
+    "obs_rms": ("NormalizeObservation", "--normalize-observations"),
+    "return_rms": ("NormalizeReward", "--normalize-returns"),
+}
+"""Gymnasium wrappers with their own statistics, by the attribute that contains them, and the flags to use instead."""
 
 
 class ForeignBatch:
-    """N instances of a Gymnasium environment, stepped in turn by gymnasium.vector.SyncVectorEnv.
-
-    Autoreset is NEXT_STEP, as in engram's engine. The seed of every environment depends only on the run's seed
-    and the environment's index. A registered vector entry point is not used, since its environments would share one
-    random stream. `first_index` is the index of the first environment in a larger batch; errors contain `name`.
-    """
+    """N instances of a Gymnasium environment, stepped in turn by gymnasium.vector.SyncVectorEnv; a BatchedEnvironment.
+    A registered vector entry point is not used, since its environments would share one random stream."""
 
     draws_views: bool = False  # `draw` returns the full board, whatever the agent observes
-    replayable: bool = False  # The next level cannot be set
-    trusted: bool = False  # Whether `restore` may unpickle
+    replayable: bool = False
+    trusted: bool = False
 
     def __init__(self, make_env: Callable[[], Any], num_envs: int, *, first_index: int = 0, name: str) -> None:
         self.name, self.num_envs, self.first_index = name, num_envs, first_index
-        makers = [lambda env=env: env for env in _make_environments(make_env, num_envs, name)]
+        envs: list[Any] = []
+        for i in range(num_envs):
+            only = "while others exist; if only one may exist: --envs-per-actor 1 --num-actors 1"
+            with user_errors(f"{name}: environment {i + 1} of {num_envs} cannot be made {only}" if i else ""):
+                envs.append(calling(f"{name} cannot be made: its constructor", make_env, OUTSIDE))
+            require(isinstance(envs[i], gymnasium.Env), f"{name} made a {type(envs[i]).__name__}", "a gymnasium.Env")
+            check_wrappers(envs[i], name)
+        distinct = len({id(env.unwrapped) for env in envs})
+        require(distinct == num_envs, f"{name} returned the same object for two environments", "a new one at each call")
         with library_errors(f"{name} cannot be batched", AttributeError, RuntimeError, TypeError):
-            self.vector: Any = infos.InfoVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+            makers = [lambda env=env: env for env in envs]
+            self.vector: Any = InfoVector(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         self.vector.at_step = lambda: self.at_step()
         self._describe()
-        self.episode_fields = infos.episode_fields(self.vector.envs[0], name)
+        self.episode_fields = episode_fields(self.vector.envs[0], name)
 
     def _describe(self) -> None:
         """Set the agents' spaces from those of `vector`."""
         space = self.vector.single_observation_space
-        self.single_observation_space = observation_space_of(space, self.name)
+        self.single_observation_space = agent_space(space, self.name)
         self._actions = action_form(self.vector.single_action_space, self.name)
         self.single_action_space = self._actions.space
-        self._masks = infos.Masks(self.name, space, self._actions.choices)
+        self._masks = Masks(self.name, space, self._actions.choices)
         self.at_step: Callable[[], None] = lambda: None  # Called after the step or reset of each environment
         self.action_mask: Array | None = None
-        """bool [N, A]: the valid actions of the current step; None for an environment without masks."""
 
     def new_observation(self) -> Observation:
-        """Allocate zeroed observations of all environments: one array [N, ...], or a (nested) dict of arrays."""
         return create_empty_array(self.single_observation_space, self.num_envs)  # pyright: ignore
 
     def reset_into(self, observation: Observation, seed: int | None = None) -> None:
-        """Start an episode in every environment and write all observations."""
         values, _ = self._checked("reset", lambda: self.vector.reset(seed=self._seeds(seed)))
         self._write(values, observation)
         self.action_mask = self._masks.reset(values, self.vector.infos)
 
     def _seeds(self, seed: int | None) -> Any:
-        """Return a seed for each environment, which depends only on the run's seed and the environment's index."""
         if seed is None:
             return None
         indices = range(self.first_index, self.first_index + self.num_envs)
@@ -81,8 +87,6 @@ class ForeignBatch:
     def step_into(
         self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
     ) -> None:
-        """Step all environments with actions int [N] (or [N, K]); write observations, reward, terminated and
-        truncated."""
         taken = self._actions.read(actions)
         values, reward[:], terminated[:], truncated[:], _ = self._checked("step", lambda: self.vector.step(taken))
         self._write(values, observation)
@@ -96,13 +100,17 @@ class ForeignBatch:
         try:
             return call()
         except (TypeError, ValueError):
+            returned = f"{self.name}.{method} returned an observation that does not fit observation_space"
             for env, value in zip(self.vector.envs, self.vector._env_obs, strict=True):
-                if value is not None:
-                    check_observation(env.observation_space, f"{self.name}.{method}", value)
+                space = env.observation_space
+                try:
+                    if value is not None:
+                        concatenate(space, [value], create_empty_array(space))
+                except (TypeError, ValueError, LookupError) as problem:
+                    raise ContractError(f"{returned}, {space}: {problem}") from problem
             raise
 
     def cut(self, where: Array) -> None:
-        """End the current episodes of environments `where` (bool [N]); their next step begins new ones."""
         self.vector._autoreset_envs[where] = True
 
     def as_agents_see(self, values: Any, count: int) -> Observation:
@@ -116,13 +124,11 @@ class ForeignBatch:
         return self._actions.read(actions)
 
     def episode_facts(self, indices: Array) -> Array:
-        """Return float32 [K, len(episode_fields)]: values from the last `info` of environments `indices`, nan if
-        missing."""
-        return infos.read([self.vector.infos[i] for i in indices], self.episode_fields)
+        return read_infos([self.vector.infos[i] for i in indices], self.episode_fields)
 
     def info_scalars(self, key: str) -> Array:
         """Return float32 [N]: the value under `key` in each environment's last `info`, nan if missing."""
-        return infos.read(self.vector.infos, (key,))[:, 0]
+        return read_infos(self.vector.infos, (key,))[:, 0]
 
     def check(self) -> None:
         """Reset and step all environments before a run, with Gymnasium's checks. Raises ValueError naming the error."""
@@ -136,13 +142,12 @@ class ForeignBatch:
             self.vector.envs = envs
 
     def _try_out(self) -> None:
-        """Reset and step all environments with any valid actions; name the method that fails."""
         n, space = self.num_envs, self.single_action_space
         observation, reward, flags = self.new_observation(), np.zeros(n, np.float32), np.zeros((2, n), np.bool_)
         self._try("reset", lambda: self.reset_into(observation, 0))
         actions = np.zeros((n, *(space.shape or ())), space.dtype)
-        if self.action_mask is not None and self._actions.choices is not None:
-            actions = random_valid(self.action_mask, self._actions.choices.tolist(), np.random.default_rng(0))
+        if self.action_mask is not None:
+            actions = self._valid_actions(self.action_mask)
         self._try("step", lambda: self.step_into(actions, observation, reward, *flags))
 
     def _try(self, method: str, call: Callable[[], None]) -> None:
@@ -152,22 +157,25 @@ class ForeignBatch:
             message = re.sub(r"\x1b\[\d+m|WARN: ", "", str(problem))  # Gymnasium's are colored
             raise ContractError(f"{self.name}.{method}: {message}") from problem
 
+    def _valid_actions(self, mask: Array) -> Array:
+        """Choose any valid action for each environment: int64 [N], or [N, K]."""
+        assert self._actions.choices is not None, "Box actions have no masks"
+        return random_valid(mask, self._actions.choices.tolist(), np.random.default_rng(0))
+
     def draw(self, index: int, full: bool = True) -> Array:
         """Return an image of environment `index`, uint8 [H, W, 3]. Raises ValueError if it renders none."""
-        image, why = None, ""
         try:
             image = self._render(index)
         except (error.Error, NotImplementedError) as problem:
-            why = f": {problem}".removesuffix(": ")
-        refuse(image is None or np.ndim(image) != 3, f"{self.name} renders no images{why}")
+            raise EngramError(f"{self.name} renders no images: {problem}".removesuffix(": ")) from problem
+        refuse(np.ndim(image) != 3, f"{self.name} renders no images")
         return np.asarray(image).astype(np.uint8)
 
     def _render(self, index: int) -> Any:
         return self.vector.envs[index].render()
 
     def save(self) -> dict[str, Array]:
-        """Return the exact state of all environments as pickled bytes, uint8. Raises ValueError if an environment
-        cannot be copied. Global random number generators are not included."""
+        """Return the exact state of all environments, pickled, without that of global random number generators."""
         states = list[bytes]()
         for env in self.vector.envs:
             states.append(pickled(env, self.name))
@@ -182,8 +190,7 @@ class ForeignBatch:
         }
 
     def restore(self, saved: dict[str, Array]) -> None:
-        """Restore a state returned by `save`. Unpickling runs any code in it, so this raises ValueError unless
-        `trusted` is set."""
+        """Restore a state returned by `save`. Unpickling runs any code in it, hence only if `trusted`."""
         self._check_saved(saved)
         states = np.split(saved["pickled"], np.cumsum(saved["sizes"])[:-1])
         self.vector.envs = [pickle.loads(state.tobytes()) for state in states]
@@ -195,7 +202,6 @@ class ForeignBatch:
         require(count == self.num_envs, f"saved state of {self.name} contains {count} environments", str(self.num_envs))
 
     def close(self) -> None:
-        """Close all environments."""
         self.vector.close()
 
 
@@ -210,16 +216,13 @@ def pickled(env: Any, name: str) -> bytes:
         return pickle.dumps(env)
 
 
-def _make_environments(make_env: Callable[[], Any], num_envs: int, name: str) -> list[Any]:
-    """Make `num_envs` distinct environments. Raises ValueError if this fails."""
-    envs: list[Any] = []
-    for i in range(num_envs):
-        only = "while others exist; if only one may exist: --envs-per-actor 1 --num-actors 1"
-        with user_errors(f"{name}: environment {i + 1} of {num_envs} cannot be made {only}" if i else ""):
-            env: Any = calling(f"{name} cannot be made: its constructor", make_env, OUTSIDE)
-        require(isinstance(env, gymnasium.Env), f"{name} made a {type(env).__name__}", "a gymnasium.Env")
-        check_wrappers(env, name)
-        envs.append(env)
-    distinct = len({id(env.unwrapped) for env in envs})
-    require(distinct == num_envs, f"{name} returned the same object for two environments", "a new one at each call")
-    return envs
+def check_wrappers(env: Any, name: str) -> None:
+    """Raise ContractError if `env`, or one of the environments of a vector environment, has a wrapper of STATISTICS."""
+    attributes = set[str]()
+    while isinstance(env, gymnasium.Wrapper | VectorWrapper):
+        attributes |= vars(env).keys()
+        env = env.env
+    for attribute, (wrapper, flag) in STATISTICS.items():
+        parts = env.call("has_wrapper_attr", attribute) if isinstance(env, SyncVectorEnv | AsyncVectorEnv) else ()
+        text = f"{name} is wrapped in {wrapper}, whose statistics differ between environments and are in no checkpoint"
+        require(attribute not in attributes and not any(parts), text, f"no such wrapper, and {flag}")

@@ -1,11 +1,5 @@
 """Environments written in JAX: `jax:module:make`, all stepped by one jitted and vmapped function, in one CPU thread.
-
-Interface, as in gymnax: `reset(key, params)` returns (observation, state); `step(key, state, action, params)` returns
-(observation, state, reward, done, info), or 6 values with terminated and truncated in place of done; spaces are
-attributes or functions of params; `default_params` is optional. `step` must not reset; if there are `step_env` and
-`reset_env`, as in gymnax, they are called instead. With a single `done`, `info["truncated"]` or gymnax's
-`is_truncated(state, params)` marks truncated episodes.
-"""
+docs/reference/environments.md describes the interface. Spaces are attributes or functions of params."""
 
 import importlib
 import os
@@ -39,8 +33,7 @@ class JaxVectorEnv(VectorEnv[Any, Any, Any]):
     """N instances of a JAX environment in NEXT_STEP autoreset mode, each with its own chain of random keys; `made` is
     the environment, or (environment, params)."""
 
-    own_seeds = True
-    """Whether `reset(seed=[...])` accepts one seed per environment."""
+    own_seeds = True  # `reset(seed=[...])` accepts one seed per environment
 
     def __init__(self, made: Any, num_envs: int, name: str) -> None:
         self.jax, self.num_envs = start_jax(name), num_envs
@@ -60,7 +53,7 @@ class JaxVectorEnv(VectorEnv[Any, Any, Any]):
         """Random keys uint32 [N, 2], states of the environments [N, ...], and bool [N]: episodes that have ended."""
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        """Reset as in Gymnasium; seed: None to continue the random keys, an int, or a list with one per environment."""
+        """Reset; seed: None to continue the random keys, an int, or a list with one per environment."""
         if seed is None and self.state is not None:
             keys = self.state[0]
         else:
@@ -135,7 +128,7 @@ def _compile(jax: Any, env: Any, params: Any, name: str) -> tuple[Any, Any]:
 
 
 def _space(space: Any, params: Any, name: str) -> spaces.Space[Any]:
-    """Convert a space, or a function of params that returns it, to Gymnasium's. Raises ValueError for other kinds."""
+    """Convert a space, or a function of params that returns it, to Gymnasium's."""
     space = space(params) if callable(space) else space
     if isinstance(space, spaces.Space):
         return space

@@ -14,17 +14,14 @@ from ...base.errors import library_errors, refuse
 from ...base.messages import nearest
 from .jax_vector import JaxVectorEnv, start_jax
 
+# Packages that register their ids when imported, by the prefix of the ids
 REGISTERED_BY = {"ALE": "ale_py", "BabyAI": "minigrid", "MiniGrid": "minigrid", "popgym": "popgym"}
-"""Packages that register their ids when imported, by the prefix of the ids."""
-
-EnvMaker = Callable[..., Any]
-"""Makes one environment from keyword arguments; a subclass of BatchedEnv makes a batch."""
+EnvMaker = Callable[..., Any]  # Makes an environment from keyword arguments; a subclass of BatchedEnv makes a batch
 
 
 def find_foreign(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | None] | None:
     """Find the maker of `name` and its parameters (None if it accepts any); return None if the name is unknown.
-    `jax:module:make` names a JAX environment. Raises ValueError if a `module:Class`, or the package that registers
-    ids like `name`, cannot be loaded."""
+    Raises ValueError if a `module:Class`, `jax:module:make`, or the package that registers the id cannot be loaded."""
     package = REGISTERED_BY.get(name.partition("/")[0].partition("-")[0])
     if package is not None and name not in gymnasium.registry:
         _import(package, name)
@@ -89,6 +86,13 @@ def _maker_of_id(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
     entry: Any = spec.entry_point or spec.vector_entry_point
     with library_errors(f"{name} cannot be loaded", ImportError, AttributeError, gymnasium.error.Error):
         creator = load_env_creator(entry) if isinstance(entry, str) else entry
+    allowed = _parameters(creator)
+    if spec.entry_point is None:
+
+        def make_vec(num_envs: int, **parameters: Any) -> Any:
+            return gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **parameters)
+
+        return make_vec, allowed
 
     def make(**parameters: Any) -> Any:
         spec = copy.deepcopy(gymnasium.registry[name])  # otherwise gymnasium.make would accept no parameter called `id`
@@ -96,18 +100,9 @@ def _maker_of_id(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
         spec.kwargs |= parameters
         return gymnasium.make(spec, disable_env_checker=True, **limit)
 
-    if spec.entry_point is None:
-
-        def make_vec(num_envs: int, **parameters: Any) -> Any:
-            return gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **parameters)
-
-        return make_vec, _parameters(creator)
-
     make.creator = creator  # pyright: ignore[reportFunctionMemberAccess]
-    allowed = _parameters(creator)
     if allowed is not None:
-        limit = inspect.signature(gymnasium.make).parameters["max_episode_steps"]
-        allowed = allowed | {"max_episode_steps": limit}
+        allowed |= {"max_episode_steps": inspect.signature(gymnasium.make).parameters["max_episode_steps"]}
     return make, allowed
 
 
@@ -130,7 +125,5 @@ def _parameters(maker: EnvMaker) -> dict[str, inspect.Parameter] | None:
     parameters = inspect.signature(maker).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return None
-    hidden = {"self", "render_mode"}
-    if is_vector(maker):
-        hidden |= {"num_envs", "first_index"}
+    hidden = {"self", "render_mode"} | ({"num_envs", "first_index"} if is_vector(maker) else set[str]())
     return {key: parameter for key, parameter in parameters.items() if key not in hidden}

@@ -1,10 +1,5 @@
-"""Third-party vector environments in any autoreset mode.
-
-All modes are converted to NEXT_STEP autoreset: the final observation of an episode with its flag, then, after a step
-whose action is ignored, the first observation of the next episode. A vector environment steps all of its environments
-together. In the other modes, an environment whose episode has ended is therefore stepped once more (the result is
-discarded) and then reset with `reset(options={"reset_mask": ...})` (Gymnasium 1.1 and later).
-"""
+"""Third-party vector environments in any autoreset mode, converted to NEXT_STEP: an environment whose episode has ended
+is stepped once more with the others (the result is discarded), then reset with `reset(options={"reset_mask": ...})`."""
 
 import pickle
 from collections.abc import Callable, Mapping
@@ -15,20 +10,15 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from ...base.errors import library_errors, refuse
 from ...base.messages import calling, check_choice
-from ..arrays import Array, Observation
-from ..masks import KEY, random_valid
-from . import infos
-from .batch import ForeignBatch, pickled
-from .check import OUTSIDE, check_wrappers, require
-from .spaces import map_parts
+from ..arrays import Array, Observation, require
+from ..masks import KEY
+from .batch import OUTSIDE, ForeignBatch, check_wrappers, pickled
+from .values import episode_fields, map_parts, read_infos
 
 
 class VectorBatch(ForeignBatch):
-    """A gymnasium.vector.VectorEnv of N environments, with the methods of a ForeignBatch.
-
-    Environments of a SyncVectorEnv or AsyncVectorEnv have seeds that depend only on the run's seed and the
-    environment's index. Any other vector environment is reset with one seed, which depends on the first index.
-    """
+    """A gymnasium.vector.VectorEnv of N environments. Those of a SyncVectorEnv or AsyncVectorEnv each have a seed; any
+    other vector environment is reset with one seed, which depends on the first index."""
 
     def __init__(self, make_vector: Callable[[int], Any], num_envs: int, *, first_index: int = 0, name: str) -> None:
         self.name, self.num_envs, self.first_index = name, num_envs, first_index
@@ -43,14 +33,12 @@ class VectorBatch(ForeignBatch):
         with library_errors(f"{name} has no spaces", AttributeError):
             self._describe()
         inner = vector.unwrapped
-        self.episode_fields = infos.episode_fields(inner.envs[0] if type(inner) is SyncVectorEnv else inner, name)
-        self._waiting = np.zeros(num_envs, np.bool_)
-        """bool [N]: environments that begin an episode at the next step and must be reset for it."""
+        self.episode_fields = episode_fields(inner.envs[0] if type(inner) is SyncVectorEnv else inner, name)
+        self._waiting = np.zeros(num_envs, np.bool_)  # Environments that must be reset at the next step
         self._info: Mapping[str, Any] = {}  # The merged info of the last step or reset
         self._reset_info: tuple[Mapping[str, Any], Array] = {}, self._waiting
         """The merged info of the last reset of some environments, and bool [N]: those not stepped since then."""
-        self._valid: Array | None = None
-        """bool [N, A]: the valid actions of the vector environment's own step, which may be an episode ahead."""
+        self._valid: Array | None = None  # `action_mask` of the vector environment, which may be an episode ahead
 
     def reset_into(self, observation: Observation, seed: int | None = None) -> None:
         seeds, inner = self._seeds(seed), self.vector.unwrapped
@@ -97,12 +85,12 @@ class VectorBatch(ForeignBatch):
 
     def episode_facts(self, indices: Array) -> Array:
         info = self._info.get("final_info", {}) if self.mode == AutoresetMode.SAME_STEP else self._info
-        return infos.read([_info_of(info, i) for i in indices], self.episode_fields)
+        return read_infos([_info_of(info, i) for i in indices], self.episode_fields)
 
     def info_scalars(self, key: str) -> Array:
         info, where = self._reset_info
         latest = [_info_of(info if where[i] else self._info, i) for i in range(self.num_envs)]
-        return infos.read(latest, (key,))[:, 0]
+        return read_infos(latest, (key,))[:, 0]
 
     def check(self) -> None:
         self._try_out()
@@ -142,11 +130,6 @@ class VectorBatch(ForeignBatch):
         masks, valid = info.get(KEY), info.get(f"_{KEY}")
         has = [masks is not None and (valid is None or bool(valid[i])) for i in range(self.num_envs)]
         return [{KEY: masks[i]} if has[i] else {} for i in range(self.num_envs)]  # pyright: ignore
-
-    def _valid_actions(self, mask: Array) -> Array:
-        """Choose any valid action for each environment: int64 [N], or [N, K]."""
-        assert self._actions.choices is not None
-        return random_valid(mask, self._actions.choices.tolist(), np.random.default_rng(0))
 
     def _final_observation(self, index: int) -> Observation:
         """Return the last observation [1, ...] of the episode that has just ended in environment `index`."""

@@ -1,7 +1,4 @@
-"""Slow environments stepped in worker processes, each with a group of environments.
-
-Results do not depend on the number of processes: an environment's random stream depends only on its index.
-"""
+"""Slow environments stepped in worker processes, each with a group of environments."""
 
 import multiprocessing
 import pickle
@@ -16,10 +13,9 @@ import numpy as np
 
 from ..arrays import Array, Observation
 from .batch import ForeignBatch
-from .spaces import map_parts
+from .values import map_parts
 
 MakeGroup = Callable[[int, int], ForeignBatch]  # make(num_envs, first_index): picklable
-CLOSING_SECONDS = 10.0  # Time for environments to close before their process is killed
 
 
 class WorkerBatch(ForeignBatch):
@@ -48,13 +44,13 @@ class WorkerBatch(ForeignBatch):
         self._end = Finalize(self, _end, (self.processes, self._pipes), exitpriority=10)
 
     def reset_into(self, observation: Observation, seed: int | None = None) -> None:
-        observations, masks = zip(*self._call_all("reset", *[seed] * len(self._parts)), strict=True)
+        observations, masks = zip(*self._call("reset", [(seed,)] * len(self._parts)), strict=True)
         self._read(observations, masks, observation)
 
     def step_into(
         self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
     ) -> None:
-        results = self._call_all("step", *(actions[part] for part in self._parts))
+        results = self._call("step", [(actions[part],) for part in self._parts])
         observations, masks, *others = zip(*results, strict=True)
         reward[:], terminated[:], truncated[:], self._facts = map(np.concatenate, others)
         self._read(observations, masks, observation)
@@ -64,48 +60,43 @@ class WorkerBatch(ForeignBatch):
         self.action_mask = None if masks[0] is None else np.concatenate(masks)
 
     def cut(self, where: Array) -> None:
-        self._call_all("cut", *(where[part] for part in self._parts))
+        self._call("cut", [(where[part],) for part in self._parts])
 
     def episode_facts(self, indices: Array) -> Array:
         return self._facts[indices]
 
     def info_scalars(self, key: str) -> Array:
-        return np.concatenate(self._call_all("info_scalars", *[key] * len(self._parts)))
+        return np.concatenate(self._call("info_scalars", [(key,)] * len(self._parts)))
 
     def draw(self, index: int, full: bool = True) -> Array:
         owner = next(i for i, part in enumerate(self._parts) if index < part.stop)
-        return self._call("draw", {owner: (index - self._parts[owner].start,)})[0]
+        return self._call("draw", [(index - self._parts[owner].start,)], self._pipes[owner : owner + 1])[0]
 
     def save(self) -> dict[str, Array]:
-        saved = self._call("save", dict.fromkeys(range(len(self._parts)), ()))
+        saved = self._call("save", [()] * len(self._parts))
         return {key: np.concatenate([part[key] for part in saved]) for key in saved[0]}
 
     def restore(self, saved: dict[str, Array]) -> None:
         """Restore a state returned by `save` with any number of workers. Raises ValueError unless `trusted` is set."""
         self._check_saved(saved)
         ends = np.concatenate([[0], np.cumsum(saved["sizes"])])
-        parts = [
-            {key: value[part] for key, value in saved.items() if key != "pickled"}
-            | {"pickled": saved["pickled"][ends[part.start] : ends[part.stop]]}
-            for part in self._parts
-        ]
-        self._call_all("restore", *parts)
+        parts = list[tuple[dict[str, Array]]]()
+        for part in self._parts:
+            values = {key: value[part] for key, value in saved.items() if key != "pickled"}
+            parts.append((values | {"pickled": saved["pickled"][ends[part.start] : ends[part.stop]]},))
+        self._call("restore", parts)
 
     def close(self) -> None:
         if self._end.still_active():
             self._end.cancel()
-            _end(self.processes, self._pipes, CLOSING_SECONDS)
+            _end(self.processes, self._pipes, 10.0)
 
-    def _call_all(self, name: str, *arguments: Any) -> list[Any]:
-        """Call a method of every group, each with its own argument, and return the results."""
-        return self._call(name, {number: (argument,) for number, argument in enumerate(arguments)})
-
-    def _call(self, name: str, arguments: dict[int, tuple[Any, ...]]) -> list[Any]:
-        """Call a method of the groups that are keys of `arguments`, and return the results. Raises the first exception
-        among them, or RuntimeError if a process has ended."""
-        pipes = [self._pipes[number] for number in arguments]
+    def _call(self, name: str, arguments: Sequence[tuple[Any, ...]], pipes: Sequence[Any] = ()) -> list[Any]:
+        """Call a method of every group, or of those at `pipes`, each with its own arguments, and return the results.
+        Raises the first exception among them, or RuntimeError if a process has ended."""
+        pipes = pipes or self._pipes
         try:
-            for pipe, values in zip(pipes, arguments.values(), strict=True):
+            for pipe, values in zip(pipes, arguments, strict=True):
                 pipe.send((name, values))
             results = [pipe.recv() for pipe in pipes]
         except (EOFError, OSError) as problem:
@@ -128,7 +119,7 @@ def _end(processes: Sequence[Any], pipes: Sequence[Any], seconds: float = 0.0) -
 
 
 class _Group:
-    """The environments of one process, and their outputs."""
+    """The environments of one process, with a reset and step that return everything the parent process needs."""
 
     def __init__(self, make: Callable[[], ForeignBatch]) -> None:
         self._batch = make()
@@ -139,13 +130,10 @@ class _Group:
         return getattr(self._batch, name)
 
     def reset(self, seed: int | None) -> tuple[Any, ...]:
-        """Reset all environments; return observations and action masks."""
         self._batch.reset_into(self._observation, seed)
         return self._observation, self._batch.action_mask
 
     def step(self, actions: Array) -> tuple[Any, ...]:
-        """Step all environments; return observations, action masks, reward, terminated, truncated and the facts of
-        ended episodes."""
         count = len(actions)
         reward, flags = np.zeros(count, np.float32), np.zeros((2, count), np.bool_)
         self._batch.step_into(actions, self._observation, reward, *flags)
@@ -156,8 +144,7 @@ class _Group:
 
 
 def _work(pipe: Any, make: Callable[[], ForeignBatch]) -> None:
-    """Execute calls (method, arguments) for one group of environments, made at the first call, until the pipe is
-    closed."""
+    """Execute calls (method, arguments) for one group, made at the first call, until the pipe is closed."""
     for signum in (signal.SIGINT, signal.SIGTERM):  # on these, the parent saves and then ends its workers itself
         signal.signal(signum, signal.SIG_IGN)
     group: Any = None
@@ -170,17 +157,11 @@ def _work(pipe: Any, make: Callable[[], ForeignBatch]) -> None:
             group = group or _Group(make)
             result = getattr(group, name)(*arguments)
         except Exception as problem:
-            result = _make_sendable(problem)
+            problem.add_note(traceback.format_exc())
+            try:
+                result = pickle.loads(pickle.dumps(problem))
+            except Exception:
+                result = RuntimeError(f"{type(problem).__name__}: {problem}")
         pipe.send(result)
     if group is not None:
         group.close()
-
-
-def _make_sendable(problem: Exception) -> Exception:
-    """Add the traceback to an exception as a note; replace it with a RuntimeError if it cannot be pickled."""
-    problem.add_note(traceback.format_exc())
-    try:
-        pickle.loads(pickle.dumps(problem))
-    except Exception:
-        return RuntimeError(f"{type(problem).__name__}: {problem}")
-    return problem

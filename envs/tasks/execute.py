@@ -1,8 +1,5 @@
-"""Learning to execute: output the result of a short program (Zaremba and Sutskever 2014; Santoro et al. 2018, A.2).
-
-Programs, lengths and vocabulary are those of the code released with the second paper (sonnet v1.36,
-examples/learn_to_execute.py).
-"""
+"""Learning to execute: output the result of a short program (Zaremba and Sutskever 2014; Santoro et al. 2018, A.2), as
+in the code released with the second paper (sonnet v1.36, examples/learn_to_execute.py)."""
 
 from collections import Counter
 
@@ -23,7 +20,6 @@ PADDING, START, END = ".", "~", "!"
 _KEYWORDS = ("if", "for", "else", "range")
 _TOKENS = {*"0123456789", *"+-*=:/() x|<>[]", PADDING, START, END, *_KEYWORDS, *"".join(_KEYWORDS)}
 VOCABULARY = ("_unk_", "_null_", "_eos_", "|", *sorted(_TOKENS - {"|"}))
-"""All symbols by index; the first is the unknown symbol."""
 _INDEX = {token: index for index, token in enumerate(VOCABULARY)}
 
 
@@ -48,8 +44,7 @@ def apply(operation: str, random: Array, i: int, value: int, code: str, length: 
 
 
 def program(random: Array, i: int, operations: tuple[str, ...], length: int, nesting: int) -> tuple[str, str]:
-    """Sample a program of `nesting` operations, each on the previous result; return its code and its value modulo
-    10^(length + 1), both as text."""
+    """Sample a program of nested operations; return its code and its value modulo 10^(length + 1), both as text."""
     value = literal(random, i, length)
     code = str(value)
     for depth in range(nesting):
@@ -66,8 +61,7 @@ class Execute(Task):
 
     Args:
         operations: "addition", "control", "program", "algebra" or "algebra-control".
-        length: digits of a literal, 1 to 9.
-        nesting: operations of a program.
+        length, nesting: digits of a literal, 1 to 9, and operations of a program.
         mix: whether length and nesting are sampled uniformly from 1 up to these values for every program (the paper's
             curriculum); otherwise every program has the highest difficulty.
     """
@@ -93,7 +87,7 @@ class Execute(Task):
             length, nesting = 1 + integer(random, i, length), 1 + integer(random, i, nesting)
         return program(random, i, self.operations, length, nesting)
 
-    def _fill(self, batch: Batch) -> None:
+    def fill(self, batch: Batch) -> None:
         for i in range(self.num_sequences):
             code, value = self._program(self.random, i)
             batch.inputs[: self.steps_in, i] = [_INDEX[c] for c in code.ljust(self.steps_in, PADDING)]

@@ -1,5 +1,6 @@
 """Recall of one symbol after a delay, and of the newest values of several keys, with noise or similar keys."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,24 +14,19 @@ from .task import Batch, Task, number_or_range
 
 @kernel
 def fill_recall(
-    random: Array,
-    symbols: int,
-    distractors: int,
-    delays: tuple[int, int],
-    noises: tuple[float, float],
-    twin: bool,
-    inputs: Array,
-    targets: Array,
+    random: Array, symbols: int, delays: tuple[int, int], noises: tuple[float, float], twin: bool, batch: Batch
 ) -> None:
     """Fill inputs [T, B, symbols + distractors + 1] and targets [T, B, 1]."""
+    inputs, targets, _ = batch
+    flag = inputs.shape[2] - 1
     for i in range(inputs.shape[1]):
         cue = integer(random, i, symbols)
         delay = delays[0] + integer(random, i, delays[1] - delays[0] + 1)
         noise = noises[0] + (noises[1] - noises[0]) * uniform(random, i)
         inputs[0, i, cue] = 1.0
         for t in range(1, delay + 1):
-            inputs[t, i, symbols + integer(random, i, distractors)] = 1.0
-        inputs[delay + 1, i, symbols + distractors] = 1.0
+            inputs[t, i, symbols + integer(random, i, flag - symbols)] = 1.0
+        inputs[delay + 1, i, flag] = 1.0
         if twin:
             inputs[delay + 1, i, cue] = 1.0
         targets[delay + 1, i, 0] = cue
@@ -46,8 +42,7 @@ class Recall(Task):
     Args:
         delay: steps between cue and query: an integer, or (smallest, largest), sampled uniformly for each sequence.
         noise: standard deviation of normal noise on all features: a number or a range.
-        num_symbols: number of cues.
-        num_distractors: number of other symbols.
+        num_symbols, num_distractors: number of cues, and of other symbols.
         twin: whether the query shows the cue again, so that the task needs no memory.
     """
 
@@ -61,15 +56,10 @@ class Recall(Task):
     ) -> None:
         check_integer("num_symbols", num_symbols, 2)
         check_integer("num_distractors", num_distractors, 1)
-        self.delay, self.noise = low_high("delay", delay, 0, None), number_or_range("noise", noise, 0)
-        self.twin, self.distractors = twin, num_distractors
-        self.classes, self.steps = num_symbols, self.delay[1] + 2
+        delays, noises = low_high("delay", delay, 0, None), number_or_range("noise", noise, 0)
+        self.classes, self.steps, self.chance = num_symbols, delays[1] + 2, 1 / num_symbols
         self.inputs = num_symbols + num_distractors + 1
-        self.chance = 1 / num_symbols
-
-    def _fill(self, batch: Batch) -> None:
-        options = self.classes, self.distractors, self.delay, self.noise, self.twin
-        fill_recall(self.random, *options, batch.inputs, batch.targets)
+        self.fill = partial(fill_recall, self.random, num_symbols, delays, noises, twin)
 
 
 @kernel
@@ -91,21 +81,10 @@ def draw_keys(random: Array, i: int, similarity: float, keys: Array, common: Arr
 
 
 @kernel
-def fill_pairs(
-    random: Array,
-    fewest: int,
-    writes: tuple[int, int],
-    similarity: tuple[float, float],
-    queries: int,
-    num_values: int,
-    twin: bool,
-    inputs: Array,
-    targets: Array,
-    keys: Array,
-    values: Array,
-    common: Array,
-) -> None:
+def fill_pairs(random: Array, options: Any, keys: Array, values: Array, common: Array, batch: Batch) -> None:
     """Fill inputs [T, B, D + num_values + 1] and targets [T, B, 1]; keys [P, D], values [P], common [D] are scratch."""
+    fewest, writes, similarity, queries, num_values, twin = options
+    inputs, targets, _ = batch
     most, size = keys.shape
     for i in range(inputs.shape[1]):
         pairs = fewest + integer(random, i, most - fewest + 1)
@@ -127,16 +106,13 @@ def fill_pairs(
 
 class Pairs(Task):
     """Keys shown with one value each, some again with a new value; then keys without values query their newest values.
-
     Keys are random unit vectors, new in every sequence; values are one-hot.
 
     Args:
         pairs: number of pairs: an integer, or a range (smallest, largest), sampled uniformly for each sequence.
         writes: how often a random key gets a new value after all keys have been shown: an integer or a range.
         similarity: mean cosine of two keys, in 0..1: a number or a range.
-        key_size: features of a key.
-        num_values: number of values.
-        num_queries: queries at the end, each of a random key.
+        key_size, num_values, num_queries: features of a key, number of values, and queries, each of a random key.
         twin: whether queries show the value, so that the task needs no memory.
     """
 
@@ -153,15 +129,9 @@ class Pairs(Task):
         check_integer("key_size", key_size, 1)
         check_integer("num_values", num_values, 2)
         check_integer("num_queries", num_queries, 1)
-        self.fewest, self.most = low_high("pairs", pairs, 1, None)
-        self.writes = low_high("writes", writes, 0, None)
-        self.similarity = number_or_range("similarity", similarity, 0, 1)
-        self.queries, self.twin, self.classes = num_queries, twin, num_values
-        self.steps = self.most + self.writes[1] + num_queries
-        self.key_size, self.inputs = key_size, key_size + num_values + 1
-        self.chance = 1 / num_values
-
-    def _fill(self, batch: Batch) -> None:
-        options = self.fewest, self.writes, self.similarity, self.queries, self.classes, self.twin
-        scratch = np.zeros((self.most, self.key_size)), np.zeros(self.most, np.int64), np.zeros(self.key_size)
-        fill_pairs(self.random, *options, batch.inputs, batch.targets, *scratch)
+        (fewest, most), rewrites = low_high("pairs", pairs, 1, None), low_high("writes", writes, 0, None)
+        options = fewest, rewrites, number_or_range("similarity", similarity, 0, 1), num_queries, num_values, twin
+        self.classes, self.steps, self.chance = num_values, most + rewrites[1] + num_queries, 1 / num_values
+        self.inputs = key_size + num_values + 1
+        keys, values, common = np.zeros((most, key_size)), np.zeros(most, np.int64), np.zeros(key_size)
+        self.fill = partial(fill_pairs, self.random, options, keys, values, common)

@@ -65,8 +65,7 @@ def task_parameters(entry: Entry) -> dict[str, inspect.Parameter]:
 def make_task(
     name: str, num_sequences: int, parameters: Mapping[str, Any] | None = None, *, seed: int = 0, part: str = "train"
 ) -> Task:
-    """Make a task by name, with `num_sequences` parallel sequences. Raises ValueError with the nearest valid names for
-    an unknown task or parameter."""
+    """Make a task by name. Raises ValueError with the nearest valid names for an unknown task or parameter."""
     entry, fixed = find_task(name)
     values = {**fixed, **(parameters or {})}
     allowed = task_parameters(entry)

@@ -1,9 +1,11 @@
-"""Symbols to output again: copied, reversed or doubled, or translated by a code that only examples reveal.
+"""Symbols to copy or translate, and vectors to compare.
 
-Sources: Santoro et al. 2018, appendix A.2 (copy, reverse, double; the sampling of numbers as in the released
-learn_to_execute.py); Munkhdalai et al. 2019 (double copy of 50 symbols, dictionary inference).
+Sources: Santoro et al. 2018, appendix A.1 (n-th farthest) and A.2 (copy, reverse, double; the sampling of numbers as in
+the released learn_to_execute.py); Munkhdalai et al. 2019 (double copy of 50 symbols, dictionary inference); Graves et
+al. 2014, section 4.5 (priority sort).
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,8 @@ from ...base.compiled import kernel
 from ...base.errors import refuse
 from ...base.messages import check_choice, check_integer, low_high
 from ..arrays import Array
-from ..randomness import integer
+from ..randomness import integer, uniform
 from .task import Batch, Task
-from .vectors import draw_order
 
 ORDERS = ("copy", "reverse", "double")
 LETTERS = 26
@@ -24,10 +25,9 @@ END, NEXT_EXAMPLE, END_OF_SUPPORT, PLACEHOLDER = range(LETTERS, LETTERS + 4)
 
 
 @kernel
-def copy(
-    random: Array, low: int, high: int, symbols: int, number: bool, order: int, inputs: Array, targets: Array
-) -> None:
+def copy(random: Array, low: int, high: int, symbols: int, number: bool, order: int, batch: Batch) -> None:
     """Fill inputs [T, B] and targets [T, B, 1]: sequences of low..high symbols, each ended by the symbol `symbols`."""
+    inputs, targets, _ = batch
     for i in range(inputs.shape[1]):
         length = low + integer(random, i, high - low + 1)
         for t in range(high + 1):
@@ -47,7 +47,6 @@ class Copying(Task):
 
     Args:
         length: length of a sequence: an integer, or (smallest, largest), sampled uniformly for each sequence.
-        num_symbols: number of symbols.
         order: "copy", "reverse" or "double".
         number: whether the first symbol is never 0, as in decimal numbers.
     """
@@ -57,14 +56,20 @@ class Copying(Task):
     def set_up(self, length: Any = (1, 5), num_symbols: int = 10, order: str = "copy", number: bool = True) -> None:
         check_integer("num_symbols", num_symbols, 2)
         check_choice("order", order, ORDERS)
-        self.low, self.high = low_high("length", length, 1, None)
-        self.order, self.number = ORDERS.index(order), number
-        self.classes, self.inputs = num_symbols, num_symbols + 1
-        self.steps = self.high + 1 + self.high * (2 if order == "double" else 1)
-        self.chance = 1 / num_symbols
+        low, high = low_high("length", length, 1, None)
+        self.classes, self.inputs, self.chance = num_symbols, num_symbols + 1, 1 / num_symbols
+        self.steps = high + 1 + high * (2 if order == "double" else 1)
+        self.fill = partial(copy, self.random, low, high, num_symbols, number, ORDERS.index(order))
 
-    def _fill(self, batch: Batch) -> None:
-        copy(self.random, self.low, self.high, self.classes, self.number, self.order, batch.inputs, batch.targets)
+
+@kernel
+def draw_order(random: Array, i: int, order: Array) -> None:
+    """Write a random order of 0 .. len(order) - 1 into `order` (Fisher and Yates)."""
+    for k in range(len(order)):
+        order[k] = k
+    for k in range(len(order) - 1, 0, -1):
+        other = integer(random, i, k + 1)
+        order[k], order[other] = order[other], order[k]
 
 
 @kernel
@@ -80,11 +85,10 @@ def is_new(inputs: Array, i: int, pairs: int, length: int, first: int) -> bool:
 
 
 @kernel
-def translate(
-    random: Array, pairs: int, length: int, inputs: Array, targets: Array, alphabet: Array, code: Array
-) -> None:
+def translate(random: Array, pairs: int, length: int, alphabet: Array, code: Array, batch: Batch) -> None:
     """Fill inputs [T, B] and targets [T, B, 1]; alphabet [26] and code [26] are scratch space. The first 13 letters of
     the shuffled alphabet are sources, the other 13 their translations."""
+    inputs, targets, _ = batch
     for i in range(inputs.shape[1]):
         draw_order(random, i, alphabet)
         for k in range(SOURCES):
@@ -116,12 +120,10 @@ def translate(
 class Dictionary(Task):
     """`num_pairs` words of `length` letters with their translations, then a word to translate at placeholders.
 
-    In every sequence, a new random one-to-one code splits the 26 letters into 13 sources and 13 targets. The
-    query is a new word of letters that occur in the examples.
-
-    Our choices where the paper leaves them open: a query's letters are sampled from the positions of the support
-    (frequent letters more often); a query of one letter is one of the examples; only the answer, at the placeholders,
-    counts in the loss.
+    In every sequence, a new random one-to-one code splits the 26 letters into 13 sources and 13 targets. The query is a
+    new word of letters in the examples. Our choices where the paper is silent: a query's letters are sampled from the
+    positions of the support (frequent letters more often); a query of one letter is one of the examples; only the
+    answer, at the placeholders, counts in the loss.
     """
 
     symbols = True
@@ -134,9 +136,89 @@ class Dictionary(Task):
         check_integer("length", length, 1)
         text = f"num_pairs is {num_pairs} for length {length}; allowed: at least 2, so that there is a new word"
         refuse(num_pairs < 2 and length > 1, text)
-        self.pairs, self.length = num_pairs, length
         self.steps = num_pairs * (2 * length + 1) + 2 * length + 1
+        self.fill = partial(translate, self.random, num_pairs, length, *np.zeros((2, LETTERS), np.int64))
 
-    def _fill(self, batch: Batch) -> None:
-        scratch = np.zeros((2, LETTERS), np.int64)
-        translate(self.random, self.pairs, self.length, batch.inputs, batch.targets, *scratch)
+
+@kernel
+def rank(values: Array, t: int) -> int:
+    """Number of values above values[t]; of equal ones (of measure zero), the earlier is above."""
+    above = 0
+    for other in range(len(values)):
+        above += values[other] > values[t] or (values[other] == values[t] and other < t)
+    return above
+
+
+@kernel
+def farthest(random: Array, features: int, labels: Array, distances: Array, batch: Batch) -> None:
+    """Fill inputs [T, B, features + 3 T] and targets [T, B, 1]; labels and distances [T] are scratch space. A step
+    shows a vector, its label, the label m of the reference and n, the last three as one-hots."""
+    inputs, targets, _ = batch
+    count = len(inputs)
+    for i in range(inputs.shape[1]):
+        for t in range(count):
+            for f in range(features):
+                inputs[t, i, f] = 2.0 * uniform(random, i) - 1.0
+        draw_order(random, i, labels)
+        n, reference = integer(random, i, count), integer(random, i, count)
+        for t in range(count):
+            inputs[t, i, features + labels[t]] = 1.0
+            inputs[t, i, features + count + labels[reference]] = 1.0
+            inputs[t, i, features + 2 * count + n] = 1.0
+            distances[t] = 0.0
+            for f in range(features):
+                apart = inputs[t, i, f] - inputs[reference, i, f]
+                distances[t] += apart * apart
+        for t in range(count):
+            if rank(distances, t) == n:
+                targets[count - 1, i, 0] = labels[t]
+
+
+class NthFarthest(Task):
+    """`num_objects` vectors with labels in random order; the answer is the label of the n-th farthest from vector m.
+    n = 0 queries the farthest vector and n = num_objects - 1 queries m itself, as in the paper; its code reverses n."""
+
+    def set_up(self, num_objects: int = 8, num_features: int = 16) -> None:
+        check_integer("num_objects", num_objects, 2)
+        check_integer("num_features", num_features, 1)
+        self.steps = self.classes = num_objects
+        self.inputs = num_features + 3 * num_objects
+        # The last step shows n and m: for the last n the answer is m, for every other n one of the other labels.
+        self.chance = 2 / num_objects
+        labels, distances = np.zeros(num_objects, np.int64), np.zeros(num_objects)
+        self.fill = partial(farthest, self.random, num_features, labels, distances)
+
+
+@kernel
+def sort(random: Array, outputs: int, bits: int, priority: Array, batch: Batch) -> None:
+    """Fill inputs [items + outputs, B, bits + 2] and targets [.., B, bits]; priority [items] is scratch space."""
+    inputs, targets, _ = batch
+    items = len(priority)
+    for i in range(inputs.shape[1]):
+        for t in range(items):
+            for bit in range(bits):
+                inputs[t, i, bit] = integer(random, i, 2)
+            priority[t] = 2.0 * uniform(random, i) - 1.0
+            inputs[t, i, bits] = priority[t]
+        for t in range(items):
+            higher = rank(priority, t)
+            if higher < outputs:
+                for bit in range(bits):
+                    targets[items + higher, i, bit] = np.int64(inputs[t, i, bit])
+        for t in range(outputs):
+            inputs[items + t, i, bits + 1] = 1.0
+
+
+class PrioritySort(Task):
+    """`num_items` random binary vectors with priorities in (-1, 1), then queries, with a flag, of the `num_outputs`
+    highest ones, the highest first; each bit is one of two classes."""
+
+    classes = 2
+    chance = 0.5
+
+    def set_up(self, num_items: int = 20, num_outputs: int = 16, num_bits: int = 8) -> None:
+        check_integer("num_items", num_items, 1)
+        check_integer("num_outputs", num_outputs, 1, num_items)
+        check_integer("num_bits", num_bits, 1)
+        self.steps, self.inputs, self.groups = num_items + num_outputs, num_bits + 2, num_bits
+        self.fill = partial(sort, self.random, num_outputs, num_bits, np.zeros(num_items))

@@ -1,10 +1,8 @@
 """The contract of a supervised task: batches of sequences with queries, one random stream per sequence.
 
 A batch is T steps of B sequences. The target of a step with a query is a class (or one class for each of K groups, such
-as the bits of a vector); the target of other steps is NO_QUERY. An ordinary task generates complete sequences for every
-batch. A stream continues from batch to batch and marks where each sequence begins.
-
-Sequence b depends only on the seed, the part and its index, so results do not depend on how a batch is split.
+as the bits of a vector). An ordinary task generates complete sequences for every batch. A stream continues from batch
+to batch and marks where each sequence begins. Sequence b depends only on the seed, the part and its index.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,15 +29,8 @@ class Batch(NamedTuple):
 
 
 class Task:
-    """B sequences of one task. A subclass sets the attributes below in `set_up` and fills batches.
-
-    Args:
-        num_sequences: B, at least 1.
-        seed: seed of all streams, at least 0.
-        part: "train", "valid" or "test", with different streams.
-        first_index: index of the first sequence in a larger batch.
-        parameters: arguments of `set_up`.
-    """
+    """B sequences of one task, with different streams for each seed and part ("train", "valid" or "test");
+    `first_index` is the index of the first sequence in a larger batch. `set_up` receives the parameters."""
 
     inputs: int  # D: features of a step, or number of symbols
     symbols: ClassVar[bool] = False  # Whether inputs are symbols
@@ -50,13 +41,16 @@ class Task:
     chance: float  # Accuracy of the best guess without memory
 
     set_up: Callable[..., None]
-    """Check the parameters of the task and set its attributes."""
+    """Check the parameters of the task and set the other attributes."""
+    fill: Callable[[Batch], None]
+    """Fill a batch whose inputs are 0 or BLANK, targets NO_QUERY, with reset set at step 0 (not for a stream)."""
 
     def __init__(
         self, num_sequences: int, *, seed: int = 0, part: str = "train", first_index: int = 0, **parameters: Any
     ) -> None:
         self.num_sequences, self.part = num_sequences, part
         self.random = streams(seed * len(PARTS) + PARTS.index(part), range(first_index, first_index + num_sequences))
+        self.state = {"random": self.random}  # What `restore` overwrites
         self.set_up(**parameters)
 
     def next(self) -> Batch:
@@ -66,25 +60,17 @@ class Task:
         reset = np.zeros(size, np.bool_)
         reset[0] = not self.stream
         batch = Batch(inputs, np.full((*size, self.groups), NO_QUERY, np.int64), reset)
-        self._fill(batch)
+        self.fill(batch)
         return batch
 
     def save(self) -> dict[str, Array]:
         """Return a copy of the state of all streams."""
-        return {name: array.copy() for name, array in self._state().items()}
+        return {name: array.copy() for name, array in self.state.items()}
 
     def restore(self, saved: Mapping[str, Array]) -> None:
         """Restore a state returned by `save` of a task with the same parameters."""
-        for name, array in self._state().items():
+        for name, array in self.state.items():
             array[...] = saved[name]
-
-    def _state(self) -> dict[str, Array]:
-        """The arrays that `restore` overwrites."""
-        return {"random": self.random}
-
-    def _fill(self, batch: Batch) -> None:
-        """Fill a batch whose inputs are 0 or BLANK, targets NO_QUERY, with reset set at step 0 (not for a stream)."""
-        raise NotImplementedError
 
 
 def number_or_range(name: str, value: Any, low: float, high: float | None = None) -> tuple[float, float]:

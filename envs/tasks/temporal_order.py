@@ -1,8 +1,5 @@
-"""Temporal order: in which order did the markers appear? (Hochreiter and Schmidhuber 1997, tasks 6a and 6b).
-
-The task is a stream, for gradients that are truncated every few steps (Stepleton et al. 2018, section 5.1): every
-sequence of the batch continues from chunk to chunk.
-"""
+"""Temporal order: in which order did the markers appear? (Hochreiter and Schmidhuber 1997, tasks 6a and 6b.) It is a
+stream, for gradients that are truncated every few steps (Stepleton et al. 2018, section 5.1)."""
 
 from typing import Any, NamedTuple
 
@@ -16,22 +13,18 @@ from ..randomness import integer
 from .task import Batch, Task
 
 START, STOP, FIRST_DISTRACTOR, DISTRACTORS, MARKER = 0, 1, 2, 4, 6
-SYMBOLS = 8
 WINDOWS = {2: ((10, 20), (50, 60)), 3: ((10, 20), (33, 43), (66, 76))}  # The steps at which each marker may appear
 LENGTHS, SLOW_LENGTHS = (100, 110), (98, 133)
-PATTERNS, PATTERN_STEPS, EDGE_STEPS = 5, 8, 4
-"""Low-frequency variant: patterns per marker value, steps per pattern, steps of the start and end markers."""
+PATTERNS, PATTERN_STEPS, EDGE_STEPS = 5, 8, 4  # Slow: patterns per marker value, steps of each, and of START and STOP
 
 
 def slow_patterns() -> Array:
     """Return ten different patterns of distractors, the same for all seeds: int64 [2, PATTERNS, PATTERN_STEPS]."""
     random, end = np.random.default_rng(1997), FIRST_DISTRACTOR + DISTRACTORS
-    patterns: list[tuple[int, ...]] = []
+    patterns = dict[tuple[int, ...], None]()  # in order, each once
     while len(patterns) < 2 * PATTERNS:
-        pattern = tuple(int(x) for x in random.integers(FIRST_DISTRACTOR, end, PATTERN_STEPS))
-        if pattern not in patterns:
-            patterns.append(pattern)
-    return np.array(patterns).reshape(2, PATTERNS, PATTERN_STEPS)
+        patterns[tuple(random.integers(FIRST_DISTRACTOR, end, PATTERN_STEPS).tolist())] = None
+    return np.array([*patterns]).reshape(2, PATTERNS, PATTERN_STEPS)
 
 
 class State(NamedTuple):
@@ -46,10 +39,10 @@ class State(NamedTuple):
 
 
 @kernel
-def begin(state: State, i: int, windows: Array, shortest: int, longest: int) -> None:
+def begin(state: State, i: int, windows: Array, lengths: tuple[int, int]) -> None:
     """Sample a new sequence with index i."""
     state.step[i] = 0
-    state.length[i] = shortest + integer(state.random, i, longest - shortest + 1)
+    state.length[i] = lengths[0] + integer(state.random, i, lengths[1] - lengths[0] + 1)
     for m in range(len(windows)):
         state.at[i, m] = windows[m, 0] + integer(state.random, i, windows[m, 1] - windows[m, 0] + 1)
         state.value[i, m] = integer(state.random, i, 2)
@@ -76,22 +69,13 @@ def symbol(state: State, i: int, slow: bool, patterns: Array) -> Any:
 
 
 @kernel
-def fill(
-    state: State,
-    windows: Array,
-    patterns: Array,
-    shortest: int,
-    longest: int,
-    slow: bool,
-    inputs: Array,
-    targets: Array,
-    reset: Array,
-) -> None:
+def fill(state: State, windows: Array, patterns: Array, lengths: tuple[int, int], slow: bool, batch: Batch) -> None:
     """Fill the next T steps of every sequence: inputs [T, B], targets [T, B, 1], where new sequences begin [T, B]."""
+    inputs, targets, reset = batch
     for i in range(inputs.shape[1]):
         for t in range(len(inputs)):
             if state.step[i] >= state.length[i]:
-                begin(state, i, windows, shortest, longest)
+                begin(state, i, windows, lengths)
                 reset[t, i] = True
             inputs[t, i] = symbol(state, i, slow, patterns)
             state.step[i] += 1
@@ -110,33 +94,28 @@ class TemporalOrder(Task):
     for X and Y; start and end markers last four steps, sequences 98 to 133; the paper does not specify its patterns.
 
     Args:
-        markers: 2 or 3.
         slow: whether to use the low-frequency variant.
         chunk: steps of a batch.
-        resets: whether to reset the memory where a sequence begins; the paper does not specify it, and without resets
-            the task is harder.
+        resets: whether to reset the memory where a sequence begins; the paper is silent, and the task harder without.
     """
 
     symbols = True
     stream = True
-    inputs = SYMBOLS
+    inputs = MARKER + 2
 
     def set_up(self, markers: int = 2, slow: bool = False, chunk: int = 100, resets: bool = False) -> None:
         check_choice("markers", markers, tuple(WINDOWS))
         check_integer("chunk", chunk, 1)
         refuse(slow and markers != 2, f"markers is {markers} with slow; allowed: 2")
-        self.slow, self.resets, self.steps = slow, resets, chunk
-        self.classes, self.chance = 2**markers, 0.5**markers
-        self._windows, self._patterns = np.array(WINDOWS[markers]), slow_patterns()
+        self.resets, self.steps, self.classes, self.chance = resets, chunk, 2**markers, 0.5**markers
         each = (np.int64, markers)
         state = zeroed(State, self.num_sequences, at=each, value=each, pattern=each)
         self._sequences = state._replace(random=self.random)
+        self.state = self._sequences._asdict()
+        lengths = SLOW_LENGTHS if slow else LENGTHS
+        self._rules = np.array(WINDOWS[markers]), slow_patterns(), lengths, slow
 
-    def _state(self) -> dict[str, Array]:
-        return self._sequences._asdict()
-
-    def _fill(self, batch: Batch) -> None:
-        shortest, longest = SLOW_LENGTHS if self.slow else LENGTHS
-        fill(self._sequences, self._windows, self._patterns, shortest, longest, self.slow, *batch)
+    def fill(self, batch: Batch) -> None:
+        fill(self._sequences, *self._rules, batch)
         if not self.resets:
             batch.reset[:] = False

@@ -11,19 +11,17 @@ from typing import Annotated, Any, NamedTuple
 
 import tyro
 from rich import box
-from rich.console import Console
 from rich.table import Column, Table
 
 from ...base.errors import file_errors, refuse
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ..config.command_line import make_console, parse
-from .groups import Cell, Comparison, compare, load
+from .groups import Comparison, compare, load
 from .statistics import COVERAGE, Estimate, curve_of, improvement_of, interquartile_mean_of
 
 ALL = "all"  # Name of the row for all environments together
 FEW = 5  # Number of runs of a curve below which intervals are too narrow
-DPI = 150
 STYLES = [(f"C{color}", dashes) for dashes in ("-", "--", ":") for color in range(10)]  # Color and line of a curve
 _HELP = """Compare runs: curves with bands, interquartile means with bootstrap intervals, probabilities of improvement.
 
@@ -86,17 +84,6 @@ def tables(compared: Sequence[Result]) -> list[tuple[list[str], list[list[str]]]
     return [*parts, (["curve", "versus", "environment", "P(better)"], pairs)] if pairs else parts
 
 
-def show(comparison: Comparison, compared: Sequence[Result], console: Console) -> None:
-    """Print the tables."""
-    for header, rows in tables(compared):
-        table = Table(*(Column(name, overflow="fold") for name in header), box=box.SIMPLE_HEAD)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-    for line in remarks(comparison):
-        console.print(line, soft_wrap=True)
-
-
 def markdown(comparison: Comparison, compared: Sequence[Result], image: str) -> str:
     """Return a page with the image, the tables and the remarks."""
     lines = [f"![{comparison.metric}]({image})", ""]
@@ -127,21 +114,18 @@ def draw(comparison: Comparison) -> bytes:
         steps = comparison.environments[place] / 1e6
         for index, (curve, cells) in enumerate(comparison.cells.items()):
             if place in cells:
-                _draw_curve(axes, steps, cells[place], curve, *STYLES[index % len(STYLES)])
+                finals, values = cells[place].finals, cells[place].values
+                color, dashes = STYLES[index % len(STYLES)]
+                middle, low, high = curve_of(values)
+                axes.plot(steps, middle, dashes, color=color, label=f"{curve} ({len(finals)})")
+                if len(finals) > 1:
+                    axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
+                    axes.plot(steps, values.T, color=color, alpha=0.3, linewidth=0.5)
         axes.set(title=place, xlabel="million environment steps", ylabel=comparison.metric)
         axes.legend(fontsize=8)
     out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=DPI, metadata={"Software": None})  # pyright: ignore[reportUnknownMemberType]
+    figure.savefig(out, format="png", dpi=150, metadata={"Software": None})  # pyright: ignore[reportUnknownMemberType]
     return out.getvalue()
-
-
-def _draw_curve(axes: Any, steps: Any, cell: Cell, curve: str, color: str, dashes: str) -> None:
-    runs = len(cell.seeds)
-    middle, low, high = curve_of(cell.values)
-    axes.plot(steps, middle, dashes, color=color, label=f"{curve} ({runs})")
-    if runs > 1:
-        axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
-        axes.plot(steps, cell.values.T, color=color, alpha=0.3, linewidth=0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,11 +151,16 @@ def main(arguments: Sequence[str]) -> int:
     config = parse(CompareConfig, arguments, "rl-compare", _HELP)
     comparison = compare(load(config.runs), config.by, config.metric)
     compared, console = results(comparison), make_console()
-    show(comparison, compared, console)
+    for header, rows in tables(compared):
+        table = Table(*(Column(name, overflow="fold") for name in header), box=box.SIMPLE_HEAD)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    for line in remarks(comparison):
+        console.print(line, soft_wrap=True)
     if config.out:
         page = markdown(comparison, compared, f"{Path(config.out).name}.png")
-        table = comma_separated(compared)
-        files = {"png": draw(comparison), "md": page.encode(), "csv": table.encode()}
+        files = {"png": draw(comparison), "md": page.encode(), "csv": comma_separated(compared).encode()}
         for ending, content in files.items():
             with file_errors(f"--out: cannot write {config.out}.{ending}"):
                 replace_file(Path(f"{config.out}.{ending}"), content)

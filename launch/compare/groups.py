@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...base.errors import EngramError, refuse, user_errors
+from ...base.errors import refuse, user_errors
 from ...base.messages import advice
 from ..config.command_line import settings_of
 from ..config.run_config import PASSIVE, RESUMABLE, RunConfig
@@ -16,7 +16,6 @@ from ..config.urls import open_store, redacted, store_errors
 from ..metrics.rows import Array, Table, final_value, parse_log, series_of_run, table_of
 from ..runs.directory import CONFIG
 
-DEPTH = 4  # Depth to which RUN is searched for configurations
 METRICS = "metrics.jsonl"
 POINTS = 100  # Number of points of a curve
 
@@ -27,11 +26,6 @@ class LoadedRun(NamedTuple):
     name: str  # Path or URL, without secrets
     settings: dict[str, Any]  # Settings by dotted name; defaults for those that the run has not saved
     tables: list[Table]  # Metrics of the run, then of every member of a population
-
-    @property
-    def last_step(self) -> float:
-        """Steps in the last row; 0 without rows."""
-        return max(self.tables[0]["step"], default=0.0)
 
 
 class Cell(NamedTuple):
@@ -52,14 +46,11 @@ class Comparison(NamedTuple):
 
     def strata(self, curve: str, among: Sequence[str]) -> list[Array]:
         """Final scores [R] of a curve by environment, scaled to 0..1 over all curves if `among` has several of them."""
-        finals = [self.cells[curve][name].finals for name in among]
-        if len(among) == 1:
-            return finals
-        strata: list[Array] = []
-        for name, scores in zip(among, finals, strict=True):
+        strata = [self.cells[curve][name].finals for name in among]
+        for k, name in enumerate(among if len(among) > 1 else ()):
             every = np.concatenate([cells[name].finals for cells in self.cells.values() if name in cells])
             low, high = every.min(), every.max()
-            strata.append((scores - low) / (high - low) if high > low else np.full_like(scores, 0.5))
+            strata[k] = (strata[k] - low) / (high - low) if high > low else np.full_like(strata[k], 0.5)
         return strata
 
     def shared(self, *curves: str) -> list[str]:
@@ -74,8 +65,8 @@ def load(sources: Sequence[str]) -> list[LoadedRun]:
     for source in sources:
         with store_errors(f"{redacted(source)} cannot be read", source):
             files, root = open_store(source)
-            configs = [file for file in files.find(root, maxdepth=DEPTH) if file.endswith(f"/{CONFIG}")]
-            folders = sorted(file.removesuffix(f"/{CONFIG}") for file in configs)
+            found = files.find(root, maxdepth=4)
+            folders = sorted(file.removesuffix(f"/{CONFIG}") for file in found if file.endswith(f"/{CONFIG}"))
             name = redacted(source).rstrip("/")
             runs = [_read(files, folder, name + folder.removeprefix(root), defaults) for folder in folders]
         refuse(not runs, f"{redacted(source)} contains no run; expected: a run directory, or a folder or URL of runs")
@@ -86,16 +77,17 @@ def load(sources: Sequence[str]) -> list[LoadedRun]:
 def _read(files: Any, folder: str, name: str, defaults: dict[str, Any]) -> LoadedRun:
     with user_errors(f"{name}/{CONFIG} is damaged"):
         settings = dict(flat_settings(tomllib.loads(files.cat_file(f"{folder}/{CONFIG}").decode())))
-    paths = [f"{folder}/{METRICS}"]
-    if settings.get("population"):
-        paths += [f"{folder}/members/{member}/{METRICS}" for member in range(settings["population"])]
+    members = range(settings.get("population") or 0)
+    paths = [f"{folder}/{METRICS}", *(f"{folder}/members/{member}/{METRICS}" for member in members)]
     tables = [table_of(parse_log(files.cat_file(path) if files.exists(path) else b"")) for path in paths]
     return LoadedRun(name, defaults | settings, tables)
 
 
 def compare(runs: Sequence[LoadedRun], by: Sequence[str], metric: str) -> Comparison:
     """Group runs into curves. Raises EngramError for an unknown setting or metric."""
-    _check_metric(runs, metric)
+    metrics = dict.fromkeys(name for run in runs for table in run.tables for name in table)
+    refuse(not metrics.keys() - {"step", "time", "wall_s"}, f"{runs[0].name} has no metrics yet")
+    refuse(metric not in metrics, f"metric is {metric!r}, which no run has; {advice(metric, metrics)}")
     by = [_setting(name, runs) for name in by]
     where = [name for name in _varying(runs) if name.startswith("env_args.") and name not in by]
     places: dict[str, list[LoadedRun]] = {}
@@ -120,8 +112,8 @@ def _add_environment(comparison: Comparison, place: str, runs: Sequence[LoadedRu
     runs = [run for run in runs if len(series[run.name][0])]
     if not runs:
         return
-    end = min(run.last_step for run in runs)
-    if end < max(run.last_step for run in runs):
+    ends = [max(run.tables[0]["step"], default=0.0) for run in runs]
+    if (end := min(ends)) < max(ends):
         notes.append(f"{place}: compared at {end:,.0f} steps, the last step of the shortest run")
     begin = min(max(series[run.name][0][0] for run in runs), end)
     comparison.environments[place] = points = np.linspace(begin, end, POINTS)
@@ -141,20 +133,15 @@ def _add_environment(comparison: Comparison, place: str, runs: Sequence[LoadedRu
 def smoothed(steps: Array, values: Array, at: Array) -> Array:
     """Values [S] at steps `at` [S] of a series [K]: means over equal intervals of steps, interpolated linearly."""
     part = np.searchsorted(at, steps)
-    parts = np.unique(part)
-    means = [(steps[part == k].mean(), values[part == k].mean()) for k in parts]
+    means = [(steps[part == k].mean(), values[part == k].mean()) for k in np.unique(part)]
     return np.interp(at, *np.array(means).T)
 
 
 def _varying(runs: Sequence[LoadedRun]) -> list[str]:
     """Settings other than the seed that differ between runs and affect learning."""
-    names = dict.fromkeys(name for run in runs for name in run.settings)
     passive = (RESUMABLE | PASSIVE) - {"start_from"}
-    return [
-        name
-        for name in names
-        if name not in passive and any(run.settings.get(name) != runs[0].settings.get(name) for run in runs)
-    ]
+    names = dict.fromkeys(name for run in runs for name in run.settings if name not in passive)
+    return [name for name in names if any(run.settings.get(name) != runs[0].settings.get(name) for run in runs)]
 
 
 def _distinguishing(names: Sequence[str], places: dict[str, list[LoadedRun]]) -> list[str]:
@@ -176,17 +163,9 @@ def _setting(name: str, runs: Sequence[LoadedRun]) -> str:
     names = {flag: ".".join(path) for flag, path in settings_of(RunConfig).items()} | dotted
     requested = name.removeprefix("--").replace("-", "_")
     ends = [setting for setting in dotted if setting.rpartition(".")[2] == requested]
-    if dotted_name := names.get(requested) or (ends[0] if len(ends) == 1 else ""):
-        return dotted_name
-    raise EngramError(f"by names {name!r}, which is not a setting of the runs; {advice(requested, list(names))}")
-
-
-def _check_metric(runs: Sequence[LoadedRun], metric: str) -> None:
-    names = dict.fromkeys(name for run in runs for table in run.tables for name in table)
-    if metric not in names:
-        if not names.keys() - {"step", "time", "wall_s"}:
-            raise EngramError(f"{runs[0].name} has no metrics yet")
-        raise EngramError(f"metric is {metric!r}, which no run has; {advice(metric, list(names))}")
+    matches = [names[requested]] if requested in names else ends
+    refuse(len(matches) != 1, f"by names {name!r}, which is not a setting of the runs; {advice(requested, names)}")
+    return matches[0]
 
 
 def _label(run: LoadedRun, names: Sequence[str]) -> str:

@@ -1,8 +1,7 @@
 """Statistics over a few training runs: interquartile mean, probability of improvement, stratified bootstrap.
 
 Definitions: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice", section 4.
-Scores of one curve are a list of strata, one per environment, each an array [R] with a score per run; R may differ
-between strata.
+Scores of one curve are a list of strata, one per environment, each an array [R] with a score per run.
 """
 
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ Strata = Sequence[Array]
 RESAMPLES = 5000
 COVERAGE = 0.95
 _BOUNDS = ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)  # Quantiles of an interval
-SEED = 0  # Seed of the bootstrap: the same runs give the same intervals
+SEED = 0  # The same runs give the same intervals
 
 
 class Estimate(NamedTuple):
@@ -35,13 +34,10 @@ def interquartile_mean(scores: Array) -> Array:
 
 
 def improvement(x: Strata, y: Strata) -> Array:
-    """Probability [...] that a run of `x` has a higher score than a run of `y`, averaged over environments (section
-    4.3).
+    """Probability [...] that a run of `x` (E strata [..., R_x]) has a higher score than a run of `y` ([..., R_y]),
+    averaged over environments (section 4.3).
 
     P(X > Y) = 1 / E sum_e 1 / (R_x R_y) sum_i sum_j S(x_ei, y_ej), S = 1 if x > y, 1/2 if x = y, else 0.
-
-    Args:
-        x, y: scores, E strata [..., R_x], [..., R_y].
     """
     means: list[Array] = []
     for scores, others in zip(x, y, strict=True):
@@ -64,20 +60,15 @@ def improvement_of(x: Strata, y: Strata) -> Estimate:
 
 
 def curve_of(values: Array) -> tuple[Array, Array, Array]:
-    """Interquartile mean of a curve [S] with the lower and upper bounds [S] of its bootstrap interval.
-
-    Args:
-        values: values [R, S] of R runs at S steps.
-    """
-    runs = values.shape[0]
-    rng = np.random.default_rng(SEED)
+    """Interquartile mean [S] of R runs with `values` [R, S], and the bounds [S] of its bootstrap interval."""
+    runs, rng = len(values), np.random.default_rng(SEED)
     samples = interquartile_mean(values[rng.integers(runs, size=(RESAMPLES // 5, runs))].swapaxes(1, 2))
     low, high = np.quantile(samples, _BOUNDS, axis=0)
     return interquartile_mean(values.T), low, high
 
 
 def _resample(strata: Strata, rng: np.random.Generator) -> list[Array]:
-    """Sample [RESAMPLES, R] from each stratum: runs with replacement, never across environments."""
+    """Sample runs [RESAMPLES, R] with replacement within each stratum."""
     return [scores[rng.integers(len(scores), size=(RESAMPLES, len(scores)))] for scores in strata]
 
 

@@ -57,7 +57,7 @@ class ProbeConfig(Settings):
 
 
 BY_TASK: dict[str, dict[str, Any]] = {
-    "vectors:NthFarthest": {"batch_size": 128, "head_layers": 4},
+    "symbols:NthFarthest": {"batch_size": 128, "head_layers": 4},
     "execute:Execute": {"batch_size": 128, "head_layers": 4},
     "symbols:Dictionary": {"batch_size": 32},
     "temporal_order:TemporalOrder": {"batch_size": 32, "bptt_length": 4},

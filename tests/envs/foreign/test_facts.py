@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from engram.envs.foreign import ForeignBatch
-from engram.envs.foreign.infos import read
+from engram.envs.foreign.values import read_infos as read
 from engram.launch.evaluate import command as evaluate
 from engram.launch.train import command
 from engram.learners import checkpoints
