@@ -34,7 +34,7 @@ def flat_masks(name: str, values: Array, size: int) -> Array:
 
 def check_masks(name: str, mask: Array, choices: Sequence[int]) -> None:
     """Raise ContractError unless every choice has a valid option in every environment of `mask` (bool [N, A])."""
-    valid = np.logical_or.reduceat(mask, _starts(choices), 1)
+    valid = np.logical_or.reduceat(mask, [0, *accumulate(choices[:-1])], 1)
     if not valid.all():
         environment, choice = np.argwhere(~valid)[0]
         where = f" for choice {choice}" if len(choices) > 1 else ""
@@ -44,9 +44,5 @@ def check_masks(name: str, mask: Array, choices: Sequence[int]) -> None:
 def random_valid(mask: Array, choices: Sequence[int], rng: np.random.Generator) -> Array:
     """Sample valid actions uniformly: int64 [N], or [N, K] for K choices."""
     scores = np.where(mask, rng.random(mask.shape), -1.0)
-    parts = [part.argmax(1) for part in np.split(scores, _starts(choices)[1:], 1)]
+    parts = [part.argmax(1) for part in np.split(scores, list(accumulate(choices[:-1])), 1)]
     return parts[0] if len(parts) == 1 else np.stack(parts, 1)
-
-
-def _starts(choices: Sequence[int]) -> list[int]:
-    return list(accumulate(choices[:-1], initial=0))

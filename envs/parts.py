@@ -1,7 +1,5 @@
-"""Parts of the rules of several environments: timeouts in frames, and observations of binary planes.
-
-There is one plane for each character of a board; in every cell, exactly one plane is set.
-"""
+"""Parts of the rules of several environments: timeouts in frames, and observations of binary planes, one for each
+character of a board, of which exactly one is set in every cell."""
 
 from ..base.compiled import kernel
 from ..base.messages import check_integer

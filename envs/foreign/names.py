@@ -16,6 +16,7 @@ from .jax_vector import JaxVectorEnv, start_jax
 
 # Packages that register their ids when imported, by the prefix of the ids
 REGISTERED_BY = {"ALE": "ale_py", "BabyAI": "minigrid", "MiniGrid": "minigrid", "popgym": "popgym"}
+_MARK = "__makes_environments__"
 EnvMaker = Callable[..., Any]  # Makes an environment from keyword arguments; a subclass of BatchedEnv makes a batch
 
 
@@ -60,9 +61,6 @@ def environment_maker(function: EnvMaker) -> EnvMaker:
     never called: an untrusted configuration could name any function."""
     setattr(function, _MARK, True)
     return function
-
-
-_MARK = "__makes_environments__"
 
 
 def _makes_environments(value: Any, in_jax: bool) -> bool:

@@ -58,8 +58,7 @@ class CardBatch(PopgymBatch):
     """A task with packs of cards, whose level is the order of the cards; by default, an action names a suit."""
 
     level_keys = ("deck",)
-    begin: Any = staticmethod(clear)
-    """Kernel (state, params, i): go to step 0 of the level in `hidden`."""
+    begin: Any = staticmethod(clear)  # Kernel (state, params, i): go to step 0 of the level in `hidden`
     symbols = tuple((PALETTE[CLASS + k], name) for k, name in enumerate(SUIT_NAMES))
 
     def table(self, index: int) -> Array:
@@ -139,11 +138,11 @@ def advance_higher_lower(state: State, params: Params, i: int, action: int) -> t
 
 
 class PopgymHigherLowerBatch(CardBatch):
-    """N games of Higher Lower (POPGym): guess whether the next card has a higher or a lower rank than the visible one.
+    """N games of Higher Lower (POPGym): guess whether the next card has a higher or a lower rank.
 
     Ranks go from ace (lowest) to king. Remembering the dealt cards improves the guesses.
 
-    Actions: 0 higher, 1 lower.
+    Actions: 0 higher, 1 lower than the visible card.
     Observations: uint8 [13], the one-hot rank of the card dealt in this step, from D = 1, 2 or 3 shuffled decks.
     Rewards: 1 / (52 D) for a correct guess, -1 / (52 D) for a wrong one, 0 if the ranks are equal. Random play 0;
         guessing from the visible card alone about 0.5.

@@ -173,8 +173,7 @@ def show_result(state: State, params: Params, i: int, vector: Array) -> None:
 
 def _battleship(side: int) -> Task:
     cells, ships = side * side, sum(SHIPS)
-    params = Params(cells, cells, 1 / ships, -1 / (cells - ships), side=side, targets=ships, occupied=ships)
-    return _board_task(params)
+    return _board_task(Params(cells, cells, 1 / ships, -1 / (cells - ships), side=side, targets=ships, occupied=ships))
 
 
 @kernel

@@ -3,9 +3,9 @@
 import importlib
 import inspect
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from ...base.messages import check_keys, check_name
@@ -22,20 +22,13 @@ class Entry:
     published: str = "-"  # Published results, with the size of the models; "-" if there are none
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Parameters that define this task
     test: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Parameters that differ in the test
-    curve: tuple[str, tuple[Any, ...]] | None = None  # The parameter that a test varies, and its values
+    curve: Sequence[Any] | None = None  # The parameter that a test varies, and its values
     beyond: bool = False  # Whether the curve extends beyond the training range; otherwise values above it are omitted
     twin: bool = False  # Whether there is a memory-free twin, `<name>-twin`
 
 
-def _tuples(value: Any) -> Any:
-    """Convert TOML's arrays to tuples."""
-    if isinstance(value, dict):
-        return {key: _tuples(part) for key, part in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-_TABLE = tomllib.loads((files(__package__) / "tasks.toml").read_text("utf-8"))
-TASKS = {name: Entry(**_tuples(values)) for name, values in _TABLE.items()}
+_TABLE = tomllib.loads(Path(__file__).with_name("tasks.toml").read_text("utf-8"))
+TASKS = {name: Entry(**values) for name, values in _TABLE.items()}
 
 
 def task_names() -> list[str]:
@@ -68,8 +61,7 @@ def make_task(
     """Make a task by name. Raises ValueError with the nearest valid names for an unknown task or parameter."""
     entry, fixed = find_task(name)
     values = {**fixed, **(parameters or {})}
-    allowed = task_parameters(entry)
-    check_keys(f"task {name!r}", "parameter", values, allowed)
+    check_keys(f"task {name!r}", "parameter", values, task_parameters(entry))
     return task_class(entry)(num_sequences, seed=seed, part=part, **values)
 
 

@@ -40,8 +40,7 @@ class Task:
     stream: ClassVar[bool] = False  # Whether sequences continue from batch to batch
     chance: float  # Accuracy of the best guess without memory
 
-    set_up: Callable[..., None]
-    """Check the parameters of the task and set the other attributes."""
+    set_up: Callable[..., None]  # Check the parameters of the task and set the other attributes
     fill: Callable[[Batch], None]
     """Fill a batch whose inputs are 0 or BLANK, targets NO_QUERY, with reset set at step 0 (not for a stream)."""
 
