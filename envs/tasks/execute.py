@@ -15,7 +15,6 @@ OPERATIONS = {
     "algebra": ("+", "-", "*"),
     "algebra-control": ("+", "-", "if"),
 }
-EXAMPLES = 2000  # Number of programs from which the frequency of the most common digit is estimated
 PADDING, START, END = ".", "~", "!"
 _KEYWORDS = ("if", "for", "else", "range")
 _TOKENS = {*"0123456789", *"+-*=:/() x|<>[]", PADDING, START, END, *_KEYWORDS, *"".join(_KEYWORDS)}
@@ -78,8 +77,8 @@ class Execute(Task):
         self.steps_in = (3 * length + 12) * (nesting - 1) + 4 * length + 10
         self.steps = self.steps_in + 2 * length
         random = streams(0, range(1))
-        digits = Counter(digit for _ in range(EXAMPLES) for digit in self._program(random, 0)[1])
-        self.chance = max(digits.values()) / digits.total()  # sums often begin with 1
+        digits = Counter(digit for _ in range(2000) for digit in self._program(random, 0)[1])
+        self.chance = max(digits.values()) / digits.total()  # the most common digit; sums often begin with 1
 
     def _program(self, random: Array, i: int) -> tuple[str, str]:
         length, nesting = self.length, self.nesting

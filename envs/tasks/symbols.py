@@ -20,7 +20,6 @@ from .task import Batch, Task
 ORDERS = ("copy", "reverse", "double")
 LETTERS = 26
 SOURCES = LETTERS // 2
-TRIES = 1000  # Queries sampled before the support's first letter is resampled
 END, NEXT_EXAMPLE, END_OF_SUPPORT, PLACEHOLDER = range(LETTERS, LETTERS + 4)
 
 
@@ -103,7 +102,7 @@ def translate(random: Array, pairs: int, length: int, alphabet: Array, code: Arr
         fresh, tries = False, 0
         while not fresh:
             tries += 1
-            if tries % TRIES == 0:  # a support with a single letter allows no new word
+            if tries % 1000 == 0:  # a support with a single letter allows no new word
                 inputs[0, i] = alphabet[integer(random, i, SOURCES)]
                 inputs[length, i] = code[inputs[0, i]]
             for k in range(length):
