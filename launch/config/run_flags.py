@@ -21,8 +21,7 @@ from ...learners.config import LearnerConfig
 from ..runs.directory import CONFIG, read_toml
 from .command_line import DRY_RUN, LIST, TRUST, dashed, parse, settings_of, value_of, without
 from .imports import refuse_inside
-from .presets.lookup import PRESETS
-from .presets.lookup import preset_values as preset_of
+from .presets.lookup import PRESETS, preset_values
 from .run_config import RunConfig
 from .settings.other_names import meaning
 from .settings.plain import from_dict, typed
@@ -151,7 +150,7 @@ def _default_of(
         if config is not None:
             values = _saved_values(Path(config))
         else:
-            values = preset_of(preset or PRESETS[0], env or RunConfig.env, core or AgentConfig.core)
+            values = preset_values(preset or "paper", env or RunConfig.env, core or AgentConfig.core)
         learner: Any = values.get("learner", {})
         if isinstance(learner, dict):
             saved = learner.get("algorithm", LearnerConfig.algorithm)
