@@ -48,27 +48,24 @@ def merge(base: Values, over: Values) -> Values:
     return merged
 
 
-def _read(name: str) -> Values:
-    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text("utf-8"))
-
-
 def _resolve(values: Values) -> Values:
     """Add the values of `base`; pairs in a curriculum become tuples, which TOML does not have."""
     values = dict(values)
     if base := values.pop("base", None):
-        values = merge(_resolve(_SHARED[base]), values)
+        values = merge(_resolve(_FILES["shared"][base]), values)
     for name, stages in values.get("levels", {}).get("curriculum", {}).items():
         values["levels"]["curriculum"][name] = [tuple(x) if isinstance(x, list) else x for x in stages]
     return values
 
 
-def _load(name: str) -> Preset:
-    data = _read(name)
-    cores = {(env, core): _resolve(values) for env, of in data["cores"].items() for core, values in of.items()}
-    return Preset({env: _resolve(values) for env, values in data["environments"].items()}, cores)
+def _load(environments: Values, cores: Values) -> Preset:
+    of_cores = {(env, core): _resolve(values) for env, of in cores.items() for core, values in of.items()}
+    return Preset({env: _resolve(values) for env, values in environments.items()}, of_cores)
 
 
-_SHARED = _read("shared")
-OTHERS = _resolve(_SHARED["others"])
+_FILES: dict[str, Values] = {
+    file.stem: tomllib.loads(file.read_text("utf-8")) for file in Path(__file__).parent.glob("*.toml")
+}
+OTHERS = _resolve(_FILES["shared"]["others"])
 """Paper settings of every environment without an entry."""
-PRESETS = {name: _load(name) for name in ("paper", "easy", "curriculum")}
+PRESETS = {name: _load(**_FILES[name]) for name in ("paper", "easy", "curriculum")}
