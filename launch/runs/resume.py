@@ -31,10 +31,7 @@ def resumed_config(
     those that apply to a new run only."""
     allowed = f"--resume can change: {', '.join(sorted(RESUMABLE - {'run_dir'}))}"
     for name in no_effect:
-        raise EngramError(
-            f"{name} has no effect with --resume: {directory.path} continues in its directory with its own settings; "
-            f"{allowed}"
-        )
+        raise EngramError(f"{name} has no effect with --resume, which continues in the run's directory; {allowed}")
     old = run_config(directory)
     # A time limit applies only to the part of the run for which it was set.
     new = change(replace(old, time_limit=0.0))

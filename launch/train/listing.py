@@ -14,12 +14,12 @@ from ...learners.algorithms.registry import algorithm_class, algorithm_names
 from ..config.presets.lookup import PRESETS
 
 
-def sections() -> dict[str, list[tuple[str, str]]]:
-    """Return the names of each section with their descriptions."""
+def show(console: Console) -> None:
+    """Print the names of each section with their descriptions."""
     folder = files(__name__.removesuffix("train.listing") + "figures") / "data"
     figures = {file.name.removesuffix(".toml"): tomllib.loads(file.read_text("utf-8")) for file in folder.iterdir()}
     environments = {name: ", ".join(preset.environments) for name, preset in PRESETS.items()}
-    return {
+    sections = {
         "environments (--env)": [
             *((name, purpose(batch_class(environment))) for name, environment in ENVIRONMENTS.items()),
             ("NAME-twin", "the same environment, which then needs no memory"),
@@ -42,11 +42,7 @@ def sections() -> dict[str, list[tuple[str, str]]]:
             (f"zoo:{name}", zoo.facts(name)["env"]) for name in zoo.names()
         ],
     }
-
-
-def show(console: Console) -> None:
-    """Print all sections."""
-    for kind, lines in sections().items():
+    for kind, lines in sections.items():
         columns = Column(no_wrap=True, style="cyan"), Column(overflow="fold")
         table = Table(*columns, title=kind, title_justify="left", title_style="bold", box=None, show_header=False)
         for line in lines:
