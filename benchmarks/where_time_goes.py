@@ -29,7 +29,7 @@ from pathlib import Path
 
 import psutil
 
-from engram.launch.api.background import Background
+from engram.launch.api.run import Background
 from engram.launch.metrics.provenance import provenance
 from engram.launch.metrics.rows import read_log
 

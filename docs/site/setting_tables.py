@@ -9,9 +9,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from command_pages import cell
 
 from engram.base.units import Minutes, Seconds, in_words
-from engram.launch.config.presets.curriculum import CURRICULUM, CURRICULUM_CORES
-from engram.launch.config.presets.easy import EASY, EASY_CORES
-from engram.launch.config.presets.paper import CORES, OTHERS, PAPER, Preset
+from engram.launch.config.presets.lookup import OTHERS, PRESETS
 from engram.launch.config.run_config import RunConfig
 
 PREFIXED = ("pbt",)
@@ -81,23 +79,17 @@ def _type(hint: Any) -> str:
 
 def presets() -> str:
     """A table of what presets set in addition to the defaults."""
-    rows = [
-        *_rows("paper", PAPER, CORES),
-        "| `paper` | all others | any | " + cell(_flat(OTHERS)) + " |",
-        *_rows("easy", EASY, EASY_CORES),
-        *_rows("curriculum", CURRICULUM, CURRICULUM_CORES),
-    ]
-    return "\n".join(["| preset | environment | core | sets |", "|---|---|---|---|", *rows])
+    rows = {name: _rows(name) for name in PRESETS}
+    rows["paper"].append("| `paper` | all others | any | " + cell(_flat(OTHERS)) + " |")
+    head = ["| preset | environment | core | sets |", "|---|---|---|---|"]
+    return "\n".join([*head, *itertools.chain(*rows.values())])
 
 
-def _rows(name: str, environments: dict[str, Preset], cores: dict[tuple[str, str], Preset]) -> list[str]:
+def _rows(name: str) -> list[str]:
     """Those of the environments, then those of cores in them."""
+    environments, cores = PRESETS[name]
     of_environments = [(environment, "any", values) for environment, values in environments.items()]
-    of_cores = [
-        (environment, f"`{core}`", values)
-        for (environment, core), values in cores.items()
-        if environment in environments
-    ]
+    of_cores = [(environment, f"`{core}`", values) for (environment, core), values in cores.items()]
     return [
         f"| `{name}` | `{environment}` | {core} | {cell(_flat(values))} |"
         for environment, core, values in of_environments + of_cores

@@ -36,10 +36,6 @@ class TrainedAgent:
         agent.reset()
         while not over:
             observation, reward, terminated, truncated, _ = env.step(agent.act(observation, reward))
-
-    Args:
-        config: configuration of the run that trained the agent.
-        actor: contains the network and the environment, which defines the spaces of observations and actions.
     """
 
     def __init__(self, config: RunConfig, actor: Actor) -> None:
@@ -83,13 +79,11 @@ class TrainedAgent:
         first = np.zeros(count, np.bool_) if began is None else _column("began", began, count, np.bool_)
         if self._state is None:
             self._state, first = self.network.initial_state(count), np.ones(count, np.bool_)
-        refuse(
-            len(self._state.over) != count,
-            f"{count} observations for the recurrent states of {len(self._state.over)} environments; expected "
-            "equal numbers, or reset() first",
-        )
-        if reward is None and self.needs_reward and not first.all():
-            raise ValueError("reward is missing; expected: act(observation, reward), which the core reads")
+        states = len(self._state.over)
+        message = f"{count} observations for the recurrent states of {states} environments; expected equal numbers"
+        refuse(states != count, f"{message}, or reset() first")
+        missing = reward is None and self.needs_reward and not first.all()
+        refuse(missing, "reward is missing; expected: act(observation, reward), which the core reads")
         rewards = np.where(first, 0, 0 if reward is None else _column("reward", reward, count, np.float32))
         none, inputs = torch.zeros(count, dtype=torch.bool), self._read(observation, many)
         mask = self._mask(inputs, action_mask, count)
@@ -136,8 +130,8 @@ class TrainedAgent:
         if action_mask is None and self.needs_action_mask and isinstance(observed, dict):
             action_mask = observed.get(KEY)
         if action_mask is None:
-            missing = "action_mask is missing; expected: act(observation, action_mask=info['action_mask'])"
-            refuse(self.needs_action_mask, missing)
+            expected = "act(observation, action_mask=info['action_mask'])"
+            refuse(self.needs_action_mask, f"action_mask is missing; expected: {expected}")
             return None
         spec = self.network.action_spec
         assert isinstance(spec, ChoiceSpec), f"only discrete actions have masks, not {self.action_space}"
@@ -163,10 +157,11 @@ class TrainedAgent:
             refuse(wrong, f"observation is a {type(part).__name__}; expected a dict with {', '.join(map(str, space))}")
             space, part = space[name], part[name]  # pyright: ignore[reportArgumentType, reportCallIssue]
         shape, expected = np.shape(part), space.shape or ()
-        many = shape[1:] == expected and len(shape) > len(expected) and shape[0] > 0
-        right = many or shape == expected
-        refuse(not right, f"observation has shape {list(shape)}; expected {list(expected)}, or [B] before it")
-        return (shape[0], True) if many else (1, False)
+        if shape[1:] == expected and len(shape) > len(expected) and shape[0] > 0:
+            return shape[0], True
+        wrong = f"observation has shape {list(shape)}; expected {list(expected)}, or [B] before it"
+        refuse(shape != expected, wrong)
+        return 1, False
 
     def _read(self, observation: Any, many: bool) -> Any:
         if not many:
@@ -254,12 +249,9 @@ def evaluate(
     """Evaluate a trained agent in episodes with random streams that training never used; results equal `rl-eval`'s.
 
     Args:
-        run: run directory, or "zoo:NAME" for an agent included in engram.
+        run, checkpoint, member, greedy: as for `load_agent`.
         episodes: number of episodes, at least 1.
-        checkpoint: latest, best (highest mean return in training) or its step.
         seed: seed of levels and actions, 0..2**64-1; no seed here repeats the random streams of training.
-        member: member of a population, -1 for the best.
-        greedy: take the most likely action instead of sampling one from the trained policy.
         env_args: parameters of the environment that differ from the training run's; without them
             pomdp-graph has split=test.
 

@@ -1,9 +1,16 @@
 """`engram.train` starts a run; `engram.Run` controls it and reads its configuration, metrics and checkpoints."""
 
 import os
+import re
+import shlex
 import signal
+import subprocess
+import sys
+import tempfile
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,21 +20,89 @@ from numpy.typing import NDArray
 
 from ...agents.process import settings_of_a_command
 from ...base.errors import EngramError, refuse
+from ...base.processes import end_with_parent
 from ...base.stop_flag import StopFlag
 from ..config.run_config import RunConfig
 from ..config.run_flags import with_settings
+from ..config.settings.plain import to_dict
 from ..evaluate.episodes import Summary
 from ..metrics.rows import read_log, table_of
-from ..runs.directory import RunDirectory
+from ..runs.directory import CONFIG, RunDirectory, as_toml, new_path, refuse_unusable
 from ..runs.mirror import refuse_taken
 from ..runs.resume import NO_EFFECT, resumed_config
 from ..runs.trained import run_config
-from ..train.callbacks import CHECKPOINT, ROW, UPDATE, Callbacks, Update
+from ..train.trainer import CHECKPOINT, ROW, UPDATE, Callbacks, Update
 from .agent import TrainedAgent, evaluate, load_agent
-from .background import Background, started
 from .training import train as train_here
 
 Array = NDArray[np.float64]
+# Program of the child process, which appends this process's import path to its own
+PROGRAM = "import sys; sys.path += {!r}; from engram.launch.train.command import run; run()"
+POLL_SECONDS = 0.1
+TAIL = 2000  # Characters of a failed process's output in an error message
+
+
+class Background:
+    """A process that trains the run in directory `path` with these arguments of `rl-train`; it ends with a checkpoint
+    when this process ends. Raises the error that prevents the start of the run."""
+
+    def __init__(self, path: Path, arguments: Sequence[str]) -> None:
+        self.path, self.reason, self._arguments = path, "", arguments
+        self._output = tempfile.TemporaryFile()
+        begun: Future[subprocess.Popen[bytes]] = Future()
+        # The thread lives as long as the process: Linux ends the process when the thread that started it ends.
+        threading.Thread(target=self._hold, args=(begun,), daemon=True).start()
+        self.process = begun.result()
+        try:
+            while self.running and not ((path / CONFIG).exists() and RunDirectory(path).in_use):
+                time.sleep(POLL_SECONDS)
+        except BaseException:
+            self.stop()
+            raise
+        if not self.running:
+            self.wait()
+
+    def _hold(self, begun: "Future[subprocess.Popen[bytes]]") -> None:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", PROGRAM.format(sys.path), *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                preexec_fn=end_with_parent,
+                start_new_session=True,  # a terminal's Ctrl-C goes to the parent, which then stops this run
+            )
+        except BaseException as problem:
+            begun.set_exception(problem)
+            return
+        begun.set_result(process)
+        process.wait()
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """Request a stop with a checkpoint; `wait` waits until the run has ended."""
+        self.reason = "stop()"
+        if self.running:
+            self.process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> None:
+        """Wait for the end of the run; Ctrl-C ends it with a checkpoint. Raises the error that ended it, if any."""
+        try:
+            code = self.process.wait()
+        except KeyboardInterrupt:
+            self.stop()
+            code = self.process.wait()
+        self._output.seek(0)
+        text = self._output.read().decode(errors="replace").strip()
+        if code == 2:
+            raise EngramError(text.splitlines()[-1].removeprefix("rl-train: "))
+        if code:
+            raise RuntimeError(f"{shlex.join(['rl-train', *self._arguments])} ended with {code}: {text[-TAIL:]}")
+        ends = re.findall(r"^(?:stopped \((.*?)\)|finished) ", text, re.MULTILINE)
+        self.reason = self.reason or (ends[-1] if ends else "") or "done"
 
 
 class Progress(NamedTuple):
@@ -48,15 +123,7 @@ class Progress(NamedTuple):
 
 
 class Run:
-    """A training run: the result of `engram.train`, or any run directory.
-
-    Args:
-        path: run directory.
-        process, reason: the training process, and why the run ended; set only by `engram.train` and `resume`.
-
-    Raises:
-        ValueError: `path` contains no run.
-    """
+    """A training run: the result of `engram.train`, or any run directory. Raises ValueError if `path` has no run."""
 
     def __init__(self, path: str | Path, *, process: Background | None = None, reason: str = "") -> None:
         self._directory = RunDirectory.open(path, lock=False)
@@ -93,10 +160,8 @@ class Run:
 
     def progress(self) -> Progress:
         """Read the current progress."""
-        config = self.config
-        total = config.total_steps * config.num_members
-        rows = read_log(self._directory.metrics_file)
-        last = rows[-1] if rows else {}
+        config, rows = self.config, read_log(self._directory.metrics_file)
+        total, last = config.total_steps * config.num_members, rows[-1] if rows else {}
         steps = max(int(last.get("step", 0)), *(int(path.name[5:]) for path in self.checkpoints), 0)
         return Progress(steps, total, self._directory.in_use, last)
 
@@ -154,12 +219,15 @@ def configure(env: Any = None, core: Any = None, **settings: Any) -> RunConfig:
     Raises:
         ValueError: unknown setting or invalid value; the message lists allowed values and similar names.
     """
+    chosen = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     for name, value in (("env", env), ("core", core)):
-        refuse(
-            not isinstance(value, str | type | None), f"{name} is {value!r}; expected a name, module:Class or a class"
-        )
-    settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
-    chosen = settings | {name: _name_of(value) for name, value in (("env", env), ("core", core)) if value is not None}
+        expected = "a name, module:Class or a class"
+        refuse(not isinstance(value, str | type | None), f"{name} is {value!r}; expected {expected}")
+        if isinstance(value, type):
+            nested = f"{value.__qualname__} is a nested class; expected: a class at the top level of a module"
+            refuse("." in value.__qualname__, nested)
+            value = f"{value.__module__}:{value.__name__}"
+        chosen |= {} if value is None else {name: value}
     address = chosen.get("ray_address")
     refuse(address is not None and chosen.get("local"), f"ray_address is {address!r}; allowed: with local=False")
     return with_settings(chosen)
@@ -212,8 +280,15 @@ def train(
     if wait:
         return _in_this_process(config, None, show, callbacks)
     _check_background(config, callbacks)
-    process = started(config)
-    return Run(process.path, process=process)
+    refuse_unusable(config.run_dir)
+    path = Path(config.run_dir) if config.run_dir else new_path(config.name)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / CONFIG
+        file.write_bytes(as_toml(to_dict(config) | {"run_dir": None}))
+        arguments = ["--config", str(file), "--run-dir", str(path)]
+        if config.checkpoint_url:  # saved without its secrets
+            arguments += ["--checkpoint-url", config.checkpoint_url]
+        return Run(path, process=Background(path, arguments))
 
 
 def _check_background(config: RunConfig, callbacks: Callbacks) -> None:
@@ -256,12 +331,3 @@ def _in_this_process(config: RunConfig, path: Path | None, show: bool, callbacks
     if outcome.path is None:
         raise KeyboardInterrupt
     return Run(outcome.path, reason=outcome.reason)
-
-
-def _name_of(thing: Any) -> Any:
-    """Convert a class to its name `module:Class`; return other values unchanged."""
-    if not isinstance(thing, type):
-        return thing
-    if "." in thing.__qualname__:
-        raise EngramError(f"{thing.__qualname__} is a nested class; expected: a class at the top level of a module")
-    return f"{thing.__module__}:{thing.__name__}"

@@ -38,8 +38,7 @@ from ..runs.resume import drop_code, newest_state, refuse_unfit
 from ..runs.trained import start_from
 from ..trackers.tracker import make_tracker, tracker_class
 from ..train.acting import FAILED, Acting, StoppedError, Watchdog, deal_members
-from ..train.callbacks import Callbacks
-from ..train.trainer import Look, Trainer
+from ..train.trainer import Callbacks, Look, Trainer
 
 NOT_SAVED = 3
 """Exit code of a run whose last steps could not be saved."""
@@ -56,10 +55,8 @@ class Outcome:
     began: bool = True  # Whether training began
     steps: int = 0  # Steps that all members have learned from
     unsaved: int = 0  # Steps since the last checkpoint
-    result: str = ""
-    """Mean return of the last episodes as text, of the best member in a population; empty before the first episode."""
-    failure: BaseException | None = None
-    """The error that ended the run: too many failures of an actor, a failure of the learners, or a second Ctrl-C."""
+    result: str = ""  # Mean return of the last episodes, of the best member; empty before the first episode
+    failure: BaseException | None = None  # Too many failures of an actor, a failure of learners, or a second Ctrl-C
 
     @property
     def exit_code(self) -> int:
@@ -86,17 +83,9 @@ def train(
     trust: bool = False,
     callbacks: Callbacks | None = None,
 ) -> Outcome:
-    """Train until the run ends, in an existing run directory or a new one, which is created last during setup.
-
-    Args:
-        directory: an open directory of a run to resume; None for a new run.
-        stop: flag that ends the run when set.
-        at_end: called with the outcome before the actors are stopped, which may take a while.
-        trust: unpickle environments that were saved as code.
-        callbacks: user-defined functions; an exception from them ends the run with a checkpoint.
-
-    Raises EngramError if the configuration does not fit the environment, the machine or the checkpoint.
-    """
+    """Train until the run ends, in the open directory of a run to resume or a new one, which is created last during
+    setup. `at_end` is called before the actors are stopped, which may take a while; `trust` unpickles environments that
+    were saved as code."""
     if directory is None:
         refuse_unusable(config.run_dir)
     if config.track is not None:
@@ -126,9 +115,8 @@ def train(
                     begun = f"continues from step {steps_of(saved):,}"
                     panel.message(begun if saved else "starts from scratch, without a checkpoint")
                 if restart_episodes:
-                    panel.message(
-                        f"environments start new episodes: their saved state is code, which only {TRUST} runs"
-                    )
+                    code = f"environments start new episodes: their saved state is code, which only {TRUST} runs"
+                    panel.message(code)
                 learners = make_learners(config, agents)
                 outcome = _run(config, learners, fields, acting, stop, watchdog, panel, directory, saved, callbacks)
                 acting.exit_code = outcome.exit_code
@@ -190,18 +178,15 @@ def make_agents(config: RunConfig, factory: ActorFactory, device: torch.device) 
         factory.check_levels(batch)
         check_memory(config, factory, batch)
         for member in range(config.num_members):
-            torch.manual_seed(member_seed(config.seed, member))
+            # The first member has the same weights as a run without a population.
+            sequence = np.random.SeedSequence(config.seed, spawn_key=(member,))
+            torch.manual_seed(int(sequence.generate_state(1)[0]) if member else config.seed)
             agents.append(factory.make_agent(batch).to(device))
     return agents, tuple(batch.episode_fields)
 
 
 def make_learners(config: RunConfig, agents: Sequence[Agent]) -> list[Learner]:
     return [Learner(agent, config.learner, config.total_steps) for agent in agents]
-
-
-def member_seed(seed: int, member: int) -> int:
-    """Seed of a member's initial weights; the first member has the same weights as a run without a population."""
-    return seed if member == 0 else int(np.random.SeedSequence(seed, spawn_key=(member,)).generate_state(1)[0])
 
 
 def make_trainer(
@@ -242,8 +227,7 @@ def make_trainer(
         from ..evaluate.gif import Camera
 
         looks.append(Camera(config).look)
-    report, warn = panel.update, panel.message
-    trainer = Trainer(config, members, pool, directory, report, warn, population, mirror, callbacks, looks)
+    trainer = Trainer(config, members, pool, directory, panel, population, mirror, callbacks, looks)
     if saved:
         trainer.load_state(saved)
     if config.num_learners > 1 and not population:
@@ -269,14 +253,14 @@ def describe(config: RunConfig, agent: Agent, device: torch.device) -> str:
     members = f"{config.population} members ({config.pbt.scheme}) of " if config.population else ""
     actors = "as many as fit" if config.fixed_actors is None else str(config.fixed_actors)
     where = "in this process" if config.in_process else "in actor processes, 1 torch thread each"
-    lines = [
+    text = (
         f"{config.env} with {config.agent.core}: {members}{parameters:,} parameters, "
-        f"{config.learner.algorithm} on {device}",
-        f"{actors} x {config.factory().num_envs} environments {where}; "
-        f"updates of {config.unroll_length} steps x {config.columns} environments, seed {config.seed}",
-    ]
+        f"{config.learner.algorithm} on {device}\n"
+        f"{actors} x {config.actor_envs} environments {where}; "
+        f"updates of {config.unroll_length} steps x {config.columns} environments, seed {config.seed}"
+    )
     if config.levels.curriculum:
         scores = ", ".join(f"{score:g}" for score in config.levels.scores)
         stages = "; ".join(map(in_words, config.levels.stages))
-        lines.append(f"stages: {stages} (next at {config.levels.curriculum_measure} {scores})")
-    return "\n".join(lines)
+        text += f"\nstages: {stages} (next at {config.levels.curriculum_measure} {scores})"
+    return text

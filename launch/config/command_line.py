@@ -1,7 +1,4 @@
-"""Parse command-line arguments into a configuration dataclass; report a user's mistake in one clear line.
-
-tyro creates flags from the fields of a configuration dataclass. Every command's entry point is `run_command`.
-"""
+"""Parse command-line arguments into a configuration dataclass (tyro); report a user's mistake in one clear line."""
 
 import argparse
 import ast
@@ -26,7 +23,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from ...base.errors import MISTAKE, EngramError, refuse
 from ...base.units import Minutes, Seconds, count, duration, in_words, number
-from .settings.renamed import FORMER_FLAGS, OTHER_NAMES
+from .settings.names import OTHER_NAMES
 
 FLAG = re.compile(r"--[a-z][a-z0-9._-]*")
 VERSION = "--version"
@@ -37,8 +34,7 @@ Config = TypeVar("Config")
 
 
 def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the `main` of a command and exit; an EngramError prints one line and sets the exit code. An unhandled Ctrl-C
-    exits with 130. `module:Class` may be in the working directory."""
+    """Run the `main` of a command and exit; an EngramError prints one line and sets the exit code."""
     argv = sys.argv[1:] if arguments is None else list(arguments)
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__, all_threads=False)  # a crash in native code prints the Python line
@@ -70,8 +66,9 @@ def make_console() -> Console:
     """Create a console for tables: as wide as the terminal, or as the tables if the output is not a terminal. Brackets
     are not markup, since file names and messages of other libraries contain them."""
     console = Console(highlight=False, markup=False)
-    wide = console.is_terminal or "COLUMNS" in os.environ
-    return console if wide else Console(highlight=False, markup=False, width=WIDE)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDE
+    return console
 
 
 def parse(
@@ -87,20 +84,15 @@ def parse(
     """Parse arguments into a configuration dataclass; `--help` and mistakes in the form print and exit, as in tyro.
 
     Args:
-        cls: the dataclass; without `default`, its own defaults apply.
-        description: introduction of `--help`.
-        default: values of settings that no flag sets.
+        default: values of settings that no flag sets, instead of the dataclass's own.
         other_flags: flags that the command parses itself; an error message suggests them for similar unknown flags.
         explain: returns where an unknown setting belongs, or "".
-
-    Raises:
-        EngramError: unknown flag, or invalid combination of values.
     """
     argv, flags = dashed(arguments), {*flags_of(cls), *other_flags, VERSION, "--help"}
     for flag in (argument.partition("=")[0] for argument in argv):
         if FLAG.fullmatch(flag) and not {flag, flag.replace("no-", "", 1)} & flags:
             name = flag[2:].replace("-", "_")
-            meant = "--" + (OTHER_NAMES | FORMER_FLAGS).get(name, "").replace("_", "-")
+            meant = "--" + OTHER_NAMES.get(name, "").replace("_", "-")
             near = [meant] if meant in flags else difflib.get_close_matches(flag, sorted(flags), n=3)
             advice = f"did you mean: {', '.join(near)}?" if near else f"{prog} --help lists the flags"
             raise EngramError(f"unknown flag {flag!r}; {explain(name) or advice}")
@@ -143,7 +135,7 @@ def dashed(arguments: Sequence[str]) -> list[str]:
 
 
 def value_of(flag: str, arguments: Sequence[str]) -> str | None:
-    """Find the last value of `flag` (`flag value` or `flag=value`), or None. Raises EngramError for a missing value."""
+    """Find the last value of `flag` (`flag value` or `flag=value`), or None."""
     return _split(arguments, (flag,))[0][flag]
 
 

@@ -1,5 +1,6 @@
 """The learner's device, and its precision on that device."""
 
+import re
 from dataclasses import replace
 
 import torch
@@ -11,9 +12,7 @@ from ...learners.config import LearnerConfig
 
 def check_device(name: str) -> None:
     """Raise EngramError unless `name` is the name of a device, whether it exists or not."""
-    kind, _, index = name.partition(":")
-    wrong = kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit()))
-    refuse(wrong, f"device is {name!r}; allowed: auto, cpu, cuda, cuda:N")
+    refuse(not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name), f"device is {name!r}; allowed: auto, cpu, cuda, cuda:N")
 
 
 def find_device(name: str, num_learners: int = 1) -> torch.device:

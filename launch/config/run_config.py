@@ -1,12 +1,10 @@
-"""A run's configuration: one frozen dataclass for the command line, presets and saved files.
-
-Only this dataclass and those of its parts (such as AgentConfig and LearnerConfig) define defaults; presets/ contains
-the papers' values for each pairing of environment and core.
-"""
+"""A run's configuration: one frozen dataclass for the command line, presets and saved files; it and the dataclasses of
+its parts define all defaults."""
 
 import math
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from tyro.conf import OmitArgPrefixes
@@ -26,7 +24,7 @@ from ...learners.group import Share, deal
 from ...learners.population.config import PopulationConfig
 from ...learners.population.search_space import applied
 from .device import check_device
-from .settings.renamed import upgraded
+from .settings.names import upgraded
 from .urls import PASSWORD
 
 ELASTIC_ACTORS = 8  # Assumed number of actors that share an update's environments when the number follows the cluster
@@ -129,7 +127,9 @@ class RunConfig(Settings):
         super().__post_init__()
         check_device(self.device)
         url, address, envs = self.checkpoint_url, self.ray_address, self.actor_envs
+        act_on, gpus, members = self.act_on, self.actor_gpus, f"population is {self.population}"
         in_order, elastic = self.synchronous or self.in_process, self.fixed_actors is None
+        explores = self.pbt != PopulationConfig()
         # An unroll of several batches is used in several updates, and may begin in the middle of a batch if neither
         # size divides the other.
         size = max(self.share_envs, 1)
@@ -138,28 +138,22 @@ class RunConfig(Settings):
             "checkpoint_url is not of the form PROTOCOL://PLACE; passwords belong in the environment, not in the URL": (
                 url is not None and (PASSWORD.search(url) or not re.search("://.", url))
             ),
-            f"act_on is {self.act_on!r}; allowed with --local, which has one thread: auto": (
-                self.local and self.act_on != "auto"
-            ),
-            "act_on is 'cuda'; allowed with device 'cpu': auto, cpu": self.act_on == "cuda" and self.device == "cpu",
+            f"act_on is {act_on!r}; allowed with --local, which has one thread: auto": self.local and act_on != "auto",
+            "act_on is 'cuda'; allowed with device 'cpu': auto, cpu": act_on == "cuda" and self.device == "cpu",
             "num_actors is 'auto'; allowed with --local, --act-on, --sync, A2C and PPO: a number": elastic and in_order,
-            f"actor_gpus is {self.actor_gpus}; allowed: 0..1, and 0 with --local and --act-on": (
-                not 0 <= self.actor_gpus <= 1 - self.in_process
-            ),
+            f"actor_gpus is {gpus}; allowed: 0..1, and 0 with --local and --act-on": not 0
+            <= gpus
+            <= 1 - self.in_process,
             "actor_cpus is 0; allowed with num_actors = 'auto': above 0": elastic and not self.actor_cpus,
             f"max_lag is {self.max_lag}; allowed with {envs} environments per actor and updates of "
             f"{self.envs_per_update}: auto, or at least {least}": self.max_lag != "auto" and self.max_lag < least,
             f"ray_address is {address!r}; allowed: auto or HOST:PORT, of the cluster's head": (
                 address is not None and (not address or "://" in address)
             ),
-            f"population is {self.population}; allowed: 0 (a single learner) or at least 2": (
-                self.population < 0 or self.population == 1
-            ),
-            f"population is {self.population}, and members in different stages of a curriculum cannot be compared; "
+            f"{members}; allowed: 0 (a single learner) or at least 2": self.population < 0 or self.population == 1,
+            f"{members}, and members in different stages of a curriculum cannot be compared; "
             "allowed with --curriculum: --population 0": self.population and self.levels.curriculum,
-            "population is 0; allowed with settings of pbt: at least 2": (
-                not self.population and self.pbt != PopulationConfig()
-            ),
+            "population is 0; allowed with settings of pbt: at least 2": not self.population and explores,
         }
         for message, holds in excluded.items():
             refuse(holds, message)
@@ -178,17 +172,14 @@ class RunConfig(Settings):
             "--actor-gpus": self.device.startswith("cuda") and self.actor_gpus > 0,
             "--num-actors auto": not self.population and self.fixed_actors is None,
         }
+        allowed = f"num_learners is {self.num_learners}; allowed with"
         for flag, active in flags.items():
-            refuse(active, f"num_learners is {self.num_learners}; allowed with {flag}: 1")
+            refuse(active, f"{allowed} {flag}: 1")
         limits = {"num_actors": self.fixed_actors or 1, "envs_per_update": self.columns}
         for name, most in ({"population": self.population} if self.population else limits).items():
-            message = f"num_learners is {self.num_learners}; allowed with {name} = {most}: at most {most}"
-            refuse(most < self.num_learners, message)
+            refuse(most < self.num_learners, f"{allowed} {name} = {most}: at most {most}")
 
-    @staticmethod
-    def upgrade(data: dict[str, Any]) -> dict[str, Any]:
-        """Translate settings of earlier versions to the current names."""
-        return upgraded(data, LearnerConfig.algorithm)
+    upgrade = staticmethod(partial(upgraded, default_algorithm=LearnerConfig.algorithm))
 
     @property
     def num_learner_threads(self) -> int:
@@ -291,9 +282,6 @@ def check_memory(config: RunConfig, factory: ActorFactory, batch: Any) -> int:
     actors = (config.fixed_actors or 1) if config.in_process or not config.ray_address else 1
     environments = config.columns + actors * factory.num_envs * config.num_members
     total, available = environments * sum(sizes) * (config.unroll_length + 1), memory()
-    refuse(
-        total > available.total,
-        f"unrolls of {config.unroll_length} steps would take {size_in_words(total)}, in {environments:,} "
-        f"environments of actors and updates; {available}",
-    )
+    takes = f"unrolls of {config.unroll_length} steps would take {size_in_words(total)}"
+    refuse(total > available.total, f"{takes}, in {environments:,} environments of actors and updates; {available}")
     return total

@@ -6,33 +6,33 @@ then --preset, then defaults.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 import tyro
 
 from ...agents.agent import AgentConfig
+from ...agents.cores.registry import core_parameters
 from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import advice
-from ...envs.registration import ENVIRONMENTS
-from ...learners.algorithms.registry import algorithm_settings
+from ...envs.registration import ENVIRONMENTS, environment_parameters, find_environment, is_environment
+from ...learners.algorithms.registry import algorithm_class, algorithm_names, algorithm_settings
 from ...learners.config import LearnerConfig
-from ..runs.directory import CONFIG, read_toml
+from ..runs.directory import CONFIG, read_toml, refuse_inside
 from .command_line import DRY_RUN, LIST, TRUST, dashed, parse, settings_of, value_of, without
-from .imports import refuse_inside
-from .presets.lookup import PRESETS
-from .presets.lookup import preset_values as preset_of
+from .presets.lookup import PRESETS, preset_values
 from .run_config import RunConfig
-from .settings.other_names import meaning
+from .settings.names import MEANINGS, OTHER_NAMES
 from .settings.plain import from_dict, typed
-from .settings.renamed import OTHER_NAMES
 
 TRIAL_FLAGS = ("--seeds", "--sweep", "--trials", "--jobs")  # Flags of `rl-train` for several runs in one directory
 OTHER_FLAGS = (LIST, DRY_RUN, "--preset", "--config", "--resume", "--restarts", TRUST, *TRIAL_FLAGS)
 """Flags of `rl-train` that are not settings of a run."""
 NO_ENV = f"allowed: {', '.join(ENVIRONMENTS)}, a Gymnasium id or module:Class"
 """End of the message for a missing environment."""
+_HELP = Path(__file__).with_name("rl-train.txt").read_text("utf-8").format(presets="|".join(PRESETS)).strip()
+PARTS = ("env", "core", "algorithm")  # Settings on whose choice the defaults of others depend
 
 
 def parse_run(
@@ -50,12 +50,11 @@ def parse_run(
         env_required: whether arguments without an environment are rejected.
     """
     argv = dashed(arguments)
-    chosen = {name: value_of(f"--{name}", argv) for name in ("config", "preset", "env", "core", "algorithm")}
-    default = base or _default_of(**chosen, alone=value_of("--population", argv) == "0")
+    chosen = {name: value_of(f"--{name}", argv) for name in ("config", "preset", *PARTS)}
+    default = base or _default_of(chosen, alone=value_of("--population", argv) == "0")
     named = base is not None or chosen["env"] or chosen["config"]
     if env_required and not named and {"-h", "--help"} & {*argv}:
         default = replace(default, env=tyro.MISSING)  # shown as required
-    parts = {name: chosen[name] or of for name, of in _parts(default).items()}
     config = parse(
         RunConfig,
         without(argv, ("--preset", "--config")),
@@ -63,7 +62,7 @@ def parse_run(
         _HELP,
         default=default,
         other_flags=(*OTHER_FLAGS, *other_flags),
-        explain=lambda name: meaning(name, **parts),
+        explain=lambda name: _meaning(name, chosen, default),
     )
     refuse(env_required and not named, f"--env is missing; {NO_ENV}, as in: rl-train --env t-maze --preset easy")
     return _complete(config, default, value_of("--envs-per-update", argv) is not None)
@@ -75,37 +74,59 @@ def with_settings(settings: Mapping[str, Any], base: RunConfig | None = None) ->
     `preset` and `config` (a file) are also settings; `base` replaces presets and defaults (to resume a run). Raises
     EngramError naming the setting, the allowed values and the nearest name.
     """
-    remaining = dict(settings)
-    default = base
+    default, remaining = base, dict(settings)
     if default is None:
         chosen = {name: remaining.pop(name, None) for name in ("preset", "config")}
         refuse(remaining.get("env") is None and chosen["config"] is None, f"env is missing; {NO_ENV}")
-        chosen |= {name: remaining.get(name) for name in ("env", "core", "algorithm")}
-        default = _default_of(**chosen, alone=remaining.get("population") == 0)
-    values = asdict(default)
-    for (*parts, name), value in _by_path(remaining, default).items():
+        chosen |= {name: remaining.get(name) for name in PARTS}
+        default = _default_of(chosen, alone=remaining.get("population") == 0)
+    paths, values = settings_of(RunConfig), asdict(default)
+    for name, value in _flat(remaining, paths).items():
+        if name not in paths:
+            hint = _meaning(name, remaining, default) or advice(OTHER_NAMES.get(name, name), paths)
+            raise EngramError(f"unknown setting {name!r}; {hint}")
+        *parts, last = paths[name]
         part = values
         for each in parts:
             part = part[each]
-        part[name] = value
+        part[last] = value
     with user_errors():
         config = from_dict(RunConfig, values)
     return _complete(config, default, "envs_per_update" in remaining)
 
 
-def _by_path(settings: Mapping[str, Any], default: RunConfig) -> dict[tuple[str, ...], Any]:
-    """Return the values of settings by their paths in a RunConfig."""
-    paths = settings_of(RunConfig)
+def _flat(settings: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, Any]:
+    """Name the settings of a group as flags do: {"pbt": {"interval": 5}} becomes {"pbt.interval": 5}."""
     groups = {name.partition(".")[0] for name in paths if "." in name}
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         group = name in groups and isinstance(value, Mapping)
         flat |= {f"{name}.{key}": x for key, x in value.items()} if group else {name: value}
-    for name in flat:
-        if name not in paths:
-            hint = meaning(name, **{part: str(settings.get(part) or of) for part, of in _parts(default).items()})
-            raise EngramError(f"unknown setting {name!r}; {hint or advice(OTHER_NAMES.get(name, name), paths)}")
-    return {paths[name]: value for name, value in flat.items()}
+    return flat
+
+
+def _meaning(name: str, chosen: Mapping[str, Any], default: RunConfig) -> str:
+    """Explain where an unknown setting belongs, as the end of a message; empty if the name is unknown."""
+    if name in OTHER_NAMES:
+        return ""
+    defaults = (default.env, default.agent.core, default.learner.algorithm)
+    env, core, algorithm = (str(chosen.get(part) or own) for part, own in zip(PARTS, defaults, strict=True))
+    try:
+        settings = {
+            each: {field.name for field in fields(algorithm_class(each).Settings)}
+            for each in (algorithm, *algorithm_names())
+        }
+        if name in settings[algorithm]:
+            return f"it is a setting of {algorithm}: --algorithm-args {name}=VALUE"
+        if name in core_parameters(core):
+            return f"it is an option of {core}: --core-args {name}=VALUE"
+        if is_environment(env) and name in environment_parameters(find_environment(env)[0]):
+            return f"it is a parameter of {env}: --env-args {name}=VALUE"
+    except ValueError:  # one of the names does not exist, which is reported elsewhere
+        return MEANINGS.get(name, "")
+    others = " and ".join(each for each in algorithm_names() if name in settings[each])
+    elsewhere = f"it is a setting of {others}, not of {algorithm}: --algorithm-args {name}=VALUE" if others else ""
+    return MEANINGS.get(name, elsewhere)
 
 
 def _complete(config: RunConfig, default: RunConfig, sized: bool) -> RunConfig:
@@ -129,39 +150,27 @@ def _complete(config: RunConfig, default: RunConfig, sized: bool) -> RunConfig:
         return replace(config, agent=agent, learner=learner.resolved(), env_args=env_args)
 
 
-def _parts(config: RunConfig) -> dict[str, str]:
-    """Return the names of the parts whose options are not themselves settings of a run."""
-    return {"algorithm": config.learner.algorithm, "core": config.agent.core, "env": config.env}
-
-
-def _default_of(
-    config: str | Path | None,
-    preset: str | None,
-    env: str | None,
-    core: str | None,
-    algorithm: str | None,
-    alone: bool,
-) -> RunConfig:
+def _default_of(chosen: Mapping[str, Any], alone: bool) -> RunConfig:
     """Load a saved configuration, or the preset of an environment and a core, with all settings of the algorithm. A
-    different `algorithm` gets default settings. `alone` replaces a population and its search space with one learner.
+    different algorithm gets default settings. `alone` replaces a population and its search space with one learner.
     """
-    if config is not None and preset is not None:
-        raise EngramError(f"--preset {preset} has no effect with --config {config}; allowed: one of them")
-    with user_errors(f"--config {config}" if config else ""):
-        if config is not None:
-            values = _saved_values(Path(config))
+    file, preset, algorithm = chosen["config"], chosen["preset"], chosen["algorithm"]
+    if file is not None and preset is not None:
+        raise EngramError(f"--preset {preset} has no effect with --config {file}; allowed: one of them")
+    with user_errors(f"--config {file}" if file else ""):
+        if file is not None:
+            values = _saved_values(Path(file))
         else:
-            values = preset_of(preset or PRESETS[0], env or RunConfig.env, core or AgentConfig.core)
+            env, core = chosen["env"] or RunConfig.env, chosen["core"] or AgentConfig.core
+            values = preset_values(preset or "paper", env, core)
         learner: Any = values.get("learner", {})
         if isinstance(learner, dict):
             saved = learner.get("algorithm", LearnerConfig.algorithm)
             args = learner.get("algorithm_args", {}) if algorithm in (None, saved) else {}
             settings = algorithm_settings(algorithm or saved, typed(dict[str, Any], args, "learner.algorithm_args"))
             values |= {"learner": learner | {"algorithm": algorithm or saved, "algorithm_args": asdict(settings)}}
-        return from_dict(RunConfig, {key: x for key, x in values.items() if not (alone and key in _OF_POPULATIONS)})
-
-
-_OF_POPULATIONS = ("population", "pbt")
+        omitted = ("population", "pbt") if alone else ()
+        return from_dict(RunConfig, {key: x for key, x in values.items() if key not in omitted})
 
 
 def _saved_values(file: Path) -> dict[str, Any]:
@@ -171,15 +180,3 @@ def _saved_values(file: Path) -> dict[str, Any]:
         refuse_inside(data, file.parent)  # the file belongs to a run
         data.pop("run_dir", None)  # the directory of that run, not of the new one
     return RunConfig.upgrade(data)
-
-
-_HELP = f"""Train an agent with memory.
-
-Also: --list (environments, cores, algorithms, presets, figures and trained agents, one line each),
---dry-run (prints the resolved configuration, as TOML that --config accepts, and starts nothing),
---preset {"|".join(PRESETS)} (the papers' settings; levels learned in minutes; the papers' levels in stages),
---config FILE (a saved config.toml), --resume RUN (continue a run; allows only --total-steps, --time-limit and flags
-that do not change results), --restarts N (resume a run that dies, at most N times in a row without a new checkpoint),
---seeds 1,2,3 (a run for each seed, in one directory), --sweep SETTING=loguniform(LOW,HIGH) --trials N (random search;
-also uniform(LOW,HIGH) and choice(A,B,...)), --jobs N (number of concurrent runs of --seeds and --sweep),
---trust-checkpoint (restore copies of a Gymnasium environment exactly; this runs code from the checkpoint)."""

@@ -1,15 +1,5 @@
-"""A run's directory: its files, and the rule that one directory belongs to one run.
-
-    config.toml         the resolved configuration
-    checkpoints/        step-*/
-    metrics.jsonl       every row of metrics (docs/reference/metrics.md)
-    tensorboard/        the same metrics as TensorBoard events
-    population.jsonl    the events of population-based training
-    members/0/ ...      metrics.jsonl and tensorboard/ of each member of a population
-    .lock               locked by the process that trains in this directory
-
-Existing files are never overwritten: a second run or unrelated files cause an error.
-"""
+"""A run's directory (docs/reference/run-directory.md): one directory belongs to one run, and one process at a time
+trains in it. Existing files are never overwritten."""
 
 import errno
 import fcntl
@@ -17,12 +7,14 @@ import os
 import re
 import shlex
 import socket
+import sys
 import time
 import tomllib
 import warnings
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import datetime
-from itertools import chain, count
+from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import Any
 
@@ -31,45 +23,38 @@ import tomli_w
 from ...base.errors import EngramError, file_errors, refuse, user_errors
 from ...base.files import replace_file
 from ...base.processes import shell_command
-from ..config.imports import refuse_inside
+from ..config.settings.plain import flat_settings
 
 CONFIG, LOCK = "config.toml", ".lock"
+_NAMED = re.compile(r"([^\W\d]\w*(?:\.\w+)*):\w+")  # `module:name`: a custom class in a setting
 GLANCE_SECONDS = 0.05  # Seconds after which a process that only checks the lock has released it
 
 
 class RunDirectory:
-    """Directory of a run, made by `create` or `open`. Call `close`, or use it in a `with` statement. The lock belongs
-    to the process: `close` or the end of the process releases it."""
+    """Directory of a run, from `create` or `open`; `close`, the end of a `with` statement, or the end of the process
+    releases the lock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.checkpoints, self.tensorboard = path / "checkpoints", path / "tensorboard"
+        self.metrics_file, self.population_file = path / "metrics.jsonl", path / "population.jsonl"
         self._lock: int | None = None
 
     @classmethod
     def create(cls, path: str | Path | None, config: dict[str, Any], *, name: str) -> "RunDirectory":
-        """Create and lock a directory for a new run, and write its configuration.
-
-        Args:
-            path: the directory, created with its parents; None creates `runs/<name>-<date>-<time>`.
-            config: nested dicts of plain values; None values are omitted.
-            name: name of the directory if `path` is None.
-
-        Raises:
-            EngramError: the directory is in use, contains a run or other files, or cannot be written.
-        """
+        """Create and lock a directory for a new run, and write its configuration, without values that are None. If
+        `path` is None, it is `runs/<name>-<date>-<time>`. Raises EngramError if the directory is in use, contains a run
+        or other files, or cannot be written."""
         text = as_toml(config)
         run = cls(Path(path) if path is not None else new_path(name))
         _refuse_foreign(run.path)
-        try:
-            with _writing(run.path):
-                run.path.mkdir(parents=True, exist_ok=True)
-                run._acquire()
-                if (run.path / CONFIG).exists():
-                    raise EngramError(_taken(run.path))
-                replace_file(run.path / CONFIG, text)
-        except EngramError:
-            run.close()
-            raise
+        with _writing(run.path), ExitStack() as undo:
+            undo.callback(run.close)
+            run.path.mkdir(parents=True, exist_ok=True)
+            run._acquire()
+            refuse((run.path / CONFIG).exists(), _taken(run.path))
+            replace_file(run.path / CONFIG, text)
+            undo.pop_all()
         return run
 
     @classmethod
@@ -84,25 +69,9 @@ class RunDirectory:
                 run._acquire()
         return run
 
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def metrics_file(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
     def member(self, number: int) -> "RunDirectory":
         """Directory of the metrics of a population's member."""
         return RunDirectory(self.path / "members" / str(number))
-
-    @property
-    def population_file(self) -> Path:
-        return self.path / "population.jsonl"
 
     def config(self) -> dict[str, Any]:
         """Read the configuration as saved: without None values, with lists instead of tuples."""
@@ -173,7 +142,7 @@ def refuse_unusable(path: str | None) -> None:
 
 
 def resume_command(run: Path | str) -> str:
-    """Command that continues a run, quoted for a shell; valid whether or not this Python environment is activated."""
+    """Shell command that continues a run, whether or not this Python environment is activated."""
     return f"{shell_command('rl-train')} --resume {shlex.quote(str(run))}"
 
 
@@ -201,13 +170,14 @@ def _refuse_foreign(path: Path) -> None:
 def new_path(name: str) -> Path:
     """Create `runs/<name>-<date>-<time>`, numbered if that exists; characters not allowed in a file name become '-'."""
     stem = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
-    base = Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
-    endings = chain([""], (f"-{i}" for i in count(2)))
+    base = path = Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
+    number = 1
     while True:
-        path = base.with_name(base.name + next(endings))
         with _writing(path), suppress(FileExistsError):
             path.mkdir(parents=True)
             return path
+        number += 1
+        path = base.with_name(f"{base.name}-{number}")
 
 
 def read_toml(file: Path, unreadable: str, wrong: str) -> dict[str, Any]:
@@ -230,3 +200,29 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(x) for x in value]
     return str(value) if isinstance(value, Path) else value
+
+
+def refuse_inside(config: Mapping[str, Any], folder: Path) -> None:
+    """Raise EngramError if a setting names a module in `folder`: code from the run's author. Imports nothing."""
+    for name, value in flat_settings(config):
+        for text in value if isinstance(value, list | tuple) else [value]:
+            match = _NAMED.fullmatch(text) if isinstance(text, str) else None
+            if file := match and _file_inside(match[1], folder):
+                raise EngramError(
+                    f"{name} is {text!r}, which is {file}: modules in a run directory are not imported; "
+                    f"if you trust it, move {file.name} out of {shlex.quote(str(folder))}"
+                )
+
+
+def _file_inside(module: str, folder: Path) -> Path | None:
+    """Find the first file in `folder` that `import module` may run, with or without following links.
+    importlib.util.find_spec cannot be used: it imports the parent packages of a module."""
+    parts, folders = module.split("."), (folder.absolute(), folder.resolve())
+    for entry in {*sys.path, os.getcwd()}:  # actors also append the working directory
+        for depth in range(1, len(parts) + 1):
+            base = Path(entry).absolute().joinpath(*parts[:depth])
+            for name in (f"{stem}{suffix}" for stem in (base, base / "__init__") for suffix in all_suffixes()):
+                paths = (Path(name), Path(name).parent.resolve() / Path(name).name, Path(name).resolve())
+                if os.path.exists(name) and any(path.is_relative_to(parent) for path in paths for parent in folders):
+                    return paths[0]
+    return None

@@ -1,13 +1,7 @@
-"""Copies of a run's checkpoints at any URL that fsspec can write to (s3://, gs://, file://, ...).
+"""Copies of a run's checkpoints, configuration and logs at any URL that fsspec can write to (s3://, gs://, ...).
 
-    URL/config.toml
-    URL/metrics.jsonl           rows of metrics at the start of the last copy
-    URL/population.jsonl        the log of a population, likewise
-    URL/checkpoints/step-*/     as in the run directory; SHA256SUMS is written last
-
-A separate thread copies a checkpoint once it is complete on the local disk: training does not wait for the
-network. An interrupted copy fails its checksums and does not count as a checkpoint. An error causes a warning: the
-local checkpoint remains, and the next one is copied.
+A separate thread copies checkpoints, so training does not wait for the network. SHA256SUMS is written last: an
+interrupted copy fails its checksums and does not count as a checkpoint. An error causes a warning.
 """
 
 import queue
@@ -22,10 +16,9 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ...base.errors import file_errors, refuse, user_errors
 from ...learners import checkpoints
-from ..config.imports import refuse_inside
 from ..config.urls import first_line, open_store, redacted, store_errors
 from . import saved
-from .directory import CONFIG, RunDirectory, new_path, resume_command
+from .directory import CONFIG, RunDirectory, new_path, refuse_inside, resume_command
 
 LAST_WAIT = 60.0  # Seconds that a run waits at its end for the last checkpoint to be copied
 
@@ -33,9 +26,7 @@ LAST_WAIT = 60.0  # Seconds that a run waits at its end for the last checkpoint 
 class Mirror:
     """Copying of checkpoints to a URL, one at a time; of several waiting ones, only the newest is copied.
 
-    Args:
-        extra_files: files of the run to copy with every checkpoint, if they exist.
-        keep: number of newest checkpoints to keep at the URL, in addition to those in the run directory.
+    Every copy includes the `extra_files` that exist. The newest `keep` checkpoints and those in the run directory stay.
     """
 
     def __init__(self, url: str, extra_files: Sequence[Path], keep: int, warn: Callable[[str], None]) -> None:
@@ -43,12 +34,14 @@ class Mirror:
             self._files, self._root = open_store(url)
         self._extra_files, self._keep, self._warn = extra_files, keep, warn
         self._secret, self._url = url, redacted(url)
+        self._newest: Path | None = None
         self._waiting: queue.SimpleQueue[Path | None] = queue.SimpleQueue()  # None ends the thread
         self._thread = threading.Thread(target=self._work, name="checkpoint mirror", daemon=True)
         self._thread.start()
 
     def push(self, path: Path) -> None:
         """Schedule a copy of the checkpoint at `path`, after the current copy."""
+        self._newest = path
         self._waiting.put(path)
 
     def close(self) -> None:
@@ -59,18 +52,14 @@ class Mirror:
             self._warn(f"the last checkpoint is not at {self._url} after {LAST_WAIT:.0f} s; it is in the run directory")
 
     def _work(self) -> None:
-        waiting: list[Path | None] = []
-        while None not in waiting:
-            waiting = [self._waiting.get()]
-            while not self._waiting.empty():
-                waiting.append(self._waiting.get())
-            newest = next(filter(None, reversed(waiting)), None)
+        while path := self._waiting.get():
+            if path is not self._newest:  # a newer one is waiting
+                continue
             try:
-                if newest is not None:
-                    self._copy(newest)
+                self._copy(path)
             except Exception as problem:  # each store raises different exceptions
                 why = first_line(problem, self._secret)
-                self._warn(f"checkpoint {newest and newest.name} is not at {self._url}: {why}; training continues")
+                self._warn(f"checkpoint {path.name} is not at {self._url}: {why}; training continues")
 
     def _copy(self, path: Path) -> None:
         """Copy a checkpoint, then remove the oldest ones that are no longer in the run directory either."""
@@ -97,15 +86,8 @@ def refuse_taken(url: str | None) -> None:
 
 
 def fetch(url: str, target: str | None) -> Path:
-    """Make a run directory from the run at `url`, ready to resume: the configuration, the newest intact checkpoint, the
-    best checkpoint recorded in it, the metrics, and a population's log.
-
-    Args:
-        target: the run directory to create; None creates one under `runs`.
-
-    Raises:
-        EngramError: `url` contains no run that can be resumed, or `target` is in use.
-    """
+    """Make a run directory (`target`, or a new one under `runs`) from the run at `url`, ready to resume: the newest
+    intact checkpoint, its best checkpoint, the configuration and the logs. Raises EngramError."""
     with store_errors(f"{redacted(url)} contains no run", url):
         files, root = open_store(url)
         config = files.cat_file(f"{root}/{CONFIG}")

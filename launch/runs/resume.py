@@ -27,18 +27,11 @@ def resumed_by_words(directory: RunDirectory, arguments: Sequence[str]) -> RunCo
 def resumed_config(
     directory: RunDirectory, change: Callable[[RunConfig], RunConfig], no_effect: Sequence[str] = ()
 ) -> RunConfig:
-    """Return a run's configuration, changed in settings that may change on resuming.
-
-    Args:
-        change: applies the user's settings to a configuration.
-        no_effect: names of user settings that apply to a new run only.
-    """
+    """Return a run's configuration after `change`, which applies the user's settings; `no_effect` are the names of
+    those that apply to a new run only."""
     allowed = f"--resume can change: {', '.join(sorted(RESUMABLE - {'run_dir'}))}"
     for name in no_effect:
-        raise EngramError(
-            f"{name} has no effect with --resume: {directory.path} continues in its directory with its own settings; "
-            f"{allowed}"
-        )
+        raise EngramError(f"{name} has no effect with --resume, which continues in the run's directory; {allowed}")
     old = run_config(directory)
     # A time limit applies only to the part of the run for which it was set.
     new = change(replace(old, time_limit=0.0))
@@ -53,16 +46,15 @@ def resumed_config(
 
 
 def newest_state(directory: RunDirectory) -> dict[str, Any] | None:
-    """Read the state in the newest intact checkpoint; None if the run has not written any. Raises EngramError if all
-    are damaged."""
-    for _, state in saved.readable(directory.checkpoints):
-        if (best := state["best"]) and not checkpoints.is_intact(checkpoints.path_of(directory.checkpoints, best.step)):
+    """Read the state in the newest intact checkpoint; None if the run has not written any."""
+    folder = directory.checkpoints
+    if path := checkpoints.latest(folder):
+        state = saved.read(path)
+        if (best := state["best"]) and not checkpoints.is_intact(checkpoints.path_of(folder, best.step)):
             state["best"] = None  # not copied, or damaged: another one has to be the best
         return state
-    refuse(
-        checkpoints.any_in(directory.checkpoints),
-        f"{directory.path} has no intact checkpoint to resume from; start it again in another --run-dir",
-    )
+    damaged = f"{directory.path} has no intact checkpoint to resume from; start it again in another --run-dir"
+    refuse(checkpoints.any_in(folder), damaged)
     return None
 
 

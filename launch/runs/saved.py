@@ -1,8 +1,6 @@
 """States from a run's checkpoints: the members' weights, and the metrics of the best checkpoint."""
 
-import logging
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,9 +9,7 @@ from torch import nn
 from ...agents.normalization import RescaledHead
 from ...base.errors import refuse
 from ...learners import checkpoints
-from ..config.imports import refuse_inside
-
-_log = logging.getLogger(__name__)
+from .directory import refuse_inside
 
 
 class Best(NamedTuple):
@@ -45,12 +41,6 @@ def read(path: Path) -> dict[str, Any]:
     return state
 
 
-def readable(directory: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield checkpoints and their states, newest first; warnings name damaged checkpoints."""
-    for path in checkpoints.intact(directory):
-        yield path, read(path)
-
-
 class Trainee(NamedTuple):
     """A member in a checkpoint."""
 
@@ -73,7 +63,7 @@ def best_member(trainees: list[Trainee]) -> int:
 
 
 def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[int]:
-    """List the selected members: all, the best (-1), or one by its index. Raises EngramError."""
+    """List the selected members: all, the best (-1), or one by its index."""
     refuse(len(trainees) == 1 and (every or member >= 0), "this run has no population, so it has no members")
     refuse(member >= len(trainees), f"member is {member}; allowed: 0..{len(trainees) - 1}, or -1 for the best")
     if every:
@@ -82,8 +72,8 @@ def chosen_members(trainees: list[Trainee], member: int, every: bool) -> list[in
 
 
 def take_weights(network: nn.Module, weights: dict[str, Any], path: Path) -> None:
-    """Load the weights of `--start-from` at `path` into a network. Raises EngramError if they do not fit. The
-    prediction head, which acting does not use, keeps its initial weights if the shapes of the heads differ."""
+    """Load the weights of `--start-from` at `path` into a network. The prediction head, which acting does not use,
+    keeps its initial weights if the shapes of the heads differ."""
     initial = network.state_dict()
     predicting = [name for name in {**weights, **initial} if name.startswith("prediction.")]
     if any(_shape(weights, name) != _shape(initial, name) for name in predicting):

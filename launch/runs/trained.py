@@ -62,7 +62,7 @@ class Trained(NamedTuple):
     best: saved.Best | None = None  # The best checkpoint of the run, if it has one
 
     def weights(self, member: int) -> dict[str, Any]:
-        """Weights of the selected member, -1 for the best. Raises EngramError."""
+        """Weights of the selected member, -1 for the best."""
         return self.trainees[chosen_members(self.trainees, member, False)[0]].weights
 
     def factory(self, env_args: dict[str, Any]) -> ActorFactory:
@@ -71,8 +71,7 @@ class Trained(NamedTuple):
 
 
 def open_run(path: str, checkpoint: str) -> Trained:
-    """Open the run at `path` (or `zoo:NAME`, or the folder or URL of a card) and the checkpoint selected by
-    `--checkpoint`. Raises EngramError."""
+    """Open the run at `path` (or `zoo:NAME`, or the folder or URL of a card) and the selected checkpoint."""
     if has_one_checkpoint(path):
         refuse(checkpoint != "latest", f"checkpoint is {checkpoint!r}; allowed for {path}, which has only one: latest")
         with store_errors(f"{redacted(path)} contains no readable agent", path):
@@ -83,8 +82,7 @@ def open_run(path: str, checkpoint: str) -> Trained:
                 card = zoo.read(Path(Path(root).name), lambda name: files.cat_file(f"{root}/{name}"))
             return Trained(from_dict(RunConfig, card.config), card.folder, [Trainee(card.weights, None)])
     run = RunDirectory.open(path, lock=False)
-    config = run_config(run)
-    folder, state = find_checkpoint(run, checkpoint)
+    config, (folder, state) = run_config(run), find_checkpoint(run, checkpoint)
     return Trained(config, folder, trainees_of(state), state["best"])
 
 
@@ -104,10 +102,7 @@ def imitated(path: str) -> str:
 
 def start_from(run: str, agents: Iterable[Agent]) -> None:
     """Load weights for `--start-from RUN` into agents: those of the best member in the run's best checkpoint, or in its
-    newest checkpoint if there is no best one.
-
-    Raises EngramError if there is no such run, or its network differs.
-    """
+    newest checkpoint if there is no best one."""
     with user_errors("" if has_one_checkpoint(run) else "--start-from"):
         trained = open_run(run, "latest")
         trained = open_run(run, "best") if trained.best else trained
@@ -116,7 +111,7 @@ def start_from(run: str, agents: Iterable[Agent]) -> None:
 
 
 def run_config(run: RunDirectory) -> RunConfig:
-    """Read the configuration of a run. Raises EngramError for a setting unknown to this version of engram."""
+    """Read the configuration of a run."""
     values = run.config()
     refuse("task" in values and "env" not in values, f"{run.path} is a run of rl-probe; expected: a run of rl-train")
     with user_errors(str(run.path / CONFIG)):
@@ -139,18 +134,16 @@ def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]
         refuse(not path.is_dir(), f"{run.path} has no checkpoint of step {int(step)}; available: {available}")
         return path, saved.read(path)
     refuse(which not in ("latest", "best"), f"checkpoint is {which!r}; allowed: latest, best, or a step: {available}")
-    newest = next(saved.readable(run.checkpoints), None)
-    if newest is None:
+    path = checkpoints.latest(run.checkpoints)
+    if path is None:
         raise EngramError(f"{run.path} has no intact checkpoint; available: {available}")
-    path, state = newest
-    if which == "best":
-        if not state["best"]:
-            raise EngramError(
-                f"{run.path} has no best checkpoint yet, since too few episodes have ended; use --checkpoint latest"
-            )
-        path = checkpoints.path_of(run.checkpoints, state["best"].step)
-        state = saved.read(path)
-    return path, state
+    state = saved.read(path)
+    if which == "latest":
+        return path, state
+    too_early = f"{run.path} has no best checkpoint yet, since too few episodes have ended; use --checkpoint latest"
+    refuse(not state["best"], too_early)
+    path = checkpoints.path_of(run.checkpoints, state["best"].step)
+    return path, saved.read(path)
 
 
 def evaluation_seed(seed: int) -> int:
@@ -159,34 +152,30 @@ def evaluation_seed(seed: int) -> int:
 
 def evaluation_factory(trained: RunConfig, env_args: dict[str, Any]) -> ActorFactory:
     """Return the factory of evaluation environments: training's, with the environment's `evaluation_args`, then
-    `env_args`. Raises EngramError if the environment cannot be made."""
+    `env_args`."""
     factory = trained.factory()
     changed = dict(getattr(_one_environment(factory), "evaluation_args", {}))
     return replace(factory, imitate="", env_args=trained.env_args | changed | env_args)
 
 
 def levels_line(trained: RunConfig, factory: ActorFactory, seed: int) -> str:
-    """Describe in one line how many levels of an evaluation also occur in training. Raises EngramError."""
-    played, training_levels = (
-        getattr(_one_environment(f), "level_set", set[bytes])() for f in (factory, trained.factory())
-    )
+    """Describe in one line how many levels of an evaluation also occur in training."""
+    played, learned = (getattr(_one_environment(f), "level_set", set[bytes])() for f in (factory, trained.factory()))
     line = f"evaluation seed {seed}: random streams that training (seed {trained.seed}) never used"
     changed = {name: value for name, value in factory.env_args.items() if trained.env_args.get(name) != value}
     if changed:
         line += f"; {' '.join(f'{name}={value}' for name, value in changed.items())}"
     if not played:
         return line
-    shared, levels = len(played & training_levels), f"of its {len(played):,} levels"
-    return f"{line}; " + (
-        f"{shared:,} {levels} also occur in training" if shared else f"none {levels} occurs in training"
-    )
+    shared, levels = len(played & learned), f"of its {len(played):,} levels"
+    also = f"{shared:,} {levels} also occur" if shared else f"none {levels} occurs"
+    return f"{line}; {also} in training"
 
 
 def evaluation_envs(factory: ActorFactory, episodes: int) -> int:
     """Number of environments for an evaluation of `episodes` episodes; one per level if each environment keeps its
-    level. Raises EngramError if the environment cannot be made."""
-    batch = _one_environment(factory)
-    return min(episodes, max(EVALUATED_TOGETHER, getattr(batch, "fixed_levels", 0)))
+    level."""
+    return min(episodes, max(EVALUATED_TOGETHER, getattr(_one_environment(factory), "fixed_levels", 0)))
 
 
 def _one_environment(factory: ActorFactory) -> Any:
@@ -207,8 +196,7 @@ def make_actor(
     unroll_length: int,
     first_index: int = 0,
 ) -> Actor:
-    """Make an actor with these weights on separate levels; the caller closes it. Raises EngramError if the weights do
-    not fit the environment."""
+    """Make an actor with these weights on separate levels; the caller closes it."""
     with ExitStack() as files:
         with user_errors():
             batch: Any = factory.make_batch(first_index, num_envs)
@@ -226,8 +214,7 @@ def make_actor(
 def actor_in_training(
     factory: ActorFactory, agent: Agent, seed: int, *, num_envs: int = 1, unroll_length: int = 1
 ) -> Actor:
-    """Make an actor on the CPU with the current weights of an agent in training, without affecting training's random
-    numbers; other arguments as in `make_actor`."""
+    """Make an actor on the CPU with an agent's current weights, without affecting training's random numbers."""
     weights = {name: value.cpu() for name, value in agent.state_dict().items()}
     with torch.random.fork_rng(devices=[]):  # a new agent samples initial weights, which are then replaced
         return make_actor(factory, weights, seed=seed, greedy=False, num_envs=num_envs, unroll_length=unroll_length)

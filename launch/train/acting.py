@@ -1,10 +1,4 @@
-"""Life cycle of a run's actors, in this process or in Ray processes, and the watchdog of a run that hangs.
-
-A call into Ray or an environment may wait in native code, where Python handles no signals; if Ray's processes are
-stopped or dead, or the environment hangs, the call waits forever. A thread checks once per second. When a limit is
-reached, it writes a checkpoint, which is consistent since the learner is not computing at that time, prints the
-reason and the stack of every thread, and ends the process.
-"""
+"""Life cycle of a run's actors, in this process or in Ray processes, and the watchdog of a run that hangs."""
 
 import contextlib
 import faulthandler
@@ -15,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
@@ -55,11 +50,9 @@ class Acting:
     def __init__(self, config: RunConfig, factory: ActorFactory, stop: StopFlag) -> None:
         self.config, self._factory, self._stop = config, factory, stop
         self.exit_code = 1  # Exit code of the process if Ray cannot be stopped and the process has to end immediately
-        self._pool: ActorPool | None = None
+        self._pool: Future[ActorPool] = Future()
         self._report: Callable[[str], None] = print
-        self._starting: threading.Thread | None = None
-        self._made, self._over = threading.Event(), threading.Event()
-        self._problem: BaseException | None = None
+        self._starting, self._over = False, threading.Event()
 
     def __enter__(self) -> "Acting":
         return self
@@ -70,46 +63,43 @@ class Acting:
         Starting Ray is mostly waiting, and outside the main thread it installs no signal handlers. The thread
         lives as long as Ray: Linux can end a process when the thread that started it ends (PR_SET_PDEATHSIG).
         """
-        self._report = report
-        if not self.config.in_process:
-            self._starting = threading.Thread(target=self._make_pool, daemon=True)
-            self._starting.start()
+        self._report, self._starting = report, not self.config.in_process
+        if self._starting:
+            threading.Thread(target=self._make_pool, daemon=True).start()
 
     def start(self) -> ActorPool:
         """Return the actors once they have started. Raises StoppedError if a stop is requested first."""
-        if self._starting is None:
+        if not self._starting:
             self._make_pool()
-        while not self._made.wait(LOOK_SECONDS):
+        while not wait([self._pool], LOOK_SECONDS).done:
             if self._stop.reason:
                 raise StoppedError
         self._stop.renew()  # Ray has installed handlers of its own below Python's
-        if self._problem:
-            raise self._problem
-        if self._stop.reason or self._pool is None:
+        pool = self._pool.result()
+        if self._stop.reason:
             raise StoppedError
-        return self._pool
+        return pool
 
     def _make_pool(self) -> None:
         try:
-            self._pool = make_pool(self.config, self._factory, self._report)
+            self._pool.set_result(make_pool(self.config, self._factory, self._report))
         except BaseException as problem:
-            self._problem = problem
-        self._made.set()
-        if self._starting is not None:
+            self._pool.set_exception(problem)
+        if self._starting:
             self._over.wait()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._starting is not None and not self._made.is_set():
+        if self._starting and not self._pool.done():
             if kind is None:
                 leave_at_once(self.exit_code)  # rather than wait for actors that are no longer needed
-            self._made.wait()
-        if self._pool is not None:
+            wait([self._pool])
+        if self._pool.done() and not self._pool.exception():
             # An environment may also hang in `close`.
             impatient = threading.Timer(CLOSE_SECONDS, lambda: leave(self.config, self.exit_code))
             impatient.daemon = True
             impatient.start()
             try:
-                self._pool.close()
+                self._pool.result().close()
             except Exception as problem:
                 if kind is None:
                     raise
@@ -129,7 +119,12 @@ class Acting:
 
 class Watchdog:
     """Watchdog of a run, active during its `with` statement until `close`: first while environments are created and
-    reset, then of the training loop."""
+    reset, then of the training loop.
+
+    A call into Ray or an environment may wait forever in native code, where Python handles no signals. A thread checks
+    once per second. At a limit, it writes a checkpoint, which is consistent since the learner is not computing at that
+    time, prints the reason and the stack of every thread, and ends the process.
+    """
 
     def __init__(self, config: RunConfig, stop: StopFlag) -> None:
         self.trainer: Trainer | None = None
@@ -210,8 +205,7 @@ class Watchdog:
         return dead_part()
 
     def end(self, reason: str, code: int) -> NoReturn:
-        """Write a checkpoint if training has begun, print the reason, and end the process. The caller holds the
-        trainer's lock, so the loop is paused."""
+        """Write a checkpoint if training has begun, print the reason, and end the process. The caller has the lock."""
         trainer, ended = self.trainer, f"rl-train: {'ended' if code else 'stopped'} ({reason})"
         if trainer is None:
             print(f"{ended} before training began", file=sys.stderr, flush=True)
@@ -239,14 +233,14 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
     setting = config.pbt.together
     together = config.population > 0 and (setting == "on" or (setting == "auto" and config.act_on == "cuda"))
     actors, ahead = config.fixed_actors or 1, (config.lag_bound + 1) * config.columns
-    make, failures = factory.make_actor, config.max_actor_failures
+    common = (factory.make_actor, actors, config.max_actor_failures, report)
     if config.local:
-        return LocalPool(make, actors, failures, report, together=together)
+        return LocalPool(*common, together=together)
     if config.act_on != "auto":
         from ...actors.thread_pool import ThreadPool
 
         find_device(factory.device)
-        return ThreadPool(make, actors, failures, report, num_envs=config.actor_envs, ahead=ahead, together=together)
+        return ThreadPool(*common, num_envs=config.actor_envs, ahead=ahead, together=together)
     from ..cluster.ray_session import require_gpus, start_ray  # Ray takes a second to import
 
     working = -(-ahead // config.actor_envs) * config.num_members
@@ -306,10 +300,8 @@ def deal_members(
     report: Callable[[str], None],
     whole: bool = False,
 ) -> Sequence[Learner]:
-    """Distribute the learners of a population over --num-learners processes, of which this one is the first.
-
-    `whole`: whether this process receives the steps of all unrolls.
-    """
+    """Distribute the learners of a population over --num-learners processes, of which this one is the first. `whole`:
+    whether this process receives the steps of all unrolls."""
     if config.num_learners == 1 or not config.population:
         return learners
     import ray
@@ -331,11 +323,11 @@ def deal_members(
         pool.deal(machines, [] if whole else [member for member in machines if member % processes])
 
     deal(0, places[0])
-    dealt = list(learners)
     for home in homes:
         home.moved = deal
+    dealt = list(learners)
     for member, learner in enumerate(learners):
         if rank := member % processes:
-            home = homes[rank - 1]
-            dealt[member] = RemoteLearner(learner.agent, learner.config, learner.total_steps, home, member, claim)
+            parts = learner.agent, learner.config, learner.total_steps
+            dealt[member] = RemoteLearner(*parts, homes[rank - 1], member, claim)
     return dealt

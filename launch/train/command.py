@@ -66,12 +66,8 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
 
 
 def supervise(arguments: Sequence[str], restarts: int, stop: StopFlag) -> int:
-    """Train in a child process that is resumed when it dies; return the last process's exit code.
-
-    Only an exception or a signal that cannot be handled (out of memory, a crash in native code) causes a restart, from
-    the newest checkpoint. Restarts are limited like those of actors: at most `restarts` in a row; a new checkpoint
-    resets the count. Signals that request a stop are forwarded.
-    """
+    """Train in a child process that is resumed when it dies, at most `restarts` times in a row without a new
+    checkpoint; return the last process's exit code. Signals that request a stop are forwarded."""
     from ..config.run_flags import parse_run
     from ..runs.directory import new_path, refuse_unusable
 
@@ -80,36 +76,35 @@ def supervise(arguments: Sequence[str], restarts: int, stop: StopFlag) -> int:
         return keep_alive(arguments, arguments, Path(resumed), restarts, stop)
     config = parse_run([argument for argument in arguments if argument != TRUST], env_required=True)
     refuse_unusable(config.run_dir)
-    # Neither is saved: the limit applies to this command, and a URL may contain a secret.
-    unsaved = {"--time-limit": config.time_limit, "--checkpoint-url": config.checkpoint_url}
-    again = [argument for flag, value in unsaved.items() if value for argument in (flag, str(value))]
     run = Path(config.run_dir) if config.run_dir else new_path(config.name)
-    first = [*without(arguments, ("--run-dir",)), "--run-dir", str(run)]
-    trust = [TRUST] * (TRUST in arguments)
-    return keep_alive(first, ["--resume", str(run), *again, *trust], run, restarts, stop)
+    first, again = [*without(arguments, ("--run-dir",)), "--run-dir", str(run)], ["--resume", str(run)]
+    # Neither is saved: the limit applies to this command, and a URL may contain a secret.
+    for flag, value in (("--time-limit", config.time_limit), ("--checkpoint-url", config.checkpoint_url)):
+        again += [flag, str(value)] if value else []
+    return keep_alive(first, [*again, *[TRUST] * (TRUST in arguments)], run, restarts, stop)
 
 
-def keep_alive(
-    arguments: Sequence[str], resume_arguments: Sequence[str], run: Path, restarts: int, stop: StopFlag
-) -> int:
-    """Run `arguments`, and after failures `resume_arguments`, until no restart is due; return the exit code."""
+def keep_alive(first: Sequence[str], again: Sequence[str], run: Path, restarts: int, stop: StopFlag) -> int:
+    """Run the arguments `first`, and after failures `again`, until no restart is due; return the exit code."""
     from ..runs.directory import CONFIG
 
     in_a_row, reached = 0, newest_step(run)
     with stop:
         while True:
-            again = in_a_row > 0 and (run / CONFIG).exists()
-            code = run_child(resume_arguments if again else arguments, stop)
+            begun = in_a_row > 0 and (run / CONFIG).exists()
+            code = run_child(again if begun else first, stop)
             if code in (0, 2) or stop.reason:
                 return code if code >= 0 else 128 - code
             now_at = newest_step(run)
             in_a_row, reached = 1 if now_at > reached else in_a_row + 1, now_at
             how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            if in_a_row > restarts:
-                _show(f"the run was {how}; {restarts} restarts in a row without a new checkpoint, which is the limit")
-                return 1
             pause = min(FIRST_PAUSE * 2 ** (in_a_row - 1), LONGEST_PAUSE)
-            _show(f"the run was {how}; restart {in_a_row} of {restarts} in a row follows in {pause:.0f} s")
+            line = f"restart {in_a_row} of {restarts} in a row follows in {pause:.0f} s"
+            if in_a_row > restarts:
+                line = f"{restarts} restarts in a row without a new checkpoint, which is the limit"
+            print(f"rl-train: the run was {how}; {line}", file=sys.stderr, flush=True)
+            if in_a_row > restarts:
+                return 1
             until = time.monotonic() + pause
             while time.monotonic() < until:
                 if stop.reason:
@@ -121,10 +116,6 @@ def newest_step(run: Path) -> int:
     """Find the step in the name of the newest checkpoint; -1 without checkpoints."""
     names = (path.name.removeprefix("step-") for path in (run / "checkpoints").glob("step-*"))
     return max((int(name) for name in names if name.isdecimal()), default=-1)
-
-
-def _show(line: str) -> None:
-    print(f"rl-train: {line}", file=sys.stderr, flush=True)
 
 
 def run_child(arguments: Sequence[str], stop: StopFlag) -> int:
@@ -178,29 +169,27 @@ def farewell(config: "RunConfig", outcome: "Outcome") -> str:
     from ...envs.registration import can_draw
     from ..runs.directory import resume_command
 
-    path, unsaved = outcome.path, outcome.unsaved
+    path, unsaved, done = outcome.path, outcome.unsaved, outcome.reason == "done"
     run, resume = shlex.quote(str(path)), resume_command(str(path))
-    advice = f"continue with: {resume}"
+    advice, stopped = f"continue with: {resume}", f"stopped ({outcome.reason})"
     if isinstance(outcome.failure, KeyboardInterrupt):
         return f"interrupted in an update, which is lost; {advice}"
     if outcome.failure:
         return advice
     if not outcome.began or path is None:
-        return f"stopped ({outcome.reason}) before training began" + (f"; {advice}" if path else "")
+        return f"{stopped} before training began" + (f"; {advice}" if path else "")
     lost = f"the last {unsaved:,} of them are not in any checkpoint of {path}"
     storage = lost if unsaved else f"everything is in {path}"
-    ended = "finished" if outcome.reason == "done" else f"stopped ({outcome.reason})"
-    lines = [f"{ended} after {outcome.steps:,} steps; {storage}"]
-    if outcome.result:
-        lines.append(f"  result          {outcome.result}")
-    if outcome.reason != "done" or unsaved:
-        lines.append(f"  continue        {resume}")
     gif = f" --gif {shlex.quote(f'{path}/episode.gif')}" if can_draw(config.env) else ""
-    lines.append(f"  evaluate        {shell_command('rl-eval')} {run} --episodes 1000{gif}")
-    lines.append(f"  curves          {shell_command('tensorboard')} --logdir {shlex.quote(str(path.parent))}")
-    if config.population:
-        lines.append(f"  population      {shell_command('rl-population')} {run}")
-    return "\n".join(lines)
+    lines = {
+        "result": outcome.result,
+        "continue": "" if done and not unsaved else resume,
+        "evaluate": f"{shell_command('rl-eval')} {run} --episodes 1000{gif}",
+        "curves": f"{shell_command('tensorboard')} --logdir {shlex.quote(str(path.parent))}",
+        "population": f"{shell_command('rl-population')} {run}" if config.population else "",
+    }
+    head = f"{'finished' if done else stopped} after {outcome.steps:,} steps; {storage}"
+    return "\n".join([head, *(f"  {name:14}  {line}" for name, line in lines.items() if line)])
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

@@ -35,31 +35,23 @@ class Evaluator:
 
     def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
         """Evaluate a member if an evaluation was due between step `before` and now; its next row of metrics contains
-        the result.
-
-        `at_step` is called after each step of the environments; an exception from it ends the evaluation.
+        the result. `at_step` is called after each step of the environments; an exception from it ends the evaluation.
         """
         index = member.steps // self.config.eval_every
-        if index > before // self.config.eval_every or (member.done and before < member.steps):
+        if index == before // self.config.eval_every and not (member.done and before < member.steps):
+            return
+        seed = int(np.random.SeedSequence((self.config.seed, index)).generate_state(1)[0])
+        sizes = {"num_envs": self._num_envs, "unroll_length": UNROLL_LENGTH}
+        with closing(actor_in_training(self.factory, member.learner.agent, seed, **sizes)) as actor:
+            actor.call_at_steps(at_step)
+            most = MOST_STEPS * -(-self.config.eval_episodes // actor.batch.num_envs)
             try:
-                member.note_evaluation(self._metrics(member, index, at_step))
+                episodes = play(actor, self.config.eval_episodes, most_steps=most)
             except UnfinishedError as problem:
                 member.notices.append(f"no evaluation at step {member.steps:,}: {problem}")
-
-    def _metrics(self, member: Member, index: int, at_step: Callable[[], None]) -> dict[str, float]:
-        actor = actor_in_training(
-            self.factory,
-            member.learner.agent,
-            int(np.random.SeedSequence((self.config.seed, index)).generate_state(1)[0]),
-            num_envs=self._num_envs,
-            unroll_length=UNROLL_LENGTH,
-        )
-        actor.call_at_steps(at_step)
-        most = MOST_STEPS * -(-self.config.eval_episodes // actor.batch.num_envs)
-        with closing(actor):
-            episodes = play(actor, self.config.eval_episodes, most_steps=most)
+                return
         names = (*EPISODE_COLUMNS[1:], *actor.batch.episode_fields)
-        return {f"eval/{name}": mean for name, mean in known_means(names, episodes[:, 1:]).items()}
+        member.note_evaluation({f"eval/{name}": mean for name, mean in known_means(names, episodes[:, 1:]).items()})
 
 
 def best_now(best: Best | None, members: Sequence[Member], step: int) -> Best | None:

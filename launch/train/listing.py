@@ -11,16 +11,15 @@ from ... import zoo
 from ...agents.cores.registry import core_class, core_names
 from ...envs.registration import ENVIRONMENTS, batch_class, purpose
 from ...learners.algorithms.registry import algorithm_class, algorithm_names
-from ..config.presets.curriculum import CURRICULUM
-from ..config.presets.easy import EASY
-from ..config.presets.paper import CORES, PAPER
+from ..config.presets.lookup import PRESETS
 
 
-def sections() -> dict[str, list[tuple[str, str]]]:
-    """Return the names of each section with their descriptions."""
+def show(console: Console) -> None:
+    """Print the names of each section with their descriptions."""
     folder = files(__name__.removesuffix("train.listing") + "figures") / "data"
     figures = {file.name.removesuffix(".toml"): tomllib.loads(file.read_text("utf-8")) for file in folder.iterdir()}
-    return {
+    environments = {name: ", ".join(preset.environments) for name, preset in PRESETS.items()}
+    sections = {
         "environments (--env)": [
             *((name, purpose(batch_class(environment))) for name, environment in ENVIRONMENTS.items()),
             ("NAME-twin", "the same environment, which then needs no memory"),
@@ -28,13 +27,13 @@ def sections() -> dict[str, list[tuple[str, str]]]:
         "cores (--core)": [(name, _first_line(core_class(name))) for name in core_names()],
         "algorithms (--algorithm)": [(name, _first_line(algorithm_class(name))) for name in algorithm_names()],
         "presets (--preset)": [
-            ("paper", f"the papers' settings: {', '.join(PAPER)}; with the paper's core also its size"),
-            ("easy", f"levels that are learned in minutes: {', '.join(EASY)}"),
-            ("curriculum", f"the papers' environments, learned in stages: {', '.join(CURRICULUM)}"),
+            ("paper", f"the papers' settings: {environments['paper']}; with the paper's core also its size"),
+            ("easy", f"levels that are learned in minutes: {environments['easy']}"),
+            ("curriculum", f"the papers' environments, learned in stages: {environments['curriculum']}"),
         ],
         "pairs with a paper's core options": [
             (f"{environment} {core}", " ".join(f"{key}={x}" for key, x in preset["agent"]["core_args"].items()))
-            for (environment, core), preset in CORES.items()
+            for (environment, core), preset in PRESETS["paper"].cores.items()
         ],
         "figures of papers (rl-reproduce NAME)": [
             (name, f"{data['title']}; {data['paper']}, {data['place']}") for name, data in sorted(figures.items())
@@ -43,11 +42,7 @@ def sections() -> dict[str, list[tuple[str, str]]]:
             (f"zoo:{name}", zoo.facts(name)["env"]) for name in zoo.names()
         ],
     }
-
-
-def show(console: Console) -> None:
-    """Print all sections."""
-    for kind, lines in sections().items():
+    for kind, lines in sections.items():
         columns = Column(no_wrap=True, style="cyan"), Column(overflow="fold")
         table = Table(*columns, title=kind, title_justify="left", title_style="bold", box=None, show_header=False)
         for line in lines:

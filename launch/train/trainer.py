@@ -3,22 +3,28 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 
 from ...actors.pool import ActorPool, ActorStateError
 from ...actors.unroll import Unroll, join
+from ...agents.agent import Agent
 from ...base.errors import EngramError
 from ...base.stop_flag import StopFlag
 from ...learners import checkpoints
+from ...learners.learner import Learner
 from ..config.run_config import RunConfig
 from ..config.settings.plain import to_dict
 from ..metrics.member import Member
+from ..metrics.panel import Panel
 from ..runs.directory import RunDirectory
 from ..runs.saved import Best
-from .callbacks import CHECKPOINT, ROW, UPDATE, Callbacks, Update
 from .evaluation import Evaluator, best_now
 
 if TYPE_CHECKING:
@@ -26,9 +32,44 @@ if TYPE_CHECKING:
     from ..runs.mirror import Mirror
 
 FINISH_SECONDS = 4.0  # Seconds after a stop request in which a synchronous batch can still complete and be learned from
+ROW, UPDATE, CHECKPOINT = "on_row", "on_update", "on_checkpoint"  # Callbacks
 
 Look = Callable[[Member, int, Callable[[], None]], None]
 """Called after an update: (member, its steps before the update, function to call after each environment step)."""
+
+
+class Update(NamedTuple):
+    """A finished update of a learner: the argument of `on_update`."""
+
+    step: int
+    """Environment steps that this learner has learned from."""
+    member: int
+    """Index in the population; 0 without a population."""
+    learner: Learner
+    batch: Unroll
+    """The unrolls of this update: T steps of B environments, time-major."""
+    path: Path  # Run directory
+
+    @property
+    def agent(self) -> Agent:
+        """The network with its new weights."""
+        return self.learner.agent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Callbacks:
+    """The callbacks of a run. Each returns True to end the run with a checkpoint and None or False to continue. An
+    exception also ends the run with a checkpoint, and `engram.train` raises it."""
+
+    on_row: Callable[[dict[str, float]], Any] | None = None
+    """Called with every row of metrics by name, and with `step`: environment steps of all members."""
+    on_update: Callable[[Update], Any] | None = None
+    """Called after every update in the training process; may return metrics for the next row, {name: value}."""
+    on_checkpoint: Callable[[Path], Any] | None = None
+    """Called with the directory of every checkpoint after it has been written."""
+
+    def __bool__(self) -> bool:
+        return bool(self.on_row or self.on_update or self.on_checkpoint)
 
 
 class StopRequestedError(Exception):
@@ -36,13 +77,8 @@ class StopRequestedError(Exception):
 
 
 class Trainer:
-    """A run in progress: members that learn from a shared pool of actors, with metrics and checkpoints.
-
-    Args:
-        members: the learners; one, or those of a population.
-        report: called with the steps of all members after every update, and with the metrics of every row.
-        looks: functions that record recurrent states or videos of a member between two updates.
-    """
+    """A run in progress: members that learn from a shared pool of actors, with metrics and checkpoints. `looks` record
+    recurrent states or videos of a member between two updates."""
 
     def __init__(
         self,
@@ -50,21 +86,19 @@ class Trainer:
         members: Sequence[Member],
         pool: ActorPool,
         directory: RunDirectory,
-        report: Callable[[int, dict[str, float] | None], None],
-        warn: Callable[[str], None],
+        panel: Panel,
         population: "PopulationHost | None" = None,
         mirror: "Mirror | None" = None,
         callbacks: Callbacks | None = None,
         looks: Sequence[Look] = (),
     ) -> None:
         self.config, self.members, self.pool, self.population = config, members, pool, population
-        self.directory, self.report, self.warn, self.mirror = directory, report, warn, mirror
+        self.directory, self.panel, self.mirror = directory, panel, mirror
         self.callbacks = callbacks or Callbacks()
         self.best: Best | None = None  # The best checkpoint so far
         self.kept = checkpoints.Kept(directory.checkpoints)
         self._looks = [*([Evaluator(config).look] if config.eval_every else []), *looks]
-        self.lock = threading.RLock()
-        """Lock held during updates and checkpoint writes, which no other thread may interrupt."""
+        self.lock = threading.RLock()  # Held during updates and checkpoint writes, which no other thread may interrupt
         self.rescuing = False  # Whether the actors accept no more requests
         self._stop, self._looked = StopFlag(()), 0  # Steps of environments in evaluations
         self._warned, self._waited = set[str](), 0.0
@@ -94,15 +128,15 @@ class Trainer:
         return self.steps - self._saved_step
 
     def run(self, stop: StopFlag) -> str:
-        """Train until all members are done, time is up or `stop` is set; return why, after a final checkpoint. The
-        time limit starts at the first update: it excludes starting actors and compiling environments."""
+        """Train until all members are done, time is up or `stop` is set; return why, after a final checkpoint. The time
+        limit excludes starting actors and compiling environments."""
         deadline, first, self._stop = math.inf, self.steps, stop
         for member in self.members:
             self._publish(member)
         try:
             while not (reason := self._reason_to_stop(stop, deadline)):
                 self.update()
-                self.report(self.steps, None)
+                self.panel.update(self.steps, None)
                 if self.config.time_limit and deadline == math.inf and self.steps > first:
                     deadline = time.monotonic() + 60 * self.config.time_limit
                 due = time.monotonic() - self._saved_at >= self.config.checkpoint_every
@@ -155,21 +189,24 @@ class Trainer:
                 self._log(member)
 
     def _call(self, name: str, argument: Any, member: Member | None = None) -> None:
-        """Call a callback; a requested stop acts like a signal. Under the lock, the run does not count as stalled."""
+        """Call a callback; True stops the run like a signal, and the next row contains the means of returned metrics.
+        Under the lock, the run does not count as stalled."""
+        if (function := getattr(self.callbacks, name)) is None:
+            return
         with self.lock:
-            reason = self.callbacks.call(name, argument, member and member.accumulator)
-        if reason and self._stop:
-            self._stop.reason = self._stop.reason or reason
+            result = function(argument)
+            if member is not None and isinstance(result, Mapping):
+                member.accumulator.add_metrics({str(key): float(value) for key, value in result.items()})
+        if isinstance(result, bool | np.bool_) and result:
+            self._stop.reason = self._stop.reason or name
 
     def _look(self, member: Member, before: int) -> None:
         """Evaluate a member and record its recurrent state if either is due; a requested stop ends both. The lock is
         not held, since the state can be saved and environments may be slow or hang."""
         for look in self._looks:
             if not self._stop.reason:
-                try:
+                with suppress(StopRequestedError):
                     look(member, before, self._at_step)
-                except StopRequestedError:
-                    member.notices.append(f"the evaluation at step {member.steps:,} was stopped and is skipped")
 
     def _at_step(self) -> None:
         self._looked += 1
@@ -204,7 +241,7 @@ class Trainer:
             try:
                 path = checkpoints.save(folder, step, self.state(best))
             except EngramError as problem:
-                self.warn(f"no checkpoint at step {step:,}: {problem}")
+                self.panel.message(f"no checkpoint at step {step:,}: {problem}")
                 return
             # Only after the write: until then, the previous best checkpoint must not be removed.
             self.best, self._saved_step = best, step
@@ -212,7 +249,7 @@ class Trainer:
             try:
                 self.kept.prune(self.config.keep_checkpoints, best and checkpoints.path_of(folder, best.step))
             except checkpoints.CheckpointError as problem:
-                self.warn(str(problem))
+                self.panel.message(str(problem))
             if self.mirror:
                 self.mirror.push(path)
             if not self.rescuing:
@@ -247,16 +284,14 @@ class Trainer:
             for member in self.members:
                 member.begin_episodes()
             if "actors" in state:
-                self.warn(
-                    f"{self.pool.num_actors} actors instead of {len(state['actors'])}: environments start new "
-                    "episodes, so results will differ from those of the uninterrupted run"
-                )
+                differs = "environments start new episodes, so results will differ from those of the uninterrupted run"
+                self.panel.message(f"{self.pool.num_actors} actors instead of {len(state['actors'])}: {differs}")
         torch.set_rng_state(state["torch_rng"])  # last, since recreated actors have sampled initial weights
 
     def _warn_once(self, message: str) -> None:
         if message not in self._warned:
             self._warned.add(message)
-            self.warn(message)
+            self.panel.message(message)
 
     def _waiting(self) -> list[Member]:
         """Find the members whose batch is missing for the next update."""
@@ -302,7 +337,7 @@ class Trainer:
         """Write and show a member's metrics, and those of all members together when the last member has written."""
         metrics = member.log(self.pool.num_actors, self.pool.failures, self.pool.stored_bytes())
         if row := self.population.log(member, metrics) if self.population else metrics:
-            self.report(self.steps, row)
+            self.panel.update(self.steps, row)
             self._call(ROW, {"step": float(self.steps), **row})
 
     def _reason_to_stop(self, stop: StopFlag, deadline: float) -> str:

@@ -17,10 +17,8 @@ from engram.agents.cores import core_names
 from engram.agents.specs import BoxSpec, ChoiceSpec
 from engram.agents.threads import use_threads
 from engram.envs.registration import is_environment
-from engram.launch.config.presets.curriculum import CURRICULUM, CURRICULUM_CORES
-from engram.launch.config.presets.easy import EASY, EASY_CORES
+from engram.launch.config.presets import lookup
 from engram.launch.config.presets.lookup import preset
-from engram.launch.config.presets.paper import CORES, PAPER
 from engram.launch.config.run_config import RunConfig
 from engram.launch.config.settings.plain import from_dict
 from engram.learners.config import LearnerConfig
@@ -209,11 +207,9 @@ def presets() -> dict[str, RunConfig]:
         f"zoo:{name}": from_dict(RunConfig, tomllib.loads((zoo.load(name).folder / "config.toml").read_text()))
         for name in zoo.names()
     }
-    pairs = {"paper": (PAPER, CORES), "easy": (EASY, EASY_CORES), "curriculum": (CURRICULUM, CURRICULUM_CORES)}
-    for name, (environments, cores) in pairs.items():
+    for name, (environments, cores) in lookup.PRESETS.items():
         for env, core in [*((env, "gru") for env in environments), *cores]:
-            if env in environments:
-                found[f"{name}:{env}-{core}"] = preset(name, env, core)
+            found[f"{name}:{env}-{core}"] = preset(name, env, core)
     found["others"] = preset("paper", "CartPole-v1", "gru")
     unique: dict[str, str] = {}
     for name, config in found.items():

@@ -14,10 +14,9 @@ from ....base.messages import advice
 from ....base.units import Minutes, Seconds, count, duration
 from ..urls import redacted
 
-NONE = "None"
-"""Replaces None among the free parameters of environments, cores and algorithms, since TOML has no null value."""
+NONE = "None"  # Replaces None among free parameters of environments, cores and algorithms: TOML has no null value
+# Parsers of texts such as 20k and 10m, by the type of the field
 _TEXTS: dict[Any, Any] = {int: count, **{kind: partial(duration, kind=kind) for kind in (Seconds, Minutes)}}
-"""Parsers of texts such as 20k and 10m, by the type of the field."""
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -10,9 +10,8 @@ from engram.base.errors import EngramError
 from engram.launch.config.command_line import flags_of
 from engram.launch.config.run_config import RunConfig
 from engram.launch.config.run_flags import parse_run, with_settings
-from engram.launch.config.settings.other_names import MEANINGS
+from engram.launch.config.settings.names import MEANINGS, OTHER_NAMES
 from engram.launch.config.settings.plain import from_dict, to_dict
-from engram.launch.config.settings.renamed import OTHER_NAMES
 from engram.launch.runs.directory import RunDirectory
 from engram.learners.algorithms.ppo import PPOSettings
 from engram.learners.config import LearnerConfig
@@ -135,7 +134,7 @@ def test_names_of_other_libraries_are_explained_in_calls() -> None:
 
 
 def test_explanations_name_settings_that_exist() -> None:
-    known = flags_of(RunConfig) | {"--gif"}
+    known = flags_of(RunConfig) | {"--gif", "--plot"}
     for text in MEANINGS.values():
         assert {*re.findall(r"--[a-z][\w-]*", text)} <= known
         for option in re.findall(r"--algorithm-args (\w+)=", text):

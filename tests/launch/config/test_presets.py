@@ -6,10 +6,7 @@ import pytest
 import torch
 
 from engram.base.errors import EngramError
-from engram.launch.config.presets.curriculum import CURRICULUM, CURRICULUM_CORES
-from engram.launch.config.presets.easy import EASY, EASY_CORES
-from engram.launch.config.presets.lookup import preset
-from engram.launch.config.presets.paper import CORES, PAPER
+from engram.launch.config.presets.lookup import PRESETS, preset
 from engram.launch.config.run_config import RunConfig
 from engram.launch.config.run_flags import parse_run, with_settings
 from engram.launch.config.settings.plain import from_dict
@@ -36,9 +33,10 @@ def test_the_graph_preset_has_each_graph_once_per_batch() -> None:
     assert sorted(batch.state.graph) == list(range(600))
 
 
-@pytest.mark.parametrize("env", sorted(PAPER))
-@pytest.mark.parametrize(("name", "environments"), [("paper", PAPER), ("easy", EASY), ("curriculum", CURRICULUM)])
-def test_every_preset_fits_its_environment(env: str, name: str, environments: dict) -> None:
+@pytest.mark.parametrize("env", sorted(PRESETS["paper"].environments))
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_fits_its_environment(env: str, name: str) -> None:
+    environments = PRESETS[name].environments
     if env not in environments:
         with pytest.raises(ValueError, match=f"available for: {', '.join(sorted(environments))}"):
             preset(name, env, "lstm")
@@ -51,19 +49,13 @@ def test_every_preset_fits_its_environment(env: str, name: str, environments: di
         assert factory.make_batch(num_envs=1, stage=stage).action_space == factory.make_batch(num_envs=1).action_space
 
 
-@pytest.mark.parametrize("name", ["paper", "easy", "curriculum"])
+@pytest.mark.parametrize("name", PRESETS)
 def test_what_a_preset_sets_for_a_core_is_for_that_core_alone(name: str) -> None:
-    environments, of_cores = {
-        "paper": (PAPER, CORES),
-        "easy": (EASY, EASY_CORES),
-        "curriculum": (CURRICULUM, CURRICULUM_CORES),
-    }[name]
-    for environment, core in of_cores:
-        if environment in environments:
-            config, other = preset(name, environment, core), preset(name, environment, "gru")
-            factory = config.factory()
-            factory.make_agent(factory.make_batch(num_envs=1))
-            assert config != replace(other, agent=replace(other.agent, core=core)), (environment, core)
+    for environment, core in PRESETS[name].cores:
+        config, other = preset(name, environment, core), preset(name, environment, "gru")
+        factory = config.factory()
+        factory.make_agent(factory.make_batch(num_envs=1))
+        assert config != replace(other, agent=replace(other.agent, core=core)), (environment, core)
 
 
 @pytest.mark.parametrize("env", ["cued-catch", "sequence-recall"])

@@ -103,7 +103,7 @@ def end_badly(problem: Exception | None) -> None:
     """A run whose pool cannot be closed, after another error or none."""
     run = config("--local")
     with Acting(run, run.factory(), StopFlag()) as actors:
-        actors._pool = BadEnd()  # type: ignore[assignment]
+        actors._pool.set_result(BadEnd())  # type: ignore[arg-type]
         if problem:
             raise problem
 
