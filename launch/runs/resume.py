@@ -60,7 +60,7 @@ def newest_state(directory: RunDirectory) -> dict[str, Any] | None:
             state["best"] = None  # not copied, or damaged: another one has to be the best
         return state
     refuse(
-        checkpoints.any_in(directory.checkpoints),
+        checkpoints.all_in(directory.checkpoints),
         f"{directory.path} has no intact checkpoint to resume from; start it again in another --run-dir",
     )
     return None

@@ -2,9 +2,7 @@
 
 Weights and batches of M members are stacked, and one pass computes M losses; no loss depends on another member's
 weights, so the gradient of their sum contains the gradient of each. Each learner applies its own clipping, optimizer
-and settings (learners/learner.py). Results differ from those of `Learner.learn` by the rounding of matrix
-multiplications. On a GPU, launching an operation for nine members takes no longer than for one; a CPU,
-limited by arithmetic, gains nothing.
+and settings. Results differ from those of `Learner.learn` by the rounding of matrix multiplications.
 """
 
 import copy

@@ -17,9 +17,8 @@ import pytest
 import torch
 from torch.distributed import FileStore, HashStore  # pyright: ignore[reportPrivateImportUsage]
 
-from engram.learners.device import nccl
-from engram.learners.device.nccl import NcclGroup
-from engram.learners.group import GroupLostError, LearnerLossError
+from engram.learners import group as group_module
+from engram.learners.group import GroupLostError, LearnerLossError, NcclGroup
 from lazy_gloo import LazyGloo, like_nccl
 from runs import wait_for
 
@@ -123,7 +122,7 @@ def test_an_exchange_that_cannot_be_aborted_ends_the_run(monkeypatch: pytest.Mon
         def abort(self) -> None:
             ended.wait()
 
-    monkeypatch.setattr(nccl, "ABORT_SECONDS", 0.2)
+    monkeypatch.setattr(group_module, "ABORT_SECONDS", 0.2)
     ended = threading.Event()
     alone = NcclGroup(HashStore(), 0, [1], CPU, make_backend=Hanging)
     with pytest.raises(LearnerLossError, match="has not aborted an exchange"):

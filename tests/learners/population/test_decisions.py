@@ -1,4 +1,4 @@
-"""Who learns from whom: the t-test against Welch's formula and scipy, selection, seeded replays, and replacements."""
+"""Who learns from whom: the t-test against Welch's formula and scipy, selection and seeded replays."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from engram.learners.population.config import PopulationConfig
-from engram.learners.population.decisions import PopulationController, decide, initial_values, replace_failing, welch
+from engram.learners.population.decisions import PopulationController, decide, initial_values, welch
 
 EXPLORE = ("learner.lr=loguniform(1e-5,1e-2)", "learner.bptt_length=choice(3,20,100)")
 # Two samples of the literature on Welch's test: t = -2.46 with 25.0 degrees of freedom, p = 0.021.
@@ -139,21 +139,6 @@ def test_a_decision_is_a_function_of_what_the_log_holds(scheme: str) -> None:
         assert again == decisions
         seen.add(decisions == decide(config, 8, generation, [4, 0, 2], scores, values))
     assert False in seen, "the seed has no effect"
-
-
-def test_a_failing_member_becomes_a_copy_of_the_best_healthy_one() -> None:
-    scores = [[1.0], [9.0, 9.0], [5.0, 7.0], []]
-    values = [{"learner.lr": 1e-3 * (i + 1)} for i in range(4)]
-    plain, mutating = (PopulationConfig(scheme=s, explore=EXPLORE[:1]) for s in ("lp-rnn", "truncation"))
-    decisions = replace_failing(plain, 1, 500, [1, 3], [0, 2], scores, values)
-    assert [(d.member, d.opponent, d.copy) for d in decisions] == [(1, 2, True), (3, 2, True)]
-    assert [d.new for d in decisions] == [values[1], values[3]]
-    assert "non-finite" in decisions[0].reason
-    new = replace_failing(mutating, 1, 500, [1], [0, 2], scores, values)[0].new
-    assert new != values[1]
-    assert new == replace_failing(mutating, 1, 500, [1], [0, 2], scores, values)[0].new
-    assert replace_failing(plain, 1, 500, [0, 1, 2, 3], [], scores, values) == []
-    assert replace_failing(plain, 1, 500, [1], [0, 3], [[]] * 4, values)[0].opponent == 0
 
 
 # -- the controller's memory -------------------------------------------------------------------------------------------
