@@ -162,7 +162,6 @@ class Replay:
         return self._restored or [tensors(unroll) for unroll in self._stored]
 
     def load_state_dict(self, state: list[list[Tensor]]) -> None:
-        """Continue from a `state_dict`."""
         self._stored.clear()
         self._restored = [list(leaves) for leaves in state]
 
@@ -174,7 +173,6 @@ def counted(batch: Unroll, valid: Tensor) -> Tensor:
 
 
 def _mark(unroll: Unroll, steps: int) -> Unroll:
-    """Mark the first steps of an unroll as burn-in."""
     marks = torch.zeros_like(unroll.env.terminated)
     marks[:steps] = True
     return unroll._replace(env=unroll.env._replace(extras=(unroll.env.extras or {}) | {BURN_IN: marks}))

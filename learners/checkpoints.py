@@ -223,9 +223,6 @@ def _sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-# -- nested state as JSON and a flat table of tensors -----------------------------------------------------------------
-
-
 def pack(state: Any) -> tuple[Any, dict[str, Tensor]]:
     """Pack a state into a document (for `json.dumps`) and tensors, whose names are their paths in the state.
 

@@ -90,7 +90,6 @@ class Curriculum(_Stages):
         return {"stage": self.stage, "began": self._began, "window": list(self._window), "ended": sorted(self._ended)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
         self.stage, self._ended = state["stage"], set(state["ended"])
         self._began = state.get("began", 0)  # missing in older checkpoints
         self._window = deque(state["window"], maxlen=self._window.maxlen)

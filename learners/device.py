@@ -19,8 +19,6 @@ from ..actors.unroll import Unroll, map_tensors, tensors, with_tensors
 
 WARM_UP = 3  # Updates before the recorded one, in which libraries choose their algorithms and allocate memory
 
-Update: TypeAlias = Callable[[Unroll, Sequence[Tensor]], Tensor]
-"""Complete update from a batch on the device and the indices of its minibatches; returns its metrics."""
 Record: TypeAlias = Callable[[Callable[[], Tensor]], tuple[Callable[[], object], Tensor]]
 """Function that records work without running it; returns the replay function and the tensor of the result."""
 
@@ -52,9 +50,10 @@ class _Recording(NamedTuple):
 
 
 class Recorded:
-    """Update that is recorded once and then replayed. It must not depend on values read back from the device."""
+    """Update from a batch on the device and the indices of its minibatches that is recorded once and then replayed. It
+    returns metrics, and must not depend on values read back from the device."""
 
-    def __init__(self, update: Update, record: Record) -> None:
+    def __init__(self, update: Callable[[Unroll, Sequence[Tensor]], Tensor], record: Record) -> None:
         self._update, self._record = update, record
         self.alone: AbstractContextManager[object] = contextlib.nullcontext()
         """Lock acquired while an update is recorded, since no other thread of the process may use the device."""
@@ -68,7 +67,6 @@ class Recorded:
         self._calls = 0
 
     def __call__(self, batch: Unroll, indices: Sequence[Tensor]) -> Tensor:
-        """Run the update and return its metrics."""
         leaves = [*tensors(batch), *indices]
         form = [(leaf.shape, leaf.dtype) for leaf in leaves]
         if form != self._form:
@@ -100,8 +98,6 @@ class Recorded:
 
 
 class _Sent(NamedTuple):
-    """Batch being copied."""
-
     batch: Unroll  # Batch before the copy
     arrived: Unroll  # Batch on the device
     indices: list[Tensor]  # Indices of its minibatches on the device

@@ -159,10 +159,6 @@ class GlooGroup(SharedGroup):
             return False
 
 
-MakeBackend = Callable[[Any, int, int, timedelta], Any]
-"""(store, rank, size, timeout) -> a process group of torch.distributed; the first exchange connects it."""
-
-
 def nccl(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     """Create a process group that uses NCCL; `timeout` limits its `abort`."""
     from torch.distributed import ProcessGroupNCCL  # missing in builds of torch without CUDA
@@ -190,7 +186,7 @@ class NcclGroup(SharedGroup):
         address: str = "127.0.0.1",
         keep_waiting: Callable[[], None] = lambda: None,
         connect_seconds: float = 60.0,
-        make_backend: MakeBackend = nccl,
+        make_backend: Callable[[Any, int, int, timedelta], Any] = nccl,
     ) -> None:
         super().__init__(rank, widths, device, lambda: None)
         self._store = store  # otherwise the Python object would be deleted before the first exchange

@@ -267,7 +267,6 @@ class Learner:
         return state | ({"replay": self.replay.state_dict()} if self.config.replay_ratio else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
         self.updates, self.steps, self._skipped = state["updates"], state["steps"], state["skipped"]
         self._unread, self._read = [], []
         self.take_over(state["agent"], state["optimizer"])

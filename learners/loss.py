@@ -35,8 +35,6 @@ KL = METRICS.index("policy/kl_behavior")
 
 
 class LossTerms(NamedTuple):
-    """The loss of a batch."""
-
     total: Tensor  # Scalar with gradient
     metrics: Tensor  # float [len(METRICS) + len(algorithm.metrics)], without gradient
     returns: Tensor  # The value targets, float [T, B], in the units of the value head
@@ -74,8 +72,6 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = 
 
 
 class Minibatch(NamedTuple):
-    """Inputs of the loss of one update."""
-
     agent: Agent
     batch: Unroll
     config: LearnerConfig
@@ -121,8 +117,6 @@ def loss(minibatch: Minibatch) -> LossTerms:
 
 
 class Gradient(NamedTuple):
-    """Gradient of a minibatch's loss."""
-
     gradients: Sequence[Tensor | None]  # One per parameter; None if the loss does not depend on it
     metrics: Tensor  # As in `LossTerms`
     returns: Tensor  # As in `LossTerms`
@@ -140,10 +134,7 @@ def gradient(minibatch: Minibatch) -> Gradient:
 def matrix_precision(precision: Precision, device: torch.device) -> Generator[None]:
     """With tf32, round the factors of a GPU's matrix multiplications and convolutions to 10-bit mantissas. Compute
     gradients inside the context: the backward pass also reads these process-wide flags."""
-    if device.type == "cpu":
-        yield
-        return
-    restore = round_factors(precision == "tf32")
+    restore = (lambda: None) if device.type == "cpu" else round_factors(precision == "tf32")
     try:
         yield
     finally:

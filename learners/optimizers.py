@@ -28,7 +28,6 @@ class Adam(WithoutCompiler, torch.optim.Adam):
 
     @torch.no_grad()
     def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Update every parameter that has a gradient."""
         # The fused kernel reads weights and gradients as flat memory and ignores strides.
         for p in (p for group in self.param_groups for p in group["params"]):
             assert p.grad is None or same_layout(p, p.grad), "gradients must be assigned with set_gradients"
@@ -62,7 +61,6 @@ class RMSPropTF(WithoutCompiler):
 
     @torch.no_grad()
     def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             for p in (p for p in group["params"] if p.grad is not None):
                 self._update(p, p.grad, group)

@@ -135,20 +135,22 @@ class PopulationHost:
         return min((member.updates for member in self.members if not member.done), default=-1)
 
     def _evaluate(self, due: list[int]) -> list[int]:
-        evaluation = self.controller.evaluate(due)
+        controller = self.controller
+        scores, values = controller.scores(), list(controller.values)
+        decisions = controller.evaluate(due)
         self._event(
             "evaluation",
-            generation=evaluation.generation,
-            evaluated=evaluation.evaluated,
-            scores=evaluation.scores,
+            generation=controller.generation,
+            evaluated=due,
+            scores=scores,
             member_steps=[member.steps for member in self.members],
-            episodes=evaluation.episodes,
-            values=evaluation.values,
-            decisions=[decision._asdict() for decision in evaluation.decisions],
+            episodes=controller.episodes,
+            values=values,
+            decisions=[decision._asdict() for decision in decisions],
         )
         changed: list[int] = []
-        for decision in self._carry_out(evaluation.decisions):
-            copy = {"generation": evaluation.generation, "member": decision.member, "from": decision.opponent}
+        for decision in self._carry_out(decisions):
+            copy = {"generation": controller.generation, "member": decision.member, "from": decision.opponent}
             self._event("copy", **copy, effective=decision.new)
             changed.append(decision.member)
         return changed

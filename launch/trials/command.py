@@ -58,7 +58,6 @@ class Plan:
 
     @property
     def space(self) -> tuple[Explored, ...]:
-        """Parsed `sweep`."""
         return parse(self.sweep, "sweep")
 
     def values(self, trial: int) -> Values:
@@ -80,7 +79,6 @@ class Plan:
 
 
 def has_plan(folder: str | Path) -> bool:
-    """Whether a directory contains several runs of a plan."""
     return (Path(folder) / PLAN).is_file()
 
 
@@ -116,7 +114,6 @@ class TrialRun(Job):
 
     @property
     def total_steps(self) -> int:
-        """Total steps of all members."""
         return self.config.total_steps * self.config.num_members
 
     @property

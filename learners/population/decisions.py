@@ -38,7 +38,6 @@ class Decision(NamedTuple):
 
 
 def initial_values(config: PopulationConfig, seed: int, members: int) -> list[Values]:
-    """Sample the initial settings of every member."""
     rng = _stream(seed, _FIRST, 0)
     return [{x.setting: x.sample(rng) for x in config.explored} for _ in range(members)]
 
@@ -133,24 +132,13 @@ def _stream(seed: int, *key: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
 
-class Evaluation(NamedTuple):
-    """Evaluation of some members: the decisions and everything that they depend on."""
-
-    generation: int  # Index of the evaluation, from 1
-    evaluated: list[int]
-    scores: list[list[float]]
-    episodes: list[int]  # Episodes finished by each member so far
-    values: list[Values]
-    decisions: list[Decision]
-
-
 class PopulationController:
     """State that decisions depend on."""
 
     def __init__(self, config: PopulationConfig, seed: int, members: int) -> None:
         self.config, self.seed, self.members = config, seed, members
         self.generation = 0
-        self.values = initial_values(config, seed, members)  # The explored settings of every member, as decided
+        self.values = initial_values(config, seed, members)  # Explored settings of every member; dicts never change
         self.ancestors = list(range(members))  # Initial member from whose weights each member descends
         self.episodes = [0] * members
         self._windows: list[deque[float]] = [deque(maxlen=config.window) for _ in range(members)]
@@ -169,13 +157,12 @@ class PopulationController:
             m for m in active if self.episodes[m] >= self._due_at[m] and len(self._windows[m]) == self.config.window
         ]
 
-    def evaluate(self, evaluated: Sequence[int]) -> Evaluation:
+    def evaluate(self, evaluated: Sequence[int]) -> list[Decision]:
         """Make decisions about these members, and record them."""
         self.generation += 1
         for member in evaluated:
             self._due_at[member] = self.episodes[member] + self.config.interval
-        scores, values = self.scores(), [dict(settings) for settings in self.values]
-        decisions = decide(self.config, self.seed, self.generation, evaluated, scores, values)
+        decisions = decide(self.config, self.seed, self.generation, evaluated, self.scores(), self.values)
         before = list(self.ancestors)
         for decision in decisions:
             if decision.copy:
@@ -183,7 +170,7 @@ class PopulationController:
                 self.values[decision.member] = dict(decision.new)
                 self.ancestors[decision.member] = before[decision.opponent]
                 self._windows[decision.member].clear()  # the returns do not belong to the new weights
-        return Evaluation(self.generation, list(evaluated), scores, list(self.episodes), values, decisions)
+        return decisions
 
     def scores(self) -> list[list[float]]:
         """List the returns in every member's window, oldest first."""

@@ -37,7 +37,6 @@ class Explored(NamedTuple):
     whole: bool  # Whether the setting is an integer
 
     def sample(self, rng: np.random.Generator) -> float:
-        """Sample a value."""
         if self.kind == "choice":
             return self.numbers[int(rng.integers(len(self.numbers)))]
         low, high = self.numbers

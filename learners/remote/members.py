@@ -8,12 +8,10 @@ in the run's process, bit for bit, which repeats interrupted updates and trains 
 import os
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import ray
 import torch
-from numpy.typing import NDArray
 from ray.exceptions import RayError
 
 from ...actors.remote.wire import cut, pack, pieces_of, share_tensors, unpack
@@ -28,17 +26,6 @@ from .processes import PATIENCE, START_SECONDS, ProcessHandle, RemoteProcess, an
 FETCH_SECONDS = 5.0  # Seconds within which an unroll must arrive; its machine may be unreachable
 
 
-class Answer(NamedTuple):
-    """Weights and metrics of a member after an update."""
-
-    weights: NDArray[np.float32]
-    metrics: list[dict[str, float]]
-    updates: int
-    steps: int
-    skipped: int
-    optimizer: Any  # Packed state
-
-
 class MemberProcess(RemoteProcess):
     """Ray actor with the learners of some members; `make_learner` creates one, whose state is set later."""
 
@@ -51,8 +38,8 @@ class MemberProcess(RemoteProcess):
     def learn(
         self, member: int, state: tuple[dict[str, Any], LearnerConfig] | None, stored: Sequence[Stored], pieces: int
     ) -> Any:
-        """Run one update of a member, starting from `state` unless it is None. Return a pickled Answer in `pieces`
-        parts; a pickled None, without an update, if an unroll is lost."""
+        """Run one update of a member, starting from `state` unless it is None. Return pickled weights, metrics,
+        counters and packed optimizer state in `pieces` parts; a pickled None, without update, if unrolls are lost."""
         if state is not None:
             self._learners[member] = self._make_learner()
             self._learners[member].load_state_dict(state[0])
@@ -63,7 +50,7 @@ class MemberProcess(RemoteProcess):
         learner = self._learners[member]
         learner.learn(batch)
         metrics, optimizer = learner.read(), pack(learner.optimizer.state_dict())
-        answer = Answer(flatten(learner.agent), metrics, learner.updates, learner.steps, learner.skipped, optimizer)
+        answer = flatten(learner.agent), metrics, learner.updates, learner.steps, learner.skipped, optimizer
         return cut(pickle.dumps(answer, protocol=5), pieces)
 
 
@@ -154,12 +141,12 @@ class RemoteLearner(Learner):
             self._home.report(f"unrolls of member {self._member} were lost with their machine and are not used")
 
     def _copy(self, response: bytes) -> bool:
-        result: Answer | None = pickle.loads(response)
+        result: Any = pickle.loads(response)
         if result is not None:
-            load(self.agent, result.weights)
-            self.updates, self.steps, self._skipped, optimizer = result[2:]
+            weights, metrics, self.updates, self.steps, self._skipped, optimizer = result
+            load(self.agent, weights)
             self._newest, self._pieces = unpack(optimizer), pieces_of(len(response))
-            self._read += result.metrics
+            self._read += metrics
         return result is not None
 
     def _learn_here(self) -> bool:

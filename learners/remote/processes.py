@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 import torch
@@ -146,7 +146,6 @@ class RayStore(Store):
         self._keep_waiting = keep_waiting
 
     def set(self, key: str, value: Any) -> None:
-        """Store a value."""
         internal_kv._internal_kv_put(f"{self._prefix}-{key}", value if isinstance(value, str) else bytes(value))
 
     def get(self, key: str) -> bytes:
@@ -163,7 +162,6 @@ class RayStore(Store):
         return value
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        """Wait until all keys exist."""
         for key in keys:
             self.get(key)
 
@@ -172,7 +170,6 @@ class RayStore(Store):
         return False
 
     def remove(self) -> None:
-        """Delete all keys."""
         internal_kv._internal_kv_del(self._prefix, del_by_prefix=True)
 
 
@@ -192,16 +189,6 @@ def digest(learner: Learner) -> str:
     if learner.updates % CHECK_EVERY:
         return ""
     return hashlib.blake2b(flatten(learner.agent).tobytes(), digest_size=16).hexdigest()
-
-
-class Status(NamedTuple):
-    """State of a learner's next batch, and events since the last status."""
-
-    batch: Unroll | None  # `header` of the complete batch; None while there is none
-    failures: int  # Actors that failed since the process started
-    progress: int  # Counter that changes while environments step
-    messages: list[str]  # Warnings for the user
-    seconds: list[float]  # Wall time of acting for each unroll
 
 
 class LearnerProcess(RemoteProcess):
@@ -237,9 +224,10 @@ class LearnerProcess(RemoteProcess):
         if self._group <= self._left:
             raise GroupLostError("the group was left")
 
-    def collect(self, version: Weights | None, learned: int) -> Status:
+    def collect(self, version: Weights | None, learned: int) -> tuple[Unroll | None, int, int, list[str], list[float]]:
         """Publish this learner's weights under `version`, unless it is None, and collect the next batch for a limited
-        time. `learned`: environments of the last update."""
+        time; `learned` counts the environments of the last update. Return the batch's header (None while incomplete),
+        the pool's failures and progress, and new warnings and wall times of acting for each unroll."""
         if version is not None:
             if version.beginnings != self._beginnings:
                 self._beginnings, self._first_version = version.beginnings, version.version
@@ -254,7 +242,7 @@ class LearnerProcess(RemoteProcess):
         seconds, self._seconds = self._seconds, []
         messages = [self._messages.pop(0) for _ in range(len(self._messages))]
         facts = self._batch and header(self._batch)
-        return Status(facts, self._pool.failures, self._pool.progress, messages, seconds)
+        return facts, self._pool.failures, self._pool.progress, messages, seconds
 
     def _next(self) -> Unroll | None:
         while (unroll := self._pool.next()) is not None:
@@ -272,13 +260,10 @@ class LearnerProcess(RemoteProcess):
         return digest(self._learner)
 
     def save(self) -> list[Any]:
-        """Return the exact state of every actor."""
         return self._pool.save()
 
     def restore(self, saved: list[Any]) -> None:
-        """Continue from a state returned by `save`."""
         self._pool.restore(saved)
 
     def close(self) -> None:
-        """Stop the actors."""
         self._pool.close()

@@ -21,7 +21,7 @@ from ...agents.values import Weights
 from ..group import LOOK_SECONDS, GroupLostError, LearnerLossError, Share
 from ..learner import Learner
 from . import processes
-from .processes import PATIENCE, LearnerProcess, MakePool, ProcessHandle, Status, answer_of
+from .processes import PATIENCE, LearnerProcess, MakePool, ProcessHandle, answer_of
 
 CLOSE_SECONDS = 5.0  # Seconds within which the other learners must close their environments
 MOST_LOSSES = 10  # Consecutive failures of an update that a run survives; the next one ends it
@@ -67,8 +67,6 @@ class Team:
             self._workers.append(_Worker(LearnerProcess, rank, claim, *arguments))
         for worker in self._workers:
             answer_of(worker.starting, processes.START_SECONDS)
-
-    # -- the interface (see ActorPool) -------------------------------------------------------------------------------
 
     @property
     def num_actors(self) -> int:
@@ -146,8 +144,6 @@ class Team:
             if self._learner is not None:
                 self._learner.group.close()
 
-    # -- batches -----------------------------------------------------------------------------------------------------
-
     def _begin(self) -> None:
         """Start collecting the other learners' next batches with the newest weights."""
         if self._due:
@@ -174,11 +170,12 @@ class Team:
                 self._rebuild(problem)
         return True
 
-    def _record(self, worker: _Worker, status: Status) -> None:
-        worker.batch, worker.failures, worker.progress = status.batch, status.failures, status.progress
+    def _record(self, worker: _Worker, status: Any) -> None:
+        """Record the result of `LearnerProcess.collect`."""
+        worker.batch, worker.failures, worker.progress, messages, seconds = status
         worker.collecting = None if worker.batch else worker.handle.collect.remote(None, 0)
-        self.seconds += status.seconds
-        for message in status.messages:
+        self.seconds += seconds
+        for message in messages:
             self._report(message)
 
     def learn(self, learner: Learner, batch: Unroll) -> Unroll:
@@ -205,8 +202,6 @@ class Team:
             worker.batch = None
         versions = torch.cat([part.weights_version for part in parts])
         return batch._replace(weights_version=versions, episodes=torch.cat([part.episodes for part in parts]))
-
-    # -- the group ---------------------------------------------------------------------------------------------------
 
     @property
     def _ranks(self) -> list[int]:

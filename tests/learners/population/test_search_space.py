@@ -110,7 +110,6 @@ def test_a_setting_cannot_be_named_twice() -> None:
         ("quantile", 0.0, "above 0"),
         ("factors", (1.2, 0.8), "the smaller one first"),
         ("resample", -0.1, r"0\.\.1"),
-        ("patience", 0, "at least 1"),
         ("scheme", "best", "'lp-rnn', 'truncation'"),
     ],
 )
