@@ -23,7 +23,7 @@ from engram.agents.torsos import TorsoConfig
 from engram.launch.config.device import find_device
 from engram.launch.metrics.provenance import provenance
 from engram.learners.config import LearnerConfig
-from engram.learners.device.cuda_graph import WARM_UP
+from engram.learners.device import WARM_UP
 from engram.learners.learner import Learner
 
 WIDTH = 32

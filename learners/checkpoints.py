@@ -5,9 +5,8 @@
         state.json      everything else, and the location of each tensor (see `pack`)
         SHA256SUMS      `sha256sum -c` reads it
 
-A checkpoint is written under a temporary name, synced to disk and renamed, so that a crash or a full disk at
-any moment leaves earlier checkpoints unchanged. Loading runs no code from the files. Only one process writes to a
-directory at a time.
+A checkpoint is written under a temporary name, synced to disk and renamed, so a crash or a full disk leaves earlier
+ones unchanged. Loading runs no code from the files. Only one process writes to a directory at a time.
 """
 
 import hashlib
@@ -48,17 +47,8 @@ class CheckpointError(EngramError):
 
 
 def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
-    """Write `state` as the checkpoint of `step` and return its path; replace any existing one.
-
-    Args:
-        directory: directory of a run's checkpoints; created if missing.
-        step: environment steps consumed, at least 0.
-        state: nested dicts, lists and tuples of tensors, numpy arrays, numbers, strings and None.
-
-    Raises:
-        CheckpointError: writing failed; earlier checkpoints are unchanged.
-        TypeError: the state contains a value of another type; the message names its location.
-    """
+    """Write `state` as the checkpoint of `step` environment steps and return its path; replace any existing one. Raises
+    CheckpointError if writing failed, and the TypeError of `pack`; earlier checkpoints are unchanged."""
     path = path_of(directory, step)
     document, tensors = pack(state)
     text = json.dumps({"format": FORMAT, "step": step, "state": document}, indent=1, allow_nan=False)
@@ -90,8 +80,7 @@ def save(directory: Path, step: int, state: dict[str, Any]) -> Path:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Load a saved state, with tensors on the CPU. Raises CheckpointError naming the file and the problem: missing,
-    damaged, foreign or in another format."""
+    """Load a saved state, with tensors on the CPU. Raises CheckpointError naming the file and the problem."""
     verify(path)
     try:
         document = json.loads((path / "state.json").read_bytes())
@@ -114,9 +103,8 @@ def _rename_keys(state: Any) -> Any:
 
 def verify(path: Path) -> None:
     """Raise CheckpointError naming the file unless all files exist and are unchanged, bit for bit."""
-    for name in (_SUMS, *_CONTENT):
-        if not (path / name).is_file():
-            raise CheckpointError(f"{path}: not a complete checkpoint, {name} is missing")
+    if missing := [name for name in (_SUMS, *_CONTENT) if not (path / name).is_file()]:
+        raise CheckpointError(f"{path}: not a complete checkpoint, {missing[0]} is missing")
     try:
         actual, recorded = _sums(path), (path / _SUMS).read_bytes()
     except OSError as problem:
@@ -146,35 +134,20 @@ def latest(directory: Path) -> Path | None:
 def intact(directory: Path) -> Iterator[Path]:
     """Yield intact checkpoints, newest first; warn about damaged ones without modifying them."""
     warn = partial(_log.warning, "skipped a damaged checkpoint: %s")
-    return (path for path in _list(directory) if is_intact(path, warn))
-
-
-def any_in(directory: Path) -> bool:
-    """Whether any checkpoints exist, intact or damaged."""
-    return bool(_list(directory))
-
-
-def prune(directory: Path, keep_last: int, best: Path | None = None) -> list[Path]:
-    """Call `Kept.prune` once; all intact checkpoints count as the run's own."""
-    return Kept(directory).prune(keep_last, best)
+    return (path for path in all_in(directory) if is_intact(path, warn))
 
 
 class Kept:
-    """Checkpoints of a run in its directory, of which only the newest are kept.
+    """Checkpoints in a run's directory, of which only the newest are kept. Each existing one is verified only once."""
 
-    Args:
-        directory: directory of the checkpoints; existing ones are verified immediately, and only once.
-        is_own: whether an intact checkpoint belongs to this run; those of other runs are neither counted nor removed.
-    """
-
-    def __init__(self, directory: Path, is_own: Callable[[Path], bool] = lambda _: True) -> None:
-        self._directory, self._is_own = directory, is_own
-        self._counts: dict[Path, bool] = {}  # Whether a checkpoint is intact and the run's own
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._intact: dict[Path, bool] = {}
         self._find()
 
     def add(self, path: Path) -> None:
         """Register a checkpoint that this process has just written."""
-        self._counts[path] = True
+        self._intact[path] = True
 
     def prune(self, keep_last: int, best: Path | None = None) -> list[Path]:
         """Remove all but the newest `keep_last` (at least 1) and `best`; return the removed ones. Damaged checkpoints
@@ -188,12 +161,10 @@ class Kept:
         return surplus
 
     def _find(self) -> list[Path]:
-        """Intact checkpoints of the run, newest first."""
-        paths = _list(self._directory)
-        for path in paths:
-            if path not in self._counts:
-                self._counts[path] = is_intact(path) and self._is_own(path)
-        return [path for path in paths if self._counts[path]]
+        """Intact checkpoints, newest first."""
+        paths = all_in(self._directory)
+        self._intact |= {path: is_intact(path) for path in paths if path not in self._intact}
+        return [path for path in paths if self._intact[path]]
 
 
 def path_of(directory: Path, step: int) -> Path:
@@ -203,13 +174,12 @@ def path_of(directory: Path, step: int) -> Path:
 
 def step_of(path: Path) -> int:
     """Parse the step in a checkpoint's name. Raises CheckpointError for any other name."""
-    match = _NAME.fullmatch(path.name)
-    if match is None:
-        raise CheckpointError(f"{path}: not the name of a checkpoint; expected step-<number>")
-    return int(match[1])
+    if match := _NAME.fullmatch(path.name):
+        return int(match[1])
+    raise CheckpointError(f"{path}: not the name of a checkpoint; expected step-<number>")
 
 
-def _list(directory: Path) -> list[Path]:
+def all_in(directory: Path) -> list[Path]:
     """List directories named like checkpoints, newest first; of two with the same step, `.old` is last."""
     if not directory.is_dir():
         return []
@@ -230,11 +200,11 @@ def _sweep(directory: Path) -> None:
 
 
 def _sums(path: Path) -> bytes:
-    lines: list[str] = []
+    sums = b""
     for name in _CONTENT:
         with (path / name).open("rb") as file:
-            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
-    return "".join(lines).encode()
+            sums += f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n".encode()
+    return sums
 
 
 def _write(path: Path, content: bytes | memoryview) -> None:
@@ -251,9 +221,6 @@ def _sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-# -- nested state as JSON and a flat table of tensors -----------------------------------------------------------------
 
 
 def pack(state: Any) -> tuple[Any, dict[str, Tensor]]:

@@ -6,8 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from ..base.messages import above, below
 from ..base.settings import Settings, setting
-from .algorithms.algorithm import Algorithm
-from .algorithms.imitation import Imitation
+from .algorithms.algorithm import Algorithm, Imitation
 from .algorithms.registry import make_algorithm
 from .optimizers import OptimizerName, Schedule
 

@@ -1,8 +1,7 @@
-"""Curriculum: the next stage begins when the agent is good enough in the current one.
+"""Curriculum: a stage ends when the mean of a measure over its last episodes reaches a score, or after some steps.
 
-A stage ends when the mean of a measure over its last episodes reaches a score, or after a number of steps. When a stage
-begins, or the actors change, short episodes end first. The mean is therefore used only after every environment has
-completed an episode.
+When a stage begins, or the actors change, short episodes end first. The mean is therefore used only after every
+environment has completed an episode.
 """
 
 from collections import deque
@@ -16,6 +15,10 @@ from ..actors.levels.config import LevelsConfig, in_words
 from ..actors.levels.mixture import Shares, widths
 from ..actors.unroll import EPISODE_COLUMNS
 from ..base.messages import check_name
+
+
+def _mean(values: deque[float]) -> float:
+    return sum(values) / len(values)
 
 
 class _Stages:
@@ -57,7 +60,11 @@ class Curriculum(_Stages):
         """Record episodes of this stage, as in `Unroll.episodes`; return whether the next stage begins. `steps` is the
         number of learned steps so far, over all stages."""
         self._window.extend(value for _, value in self._reported(episodes))
-        if self.is_last or not (self._is_learned() or 0 < self.config.curriculum_steps <= steps - self._began):
+        if self.is_last:
+            return False
+        full = len(self._window) == self._window.maxlen and len(self._ended) >= self._num_envs
+        learned = full and _mean(self._window) >= self.config.scores[self.stage]
+        if not (learned or 0 < self.config.curriculum_steps <= steps - self._began):
             return False
         self.stage += 1
         self._began = steps
@@ -71,16 +78,8 @@ class Curriculum(_Stages):
 
     def metrics(self) -> dict[str, float]:
         """Return the stage (from 1) and, after its first episode, the mean to compare with the stage's score."""
-        score = {"curriculum/score": self._mean()} if self._window else {}
+        score = {"curriculum/score": _mean(self._window)} if self._window else {}
         return {"curriculum/stage": self.stage + 1.0} | score
-
-    def _is_learned(self) -> bool:
-        """Whether the last episodes, including at least one per environment, reach the stage's score."""
-        full = len(self._window) == self._window.maxlen and len(self._ended) >= self._num_envs
-        return full and self._mean() >= self.config.scores[self.stage]
-
-    def _mean(self) -> float:
-        return sum(self._window) / len(self._window)
 
     def __str__(self) -> str:
         stages = self.config.stages
@@ -91,7 +90,6 @@ class Curriculum(_Stages):
         return {"stage": self.stage, "began": self._began, "window": list(self._window), "ended": sorted(self._ended)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
         self.stage, self._ended = state["stage"], set(state["ended"])
         self._began = state.get("began", 0)  # missing in older checkpoints
         self._window = deque(state["window"], maxlen=self._window.maxlen)
@@ -104,8 +102,7 @@ class Mixture(_Stages):
 
     p_s is the solved rate of the last `curriculum_episodes` episodes of stage s, 1/2 before the first; p (1 - p) is the
     learnability of Rutherford et al. 2024, "No Regrets", section 4. Shares are recomputed after that many episodes over
-    all stages, at least one per environment, and change only if a share differs by at least CHANGE; then all episodes
-    restart. `actor_envs` is the number of environments of each actor.
+    all stages, at least one per environment, and change only if one differs by CHANGE; then all episodes restart.
     """
 
     CHANGE = 0.05
@@ -141,7 +138,7 @@ class Mixture(_Stages):
         self._new = 0
 
     def _shares(self) -> Shares:
-        rates = [sum(window) / len(window) if window else 0.5 for window in self._windows]
+        rates = [_mean(window) if window else 0.5 for window in self._windows]
         scores = [rate * (1 - rate) for rate in rates]
         even, total = self.config.curriculum_mixture / len(scores), sum(scores)
         if total <= 0:
@@ -152,7 +149,7 @@ class Mixture(_Stages):
         """Return the share and the solved rate of each stage; stages are counted from 1."""
         shares = {f"curriculum/share_{stage}": share for stage, share in enumerate(self.stage, 1)}
         windows = enumerate(self._windows, 1)
-        return shares | {f"curriculum/solved_{stage}": sum(rates) / len(rates) for stage, rates in windows if rates}
+        return shares | {f"curriculum/solved_{stage}": _mean(window) for stage, window in windows if window}
 
     def __str__(self) -> str:
         parts = zip(self.stage, self.config.stages, strict=True)
@@ -173,6 +170,5 @@ def make_curriculum(
     config: LevelsConfig, fields: Sequence[str], num_actors: int, actor_envs: int
 ) -> Curriculum | Mixture:
     """Create the curriculum of a learner, sequential or mixed; `num_actors` is 0 if it varies."""
-    if config.curriculum_mixture:
-        return Mixture(config, fields, num_actors * actor_envs, actor_envs)
-    return Curriculum(config, fields, num_actors * actor_envs)
+    common = config, fields, num_actors * actor_envs
+    return Mixture(*common, actor_envs) if config.curriculum_mixture else Curriculum(*common)

@@ -1,12 +1,16 @@
 """Learners of one agent: each has a share of every batch; gradients and statistics of the batch are summed.
 
-N learners with B/N environments each are therefore equivalent to one learner with B, up to the order of sums. All
-learners call the same methods in the same order and get the same results, bit for bit.
+All learners call the same methods in the same order and get the same results, bit for bit: those of one learner with
+the full batch, up to the order of sums.
 """
 
 import ctypes
 import functools
+import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -15,12 +19,14 @@ from torch import Tensor
 from torch.distributed import AllToAllOptions, ProcessGroupGloo
 from torch.nn.functional import pad
 
+from ..base.processes import environment, interface
 from .batches import Group
 
-NO_LIMIT = timedelta(hours=1)
-"""Timeout of an exchange, longer than any takes; it ends the threads of an exchange with an unreachable learner."""
+NO_LIMIT = timedelta(hours=1)  # Timeout of an exchange; it ends the threads of one with an unreachable learner
 SHORT = 4096  # Largest (number of learners) x (number of values) for which every learner sums the complete tensor
 LOOK_SECONDS = 1.0  # Interval in seconds at which a waiting learner checks whether to continue waiting
+POLL_SECONDS = 2e-4  # Seconds between two checks of an exchange, which also waits for the gradient
+ABORT_SECONDS = 10.0  # Seconds within which an abandoned exchange must leave the GPU
 
 
 class LearnerLossError(RuntimeError):
@@ -42,14 +48,13 @@ class Share(NamedTuple):
 def deal(learners: int, actors: int, environments: int | None, envs_per_actor: int) -> list[Share]:
     """Split actors and environments among learners, as equally as possible. `environments` is the batch size; None if a
     batch is one unroll from every actor."""
-    shares: list[Share] = []
-    for rank in range(learners):
-        count = actors // learners + (rank < actors % learners)
-        width = count * envs_per_actor
-        if environments is not None:
-            width = environments // learners + (rank < environments % learners)
-        shares.append(Share(sum(share.actors for share in shares), count, width))
-    return shares
+
+    def split(total: int) -> list[int]:
+        return [total // learners + (rank < total % learners) for rank in range(learners)]
+
+    counts = split(actors)
+    widths = [count * envs_per_actor for count in counts] if environments is None else split(environments)
+    return [Share(sum(counts[:rank]), count, widths[rank]) for rank, count in enumerate(counts)]
 
 
 class SharedGroup(Group):
@@ -79,15 +84,12 @@ class SharedGroup(Group):
         ]
 
     def reduce(
-        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], metrics: Tensor, cause: Tensor
-    ) -> tuple[Sequence[Tensor | None], Tensor, Tensor]:
+        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], metrics: Tensor
+    ) -> tuple[Sequence[Tensor | None], Tensor]:
         present = torch.tensor([float(x is not None) for x in gradients])
         full = [torch.zeros_like(p) if x is None else x for p, x in zip(parameters, gradients, strict=True)]
-        causes = torch.zeros(self.size).to(metrics)
-        causes[self.rank] = cause
-        *sums, present, metrics, causes = self._sum_parts([*full, present.to(metrics), metrics, causes])
-        exist = present.cpu().tolist()
-        return [x if exists else None for x, exists in zip(sums, exist, strict=True)], metrics, causes.min()
+        *sums, present, metrics = self._sum_parts([*full, present.to(metrics), metrics])
+        return [x if exists else None for x, exists in zip(sums, present.cpu().tolist(), strict=True)], metrics
 
     def _sum_parts(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Sum each tensor over all learners, in one exchange."""
@@ -96,9 +98,9 @@ class SharedGroup(Group):
         return [x.to(part.device).view(part.shape) for part, x in zip(parts, split, strict=True)]
 
     def _sum(self, flat: Tensor) -> Tensor:
-        """Add the tensors [K] of all learners in rank order, so that results are bit-identical on all of them. All send
-        to all at once, so link latency counts once or twice for any N, not 2 (N - 1) times as in a ring. With three or
-        more learners, each sums 1/N of a long tensor and sends the result to the others."""
+        """Add the tensors [K] of all learners in rank order, so that all get the same bits. All send to all at once, so
+        link latency counts once or twice for any N, not 2 (N - 1) times as in a ring. With three or more learners, each
+        sums 1/N of a long tensor and sends the result to the others."""
         if self.size == 2:
             return self._swap(flat, [len(flat) * (rank != self.rank) for rank in range(2)]).add_(flat)
         short = self.size * len(flat) <= SHORT
@@ -155,3 +157,89 @@ class GlooGroup(SharedGroup):
             if work.is_completed():
                 raise
             return False
+
+
+def nccl(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """Create a process group that uses NCCL; `timeout` limits its `abort`."""
+    from torch.distributed import ProcessGroupNCCL  # missing in builds of torch without CUDA
+
+    options: Any = ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return ProcessGroupNCCL(store, rank, size, options)
+
+
+class NcclGroup(SharedGroup):
+    """Group of learners with one GPU each; arguments as for GlooGroup, but `store` is read in another thread. Raises
+    GroupLostError if the learners do not connect within `connect_seconds`.
+
+    NCCL never returns by itself when a learner is lost. The first exchange creates the communicator and waits for all
+    learners without a timeout, so it runs in a thread. Later exchanges are asynchronous and are polled. Their kernels
+    occupy the GPU until the communicator is aborted, which `close` does.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        widths: Sequence[int],
+        device: torch.device,
+        address: str = "127.0.0.1",
+        keep_waiting: Callable[[], None] = lambda: None,
+        connect_seconds: float = 60.0,
+        make_backend: Callable[[Any, int, int, timedelta], Any] = nccl,
+    ) -> None:
+        super().__init__(rank, widths, device, lambda: None)
+        self._store = store  # otherwise the Python object would be deleted before the first exchange
+        # Torch's watchdog would end the process at the first failure; this setting disables it.
+        with environment(TORCH_NCCL_BLOCKING_WAIT="1", NCCL_SOCKET_IFNAME=interface(address)):
+            self._backend = make_backend(store, rank, self.size, timedelta(seconds=ABORT_SECONDS))
+            try:
+                self._connect(keep_waiting, connect_seconds)
+            except BaseException:
+                self.close()
+                raise
+        self._keep_waiting = keep_waiting
+
+    def _connect(self, keep_waiting: Callable[[], None], seconds: float) -> None:
+        """Run the first exchange."""
+        connected: Future[Any] = Future()
+
+        def exchange() -> None:
+            try:
+                connected.set_result(self._swap(torch.zeros(self.size, device=self._device)))
+            except Exception as problem:
+                connected.set_exception(problem)
+
+        threading.Thread(target=exchange, daemon=True).start()
+        deadline = time.monotonic() + seconds
+        while not wait([connected], min(LOOK_SECONDS, seconds)).done:
+            keep_waiting()
+            if time.monotonic() > deadline:
+                raise GroupLostError(f"another learner did not connect within {seconds:.0f} s")
+        connected.result()
+
+    def close(self) -> None:
+        """Abort an unfinished exchange. Raises LearnerLossError if that fails: the GPU is then unusable."""
+        left = self._backend, self._work  # keeps the work alive, with memory that its kernel may still use
+        self._backend = self._work = None
+        if left[0] is None:
+            return
+
+        def abort() -> None:
+            with suppress(RuntimeError):
+                left[0].abort()
+
+        aborting = threading.Thread(target=abort, daemon=True)
+        aborting.start()
+        aborting.join(ABORT_SECONDS)
+        if aborting.is_alive():
+            raise LearnerLossError(f"NCCL has not aborted an exchange within {ABORT_SECONDS:.0f} s; use --resume")
+
+    def _is_done(self, work: Any) -> bool:
+        deadline = time.monotonic() + LOOK_SECONDS
+        while not work.is_completed():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        work.wait()  # raises if the exchange failed, and orders this stream after it
+        return True

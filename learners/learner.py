@@ -20,19 +20,17 @@ from ..agents.cores.core import readable
 from ..agents.normalization import share_sums
 from ..agents.sequence.compiled import compile_steps
 from .algorithms.algorithm import Targets
-from .batches import ALONE, Group, cause_of, learned_rewards, valid_steps, with_bonus
+from .batches import ALONE, Group, Replay, learned_rewards, valid_steps, with_bonus
 from .config import LearnerConfig
-from .device.cuda_graph import Recorded, changing, cuda_graph
-from .device.transfer import Transfer
-from .loss import CAUSES, KL, METRICS, Gradient, Minibatch, evaluate, gradient, matrix_precision
+from .device import Recorded, Transfer, cuda_graph
+from .loss import KL, METRICS, Gradient, Minibatch, evaluate, gradient, matrix_precision
 from .optimizers import clip_global_norm, make_optimizer, scheduled, set_gradients, set_hyperparameters
-from .replay import Replay
 
 ADAM_BETA2 = 0.999  # Adam's decay of squared gradients
 
-MADE, LEFT_OUT, NOT_TRIED = 1.0, 2.0, 3.0
-"""Codes of an update: it changed the weights; its divergence exceeded the algorithm's `target_kl`; it was skipped after
-such an update."""
+SKIPPED, MADE, LEFT_OUT, NOT_TRIED = 0.0, 1.0, 2.0, 3.0
+"""Codes of an update: a value was not finite; it changed the weights; its divergence exceeded the algorithm's
+`target_kl`; it follows such an update."""
 
 
 @dataclass
@@ -41,50 +39,38 @@ class Updates:
 
     batch: Unroll
     targets: Targets | None  # Targets of all updates; None if each update has its own
-    cause: Tensor  # Of this share; see `cause_of`
     first: bool  # Whether running moments of the inputs start with this batch
     within: Tensor  # Whether all updates so far are within the algorithm's `target_kl`
-    rows: list[Tensor] = field(default_factory=list[Tensor])
-    """For each update float [M + 2]: metrics, gradient norm, and a code: MADE, LEFT_OUT, NOT_TRIED or, for a non-finite
-    value, the negated index of its cause in CAUSES."""
+    rows: list[Tensor] = field(default_factory=list[Tensor])  # Metrics, gradient norm and code, float [M + 2] each
     stopped: bool = False  # Whether the remaining updates are skipped
 
 
 class Learner:
-    """An agent and its optimizer; `step` learns from one batch.
-
-    Args:
-        agent: the network, on the device for learning.
-        config: the algorithm and its coefficients.
-        total_steps: environment steps after which a linear schedule reaches zero.
-    """
+    """An agent, on the device for learning, and its optimizer; `step` learns from one batch. After `total_steps`
+    environment steps a linear schedule reaches zero."""
 
     def __init__(self, agent: Agent, config: LearnerConfig, total_steps: int) -> None:
         self.agent, self.config, self.total_steps = agent, config, total_steps
         self.device = agent.policy.weight.device
         self.recorded: Recorded | None = None
         if config.cuda_graph and self.device.type == "cuda":
-            self.recorded = Recorded(self._learn, lambda: changing(agent, self.optimizer), cuda_graph(self.device))
+            self.recorded = Recorded(self._learn, cuda_graph(self.device))
         elif config.cuda_graph:
             print(f"engram: --cuda-graph has no effect on {self.device}", file=sys.stderr)
+        recorded, settings = self.recorded is not None, self._hyperparameters()
         self.optimizer = make_optimizer(
-            config.optimizer,
-            agent.parameters(),
-            lr=config.lr,
-            recorded=self.recorded is not None,
-            **self._hyperparameters(),
+            config.optimizer, agent.parameters(), lr=config.lr, recorded=recorded, **settings
         )
         self.updates = 0  # Number of batches learned from; each results in a new version of the weights.
         self.steps = 0  # Number of consumed environment steps
         self._skipped = 0
-        self.cause: str | None = None  # Cause of the newest skipped update among the metrics read, one of CAUSES
         self._unread: list[tuple[Tensor, float]] = []  # `Updates.rows` of batches, stacked, and learning rates
         self._read: list[dict[str, float]] = []
         self.replay = Replay()
         self._transfer = None if self.device.type == "cpu" else Transfer(self.device)
         self._entropy_share: float | Tensor = 1.0
         self._lr: float | Tensor = config.lr
-        if self.recorded is not None:  # values that change between updates are read from the device
+        if self.recorded:  # values that change between updates are read from the device
             self._entropy_share, self._lr = torch.ones(2, device=self.device).unbind()
         self._first_returns = self._no_returns()  # Whether the return scale starts with the next batch
         self._unobserved = agent.unobserved  # Whether running moments of the inputs begin with the next batch
@@ -152,17 +138,12 @@ class Learner:
         for updates, lr in self._unread:
             rows = [next(values) for _ in updates]
             codes = [row.pop() for row in rows]
-            for code in codes:
-                self._skipped += code <= 0
-                self.cause = self.cause if code > 0 else CAUSES[-int(code)]
+            self._skipped += codes.count(SKIPPED)
             tried = [row for row, code in zip(rows, codes, strict=True) if code != NOT_TRIED]
-            limit = {"learner/kl_stop": float(LEFT_OUT in codes)} if self.config.method.target_kl else {}
-            self._read.append(
-                dict(zip(names, _means(tried), strict=True))
-                | limit
-                | {"learner/lr": lr, "learner/skipped": float(self._skipped)}
-                | ({f"learner/skipped_{self.cause}": 1.0} if self.cause in CAUSES[1:] else {})
-            )
+            metrics = dict(zip(names, _means(tried), strict=True))
+            if self.config.method.target_kl:
+                metrics["learner/kl_stop"] = float(LEFT_OUT in codes)
+            self._read.append(metrics | {"learner/lr": lr, "learner/skipped": float(self._skipped)})
         self._unread = []
 
     def _orders(self, batch: Unroll) -> list[Tensor]:
@@ -195,8 +176,7 @@ class Learner:
             rewards = learned_rewards(batch, self.config)[1:]
             self.agent.units.measure(rewards.flatten(), valid_steps(batch).flatten())
         fixed = self._fixed_targets(batch) if once or self._first_returns else None
-        cause = cause_of(batch)
-        return Updates(batch, fixed if once else None, cause, first, cause <= 0)
+        return Updates(batch, fixed if once else None, first, within=torch.ones_like(batch.env.terminated[0, 0]))
 
     def minibatch(self, updates: Updates, chosen: slice | Tensor) -> Minibatch:
         """Return the inputs of the loss for an update from these environments."""
@@ -211,16 +191,16 @@ class Learner:
     def apply(self, updates: Updates, minibatch: Minibatch, gradient: Gradient) -> None:
         """Update the weights unless the loss or gradient is not finite or the divergence exceeds `target_kl`."""
         parameters = list(self.agent.parameters())
-        gradients, metrics, cause = self.group.reduce(parameters, *gradient[:2], updates.cause)
+        gradients, metrics = self.group.reduce(parameters, *gradient[:2])
         set_gradients(parameters, gradients)
         norm = clip_global_norm(parameters, self.config.max_grad_norm or None)
         row = torch.cat([metrics, norm.reshape(1)])
         finite = row.isfinite().all()
         limit, valid = self.config.method.target_kl, finite
-        code = torch.where(finite, MADE, cause)
+        code = torch.where(finite, MADE, SKIPPED)
         if limit:
-            within = metrics[KL] <= limit
-            code = torch.where(updates.within, torch.where(finite & ~within, LEFT_OUT, code), NOT_TRIED)
+            beyond = finite & ~(metrics[KL] <= limit)
+            code = torch.where(updates.within, torch.where(beyond, LEFT_OUT, code), NOT_TRIED)
             valid = code == MADE
             updates.within = updates.within & (code < LEFT_OUT)
             updates.stopped = readable(updates.within) and not updates.within
@@ -261,11 +241,6 @@ class Learner:
         """Whether values have a return scale that includes no returns yet."""
         return self.agent.units is not None and self.agent.units.moments.unused
 
-    def _forget(self) -> None:
-        """Discard the recorded update after a change to its tensors or settings."""
-        if self.recorded is not None:
-            self.recorded.forget()
-
     def take_over(self, agent: dict[str, Any], optimizer: dict[str, Any]) -> None:
         """Copy another learner's weights and optimizer state; configuration and counters are kept. Replay starts empty:
         the recurrent states of earlier unrolls belong to other weights."""
@@ -274,28 +249,24 @@ class Learner:
         # Otherwise torch would share the moments with the learner that they come from.
         self.optimizer.load_state_dict(copy.deepcopy(optimizer))
         self._first_returns, self._unobserved = self._no_returns(), self.agent.unobserved
-        self._forget()
+        if self.recorded:
+            self.recorded.forget()
         self._use_config()  # restores the learning rate and epsilon, which were copied with the moments
 
     def reconfigure(self, config: LearnerConfig) -> None:
         """Learn with `config`, which has the same optimizer, from now on; weights and moments are kept."""
-        if config != self.config:
-            self._forget()
+        if self.recorded and config != self.config:
+            self.recorded.forget()
         self.config = config
         self._use_config()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next update depends on."""
-        return {
-            "agent": self.agent.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "updates": self.updates,
-            "steps": self.steps,
-            "skipped": self.skipped,
-        } | ({"replay": self.replay.state_dict()} if self.config.replay_ratio else {})
+        counts = {"updates": self.updates, "steps": self.steps, "skipped": self.skipped}
+        state = {"agent": self.agent.state_dict(), "optimizer": self.optimizer.state_dict()} | counts
+        return state | ({"replay": self.replay.state_dict()} if self.config.replay_ratio else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
         self.updates, self.steps, self._skipped = state["updates"], state["steps"], state["skipped"]
         self._unread, self._read = [], []
         self.take_over(state["agent"], state["optimizer"])
@@ -316,17 +287,13 @@ class Learner:
 
     def _hyperparameters(self) -> dict[str, Any]:
         """Settings of the optimizer other than the learning rate; either optimizer ignores those of the other."""
-        config, betas = self.config, (self.config.adam_beta1, ADAM_BETA2)
-        decay, momentum = config.rmsprop_decay, config.rmsprop_momentum
-        return {"eps": config.eps, "betas": betas, "decay": decay, "momentum": momentum}
+        config, adam = self.config, {"betas": (self.config.adam_beta1, ADAM_BETA2)}
+        return {"eps": config.eps, "decay": config.rmsprop_decay, "momentum": config.rmsprop_momentum} | adam
 
 
 def _means(updates: Sequence[Sequence[float]]) -> list[float]:
     """Mean of each metric over the updates of a batch; with several updates, non-finite values are omitted."""
     if len(updates) == 1:
         return list(updates[0])
-    means: list[float] = []
-    for metric in zip(*updates, strict=True):
-        finite = [value for value in metric if math.isfinite(value)]
-        means.append(sum(finite) / len(finite) if finite else math.nan)
-    return means
+    finite = [[value for value in metric if math.isfinite(value)] for metric in zip(*updates, strict=True)]
+    return [sum(values) / len(values) if values else math.nan for values in finite]

@@ -1,7 +1,4 @@
-"""One pass of the network over a batch of unrolls, its loss, and the gradient of the loss.
-
-Precision applies to the factors of multiplications; weights, gradients, losses and recurrent sums stay float32.
-"""
+"""One pass of the network over a batch of unrolls, its loss, and the gradient of the loss."""
 
 import contextlib
 from collections.abc import Generator, Sequence
@@ -18,9 +15,8 @@ from ..agents.agent import Agent
 from ..agents.process import round_factors
 from ..agents.specs import log_policy, log_probability
 from .algorithms.algorithm import Pass, Targets
-from .batches import ALONE, Group, learned_rewards
+from .batches import ALONE, Group, counted, learned_rewards
 from .config import LearnerConfig, Precision
-from .replay import counted
 from .returns import transitions, valid_sum
 
 METRICS = (
@@ -36,13 +32,9 @@ METRICS = (
 """Metrics of every algorithm, in order. Losses are weighted, as in the total; the rest are means over valid steps.
 Metrics of the algorithm (`Algorithm.metrics`) follow."""
 KL = METRICS.index("policy/kl_behavior")
-CAUSES = ("loss", "reward", "observation")
-"""Possible causes of a skipped update; the loss is the cause if rewards and observations were finite."""
 
 
 class LossTerms(NamedTuple):
-    """The loss of a batch."""
-
     total: Tensor  # Scalar with gradient
     metrics: Tensor  # float [len(METRICS) + len(algorithm.metrics)], without gradient
     returns: Tensor  # The value targets, float [T, B], in the units of the value head
@@ -54,11 +46,9 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = 
         out = agent.unroll(batch.env, batch.agent.action, batch.initial_state, config.bptt_length or None)
     if config.precision == "bf16":
         out = out._replace(logits=out.logits.float(), value=out.value.float(), features=out.features.float())
-    values = out.value[:-1]
-    log_policies = log_policy(agent.action_spec, out.logits[:-1])
-    log_behaviors = log_policy(agent.action_spec, batch.agent.logits)
-    reward = learned_rewards(batch, config)
-    bootstrap = out.value[-1].detach()
+    spec, action = agent.action_spec, batch.agent.action
+    log_policies, log_behaviors = log_policy(spec, out.logits[:-1]), log_policy(spec, batch.agent.logits)
+    reward, values, bootstrap = learned_rewards(batch, config), out.value[:-1], out.value[-1].detach()
     if agent.units is not None:
         reward, values, bootstrap = (x / agent.units.unit for x in (reward, values, bootstrap))
     step = transitions(reward, batch.env.terminated, batch.env.truncated, values, config.discount)
@@ -68,22 +58,20 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = 
         step,
         values,
         bootstrap,
-        log_probability(agent.action_spec, log_policies, batch.agent.action),
-        log_probability(agent.action_spec, log_behaviors, batch.agent.action),
+        log_probability(spec, log_policies, action),
+        log_probability(spec, log_behaviors, action),
         log_policies,
         log_behaviors,
         out.features[:-1],
-        agent.action_spec,
-        None if out.auxiliary is None else out.auxiliary[:-1],
-        out.prediction,
-        (batch.env.extras or {})[PLAYER][:-1] if config.imitate else None,
-        group.total,
+        spec,
+        auxiliary=None if out.auxiliary is None else out.auxiliary[:-1],
+        prediction=out.prediction,
+        player=(batch.env.extras or {})[PLAYER][:-1] if config.imitate else None,
+        total=group.total,
     )
 
 
 class Minibatch(NamedTuple):
-    """Inputs of the loss of one update."""
-
     agent: Agent
     batch: Unroll
     config: LearnerConfig
@@ -108,17 +96,16 @@ def loss(minibatch: Minibatch) -> LossTerms:
         targets = config.method.targets(now._replace(**tensors))
     terms = config.method.terms(now, targets)
     entropy = now.entropy()
-    none = torch.zeros_like(entropy)
-    entropy_cost = 0.0 if config.imitate else config.entropy_cost
+    auxiliary, prediction = (torch.zeros_like(entropy) if x is None else x for x in (now.auxiliary, now.prediction))
     (count,) = group.total(valid.sum())
     share = 1.0 / count.clamp(min=1)
     scale = share if config.reduction == "mean" else 1.0
     parts = [
         valid_sum(terms.policy, valid),
         config.value_cost * valid_sum(terms.value, valid),
-        entropy_share * entropy_cost * valid_sum(-entropy, valid),
-        config.auxiliary_cost * valid_sum(none if now.auxiliary is None else now.auxiliary, valid),
-        config.prediction_cost * valid_sum(none if now.prediction is None else now.prediction, valid),
+        entropy_share * (0.0 if config.imitate else config.entropy_cost) * valid_sum(-entropy, valid),
+        config.auxiliary_cost * valid_sum(auxiliary, valid),
+        config.prediction_cost * valid_sum(prediction, valid),
     ]
     total = scale * (parts[0] + parts[1] + parts[2] + parts[3] + parts[4])
     if terms.extra is not None:
@@ -130,8 +117,6 @@ def loss(minibatch: Minibatch) -> LossTerms:
 
 
 class Gradient(NamedTuple):
-    """Gradient of a minibatch's loss."""
-
     gradients: Sequence[Tensor | None]  # One per parameter; None if the loss does not depend on it
     metrics: Tensor  # As in `LossTerms`
     returns: Tensor  # As in `LossTerms`
@@ -147,14 +132,9 @@ def gradient(minibatch: Minibatch) -> Gradient:
 
 @contextlib.contextmanager
 def matrix_precision(precision: Precision, device: torch.device) -> Generator[None]:
-    """With tf32, round the factors of a GPU's matrix multiplications and convolutions to 10-bit mantissas.
-
-    The backward pass also reads these process-wide flags: compute gradients inside the context.
-    """
-    if device.type == "cpu":
-        yield
-        return
-    restore = round_factors(precision == "tf32")
+    """With tf32, round the factors of a GPU's matrix multiplications and convolutions to 10-bit mantissas. Compute
+    gradients inside the context: the backward pass also reads these process-wide flags."""
+    restore = (lambda: None) if device.type == "cpu" else round_factors(precision == "tf32")
     try:
         yield
     finally:
@@ -164,6 +144,6 @@ def matrix_precision(precision: Precision, device: torch.device) -> Generator[No
 def _lowered(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
     """Context of a forward pass: with bf16, large multiplications on a CPU round their factors; on a GPU, torso and
     heads use bfloat16, and cores use float32 (`in_full_precision`)."""
-    if device.type == "cpu":
-        return bf16.products() if precision == "bf16" else contextlib.nullcontext()
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
+    if precision != "bf16":
+        return contextlib.nullcontext()
+    return bf16.products() if device.type == "cpu" else torch.autocast(device.type, torch.bfloat16)

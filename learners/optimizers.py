@@ -12,10 +12,8 @@ Schedule: TypeAlias = Literal["constant", "linear"]
 
 
 class WithoutCompiler(torch.optim.Optimizer):
-    """Optimizer without torch's wrappers, which only exclude these methods from compilation.
-
-    The wrappers import torch's compiler on their first call, which delays the start of a run by two seconds.
-    """
+    """Optimizer without torch's wrappers, which only exclude these methods from compilation: their first call imports
+    torch's compiler, which delays the start of a run by two seconds."""
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
@@ -30,7 +28,6 @@ class Adam(WithoutCompiler, torch.optim.Adam):
 
     @torch.no_grad()
     def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Update every parameter that has a gradient."""
         # The fused kernel reads weights and gradients as flat memory and ignores strides.
         for p in (p for group in self.param_groups for p in group["params"]):
             assert p.grad is None or same_layout(p, p.grad), "gradients must be assigned with set_gradients"
@@ -51,31 +48,22 @@ class RMSPropTF(WithoutCompiler):
         p_t = p_{t-1} - m_t                                       (torch: both outside)
 
     (Tieleman and Hinton 2012, lecture 6.5, in the form of TensorFlow 1's `RMSPropOptimizer`.) Since n_0 is 1, the first
-    updates are small, as in a warmup of about 1 / (1 - decay) steps.
-
-    Args:
-        parameters: parameters to optimize.
-        lr: learning rate, at least 0.
-        decay: decay of the mean square, in [0, 1).
-        momentum: factor of the momentum buffer, in [0, 1); 0 uses no buffer.
-        eps: added to the mean square, at least 0.
+    updates are small, as in a warmup of about 1 / (1 - decay) steps. Momentum 0 uses no buffer.
     """
+
+    found_inf: Tensor | None = None
+    """Scalar that is 1 to skip a step, as in torch's fused optimizers; None: no step is skipped."""
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], lr: float, decay: float, momentum: float, eps: float
     ) -> None:
         super().__init__(parameters, {"lr": lr, "decay": decay, "momentum": momentum, "eps": eps})
 
-    found_inf: Tensor | None = None
-    """Scalar that is 1 to skip a step, as in torch's fused optimizers; None: no step is skipped."""
-
     @torch.no_grad()
     def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Update every parameter that has a gradient."""
         for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._update(p, p.grad, group)
+            for p in (p for p in group["params"] if p.grad is not None):
+                self._update(p, p.grad, group)
 
     def _update(self, p: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
         lr, decay, momentum, eps = group["lr"], group["decay"], group["momentum"], group["eps"]
@@ -112,10 +100,10 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """Create an optimizer by name. Only RMSProp uses `decay` and `momentum`, only Adam `betas` (decays of the mean and
     the mean square). `recorded`: whether steps are recorded as part of a CUDA graph."""
-    if name == "adam":
-        # The fused kernel makes one pass over memory: 3 to 5 times faster on a CPU than torch's other implementations.
-        return Adam(parameters, lr=lr, betas=betas, eps=eps, fused=True, capturable=recorded)
-    return RMSPropTF(parameters, lr=lr, decay=decay, momentum=momentum, eps=eps)
+    if name == "rmsprop_tf":
+        return RMSPropTF(parameters, lr, decay, momentum, eps)
+    # The fused kernel makes one pass over memory: 3 to 5 times faster on a CPU than torch's other implementations.
+    return Adam(parameters, lr=lr, betas=betas, eps=eps, fused=True, capturable=recorded)
 
 
 def set_hyperparameters(optimizer: torch.optim.Optimizer, values: Mapping[str, Any]) -> None:
@@ -139,10 +127,9 @@ def _match_layout(parameter: Tensor, other: Tensor) -> Tensor:
 
 
 def set_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor | None]) -> None:
-    """Assign gradients to parameters, each in the memory layout of its parameter and in separate memory. `backward()`
-    does both. `torch.autograd.grad` returns gradients in the layout in which they were computed, such as channels-last
-    for convolution kernels, and the same memory for parameters that are added, such as the biases of an LSTM; clipping
-    works in place and would scale that memory twice."""
+    """Assign gradients to parameters, in each one's memory layout and in separate memory, as `backward()` does.
+    `torch.autograd.grad` may return another layout, such as channels-last for convolution kernels, and the same memory
+    for parameters that are added, such as an LSTM's biases, which in-place clipping would scale twice."""
     taken: set[int] = set()
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
@@ -157,21 +144,19 @@ def set_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor
 def clip_global_norm(parameters: Iterable[nn.Parameter], max_norm: float | None) -> Tensor:
     """Scale all gradients together so that their joint 2-norm is at most `max_norm`; None disables clipping. Return the
     norm before clipping, a float scalar on the parameters' device; nan or inf if a gradient is."""
-    with_gradient = [p for p in parameters if p.grad is not None]
-    norm = nn.utils.get_total_norm([p.grad for p in with_gradient if p.grad is not None])
+    parameters = list(parameters)
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     if max_norm is not None:
-        nn.utils.clip_grads_with_norm_(with_gradient, max_norm, norm)
+        nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm
 
 
 def scheduled(schedule: Schedule, initial: float, step: int, total_steps: int, warmup: int = 0) -> float:
-    """Value at `step` of a setting that starts at `initial`, or rises to it over the first `warmup` steps.
+    """Value after `step` environment steps of a setting that starts at `initial`, or rises to it over `warmup` steps.
 
-        constant   initial
-        linear     initial * max(0, 1 - step / total_steps)     (Espeholt et al. 2018, table D.1)
-        warmup     times min(1, (step + 1) / warmup)
-
-    Steps are environment steps consumed by the learner; `total_steps` and `warmup` are counted in them too.
+    constant   initial
+    linear     initial * max(0, 1 - step / total_steps)     (Espeholt et al. 2018, table D.1)
+    warmup     times min(1, (step + 1) / warmup)
     """
     if warmup:
         initial *= min(1.0, (step + 1) / warmup)

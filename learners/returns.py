@@ -9,8 +9,8 @@ final observation with `terminated` or `truncated` set; the action there is igno
     transition       t-1 -> t   t -> t+1   t+1 -> t+2
     valid            yes        no (dead)  yes
 
-Time index t runs over the T transitions: `rewards[t]` and `discounts[t]` belong to the one from step t to step t+1,
-`values[t]` to step t, `bootstrap_value` to step T. Shapes: T steps, B environments. Returns carry no gradient. Masking
+Index t runs over the T transitions: `rewards[t]` and `discounts[t]` belong to the one from step t to step t+1,
+`values[t]` to step t, `bootstrap_value` [B] to step T; all others are float [T, B]. Returns carry no gradient. Masking
 is by selection, not by multiplication (0 * nan is nan), and precedes every multiplication that has a gradient.
 """
 
@@ -30,7 +30,8 @@ class Transitions(NamedTuple):
 
 
 def transitions(reward: Tensor, terminated: Tensor, truncated: Tensor, values: Tensor, discount: float) -> Transitions:
-    """Rewards, discounts and the mask of valid transitions.
+    """Rewards, discounts and the mask of valid transitions, from each step's reward and flags [T+1, B] and the values
+    [T, B], which get no gradient; `discount` is gamma per step.
 
     A transition into a terminated step has discount 0. One into a truncated step keeps its discount: the episode
     bootstraps from the value of its own final observation. The ignored transition from a final step t gets
@@ -39,12 +40,6 @@ def transitions(reward: Tensor, terminated: Tensor, truncated: Tensor, values: T
 
     which passes exactly V_t to the previous step and nothing of the next episode. Returns, advantages and
     V-trace therefore need no special case; `valid` excludes the dead steps from losses and counts.
-
-    Args:
-        reward: reward of each step, float [T+1, B].
-        terminated, truncated: flags of each step, bool [T+1, B].
-        values: values of steps 0..T-1, float [T, B], without gradient.
-        discount: gamma, per step, in 0..1.
     """
     final = terminated | truncated
     valid = ~final[:-1]
@@ -71,16 +66,12 @@ def discounted_sum(terms: Tensor, discounts: Tensor, last: Tensor) -> Tensor:
 
 
 def n_step_returns(rewards: Tensor, discounts: Tensor, values: Tensor, bootstrap_value: Tensor) -> Returns:
-    """Compute returns bootstrapped from the last step of the unroll, as in A3C.
+    """Compute returns bootstrapped from the value of step T, as in A3C; 0 gives returns without bootstrap.
 
         R_t = r_t + d_t R_{t+1},  R_T = V_T;    A_t = R_t - V_t
 
     so step T-k has a k-step return (Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning",
     algorithm S3).
-
-    Args:
-        rewards, discounts, values: float [T, B].
-        bootstrap_value: value of step T, float [B]; zeros give returns without bootstrap.
     """
     check_shapes(bootstrap_value, rewards=rewards, discounts=discounts, values=values)
     with torch.no_grad():
@@ -96,12 +87,7 @@ def generalized_advantages(
         delta_t = r_t + d_t V_{t+1} - V_t;    A_t = delta_t + d_t lambda A_{t+1},  A_T = 0;    R_t = A_t + V_t
 
     (Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage Estimation", equation 16,
-    truncated at the end of the unroll.) Lambda 1 is `n_step_returns`, lambda 0 the one-step return.
-
-    Args:
-        rewards, discounts, values: float [T, B].
-        bootstrap_value: value of step T, float [B].
-        lambda_: in 0..1.
+    truncated at the end of the unroll.) Lambda, in 0..1: 1 is `n_step_returns`, 0 the one-step return.
     """
     check_shapes(bootstrap_value, rewards=rewards, discounts=discounts, values=values)
     with torch.no_grad():
@@ -139,25 +125,20 @@ def from_importance_weights(
 
     Args:
         log_rhos: log importance ratios of the actions taken, float [T, B].
-        discounts: discount of the transition from step t to t+1, 0 if it terminates the episode, float [T, B].
-        rewards: reward of the transition from step t to t+1, float [T, B].
-        values: values of steps 0..T-1 under the current weights, float [T, B].
-        bootstrap_value: value of step T, float [B].
+        discounts, rewards: of the transitions from step t to t+1, float [T, B]; discount 0 terminates the episode.
+        values, bootstrap_value: under the current weights, of steps 0..T-1, float [T, B], and of step T, float [B].
         clip_rho_threshold: rho_bar, at least 0; None disables clipping. Sets which policy's value the targets approach.
         clip_pg_rho_threshold: rho_pg, likewise, for the advantages only.
         trace_lambda: lambda, factor on the trace coefficients min(1, rho), in 0..1.
 
-    Raises:
-        ValueError: shapes disagree.
+    Raises ValueError if shapes disagree.
     """
     check_shapes(bootstrap_value, log_rhos=log_rhos, discounts=discounts, rewards=rewards, values=values)
     with torch.no_grad():
         rhos = log_rhos.exp()
         deltas = _clip(rhos, clip_rho_threshold) * (rewards + discounts * next_steps(values, bootstrap_value) - values)
-        corrections = discounted_sum(
-            deltas, trace_lambda * discounts * _clip(rhos, 1.0), torch.zeros_like(bootstrap_value)
-        )
-        vs = values + corrections
+        traces = trace_lambda * discounts * _clip(rhos, 1.0)
+        vs = values + discounted_sum(deltas, traces, torch.zeros_like(bootstrap_value))
         advantages = rewards + discounts * next_steps(vs, bootstrap_value) - values
         return VTrace(vs, _clip(rhos, clip_pg_rho_threshold) * advantages)
 
@@ -169,9 +150,8 @@ def _clip(rhos: Tensor, threshold: float | None) -> Tensor:
 def standardized(
     advantages: Tensor, valid: Tensor, floor: float = 0.0, total: Callable[..., Sequence[Any]] = lambda *x: x
 ) -> Tensor:
-    """Advantages [T, B] with mean 0 and standard deviation 1 over the valid steps (bool [T, B]); 0 elsewhere. A
-    deviation below `floor` is replaced with `floor`, so such advantages stay small, as do those that differ only by
-    rounding. `total` sums over the learners that share the batch."""
+    """Advantages [T, B] with mean 0 and standard deviation 1 over the valid steps (bool [T, B]); 0 elsewhere. They stay
+    small if their deviation is below `floor` or only rounding. `total` sums over all learners."""
     mean, count = total(torch.where(valid, advantages, 0.0).sum(), valid.sum())
     mean = mean / count.clamp(min=1)
     (spread,) = total(torch.where(valid, advantages - mean, 0.0).square().sum())
@@ -187,8 +167,8 @@ def next_steps(steps: Tensor, last: Tensor) -> Tensor:
 
 
 def check_shapes(bootstrap_value: Tensor, **per_step: Tensor) -> None:
-    """Raise ValueError unless all `per_step` are [T, B] for one T >= 1 and the bootstrap is [B]. Without this check,
-    [T, B, 1] and [T, B] could broadcast to all pairs of environments, and training would continue."""
+    """Raise ValueError unless all `per_step` are [T, B] for one T >= 1 and the bootstrap is [B]: [T, B, 1] and [T, B]
+    could broadcast to all pairs of environments."""
     shapes = {name: tuple(tensor.shape) for name, tensor in (per_step | {"bootstrap_value": bootstrap_value}).items()}
     first_name, first = next(iter(shapes.items()))
     if len(first) != 2 or first[0] == 0:
@@ -200,30 +180,19 @@ def check_shapes(bootstrap_value: Tensor, **per_step: Tensor) -> None:
 
 
 def policy_terms(log_probabilities: Tensor, advantages: Tensor, valid: Tensor) -> Tensor:
-    """`- log pi(a_t | x_t) A_t`: its gradient is the policy gradient (Williams 1992; IMPALA section 4.2). [T, B]
-
-    Args:
-        log_probabilities: log probabilities of the actions taken, float [T, B].
-        advantages: float [T, B], constants; any value at invalid steps.
-        valid: bool [T, B].
-    """
+    """`- log pi(a_t | x_t) A_t` [T, B]: its gradient is the policy gradient (Williams 1992; IMPALA section 4.2).
+    Advantages are constants and may have any value where `valid` (bool [T, B]) is not set."""
     return -log_probabilities * torch.where(valid, advantages.detach(), 0.0)
 
 
 def value_terms(values: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
-    """0.5 (v_t - V_t)^2 (IMPALA section 4.2; the factor 0.5 is from scalable_agent). [T, B]
-
-    Args:
-        values: float [T, B].
-        targets: float [T, B], constants; values and targets may have any value at invalid steps.
-        valid: bool [T, B].
-    """
+    """0.5 (v_t - V_t)^2 [T, B] (IMPALA section 4.2; the factor 0.5 is from scalable_agent). Targets are constants;
+    both may have any value where `valid` (bool [T, B]) is not set."""
     return 0.5 * torch.where(valid, targets.detach() - values, 0.0).square()
 
 
 def valid_sum(terms: Tensor, valid: Tensor) -> Tensor:
-    """Sum of terms [T, B] where valid (bool [T, B]) is set. Raises ValueError if the shapes differ, since they
-    could broadcast."""
+    """Sum of terms where `valid` is set, [T, B] both. Raises ValueError if the shapes differ and could broadcast."""
     if terms.shape != valid.shape:
         raise ValueError(f"terms have shape {tuple(terms.shape)}; expected {tuple(valid.shape)}, the shape of valid")
     return torch.where(valid, terms, 0.0).sum()

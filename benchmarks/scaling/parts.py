@@ -34,9 +34,9 @@ class CountingGroup(Group):
         self.exchanges += 1
         return parts
 
-    def reduce(self, parameters: Any, gradients: Any, metrics: Any, cause: Any) -> Any:
+    def reduce(self, parameters: Any, gradients: Any, metrics: Any) -> Any:
         self.exchanges += 1
-        return gradients, metrics, cause
+        return gradients, metrics
 
 
 def cpu(arguments: Sequence[str], widths: Sequence[int], seconds: float) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def reduce(store: str, rank: int, size: int, parameters: int, count: int) -> dic
     place = TCPStore(host, int(port), size, is_master=rank == 0)
     network = host.rpartition(".")[0]
     group = GlooGroup(place, rank, [1] * size, f"{network}.{rank + 1}")
-    arguments = [torch.zeros(parameters)], [torch.ones(parameters)], torch.zeros(10), torch.tensor(0.0)
+    arguments = [torch.zeros(parameters)], [torch.ones(parameters)], torch.zeros(10)
     for _ in range(3):
         group.reduce(*arguments)
     wall: list[float] = []

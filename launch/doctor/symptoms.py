@@ -127,11 +127,7 @@ def skipped(metrics: Metrics, config: RunConfig) -> Symptom | None:
     count = metrics.last.get("learner/skipped", 0.0)
     if not count:
         return None
-    for cause in ("observation", "reward"):
-        if metrics.all(f"learner/skipped_{cause}"):
-            description = f"{count:.0f} skipped because {config.env} returned a {cause} that is nan or inf"
-            return "updates", description, f"fix the environment {config.env}, which returned it"
-    advice = f"--lr {config.learner.lr / 3:.2g}, or a lower --max-grad-norm"
+    advice = f"--lr {config.learner.lr / 3:.2g}, or a lower --max-grad-norm; or {config.env} returned nan"
     return "updates", f"{count:.0f} skipped because the loss was not finite", advice
 
 

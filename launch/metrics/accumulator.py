@@ -15,7 +15,7 @@ from ...actors.unroll import EPISODE_COLUMNS
 WINDOW = 1000  # Minimum size of the window of recent episodes
 PER_ENVIRONMENT = 4  # Window size per environment, if larger: parallel environments end their episodes in groups
 TIMERS = ("learner_busy", "queue_wait")
-LAST_VALUES = ("learner/lr", "learner/skipped", "learner/skipped_observation", "learner/skipped_reward")
+LAST_VALUES = ("learner/lr", "learner/skipped")
 """Metrics that report the last value, like population and evaluation metrics; others report the mean over updates."""
 
 

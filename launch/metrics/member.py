@@ -21,6 +21,10 @@ from .writer import MetricsWriter
 if TYPE_CHECKING:
     from ...learners.remote.team import Team
 
+SKIPPED = (
+    "updates are skipped: the loss or its gradient is not finite; lower --lr or --max-grad-norm, or check the "
+    "environment's observations and rewards for nan"
+)
 UNKNOWN = 20  # Number of consecutive episodes without the curriculum's measure that causes a warning
 
 
@@ -42,7 +46,6 @@ class Member:
         self.team: Team | None = None  # The learners of other processes; None if there are none
         self._next: Unroll | None = None  # The batch in transfer to the learner's device
         self.settings: Values = {}  # Settings that differ from the run's configuration
-        self.failing = 0  # Consecutive updates without a finite loss, among those whose metrics were read
         self.evaluated: float | None = None  # Mean return of the last evaluation; None before the first
         self._evaluated_version = -1  # Version of the weights that were evaluated
         self.curriculum: Curriculum | Mixture | None = None
@@ -126,9 +129,8 @@ class Member:
     def read(self) -> None:
         """Record the learner's metrics of all updates so far; wait for the learner's device."""
         for metrics in self.learner.read():
-            self.failing = self.failing + 1 if metrics["learner/skipped"] > self._skipped else 0
-            if self.failing and not self._skipped:
-                self.notices.append(left_out(self.learner.cause or "loss", self.config.env))
+            if metrics["learner/skipped"] and not self._skipped:
+                self.notices.append(SKIPPED)
             self._skipped = metrics["learner/skipped"]
             self.accumulator.add_update(metrics)
 
@@ -179,7 +181,6 @@ class Member:
         self.learner.take_over(**snapshot)
         self.configure(settings)
         self._restart_episodes()
-        self.failing = 0
 
     def _restart_episodes(self) -> None:
         """Make actors begin new episodes with the next weights, and drop earlier unrolls."""
@@ -223,7 +224,6 @@ class Member:
             "accumulator": self.accumulator.state_dict(),
             "copies": self._beginnings,
             "own_from": self._own_from,
-            "failing": self.failing,
             "evaluated": self.evaluated,
             "evaluated_version": self._evaluated_version,
             "curriculum": self.curriculum.state_dict() if self.curriculum else None,
@@ -233,15 +233,8 @@ class Member:
         self.learner.load_state_dict(state["learner"])
         self._skipped = float(self.learner.skipped)
         self.accumulator.load_state_dict(state["accumulator"])
-        self._beginnings, self._own_from, self.failing = state["copies"], state["own_from"], state["failing"]
+        self._beginnings, self._own_from = state["copies"], state["own_from"]
         self.evaluated, self._evaluated_version = state.get("evaluated"), state.get("evaluated_version", -1)
         if self.curriculum:
             self.curriculum.load_state_dict(state["curriculum"])
         self._logged_at = self.steps
-
-
-def left_out(cause: str, env: str) -> str:
-    """Return a warning about the first skipped updates."""
-    if cause == "loss":
-        return "updates are skipped: the loss or its gradient is not finite; lower --lr or --max-grad-norm"
-    return f"updates are skipped: {env} returned {'an' if cause == 'observation' else 'a'} {cause} that is nan or inf"

@@ -72,19 +72,17 @@ class PopulationHost:
         self.controller.record(member.number, episodes[:, 1])
 
     def look(self) -> list[int]:
-        """Execute all evaluations, copies and replacements that are due after the last update; return the changed
-        members.
+        """Execute all evaluations and copies that are due after the last update; return the changed members.
 
         Evaluations wait until the slowest member has made another update, so that members of equal speed are compared
         together.
         """
-        changed = self._replace_failing()
         updates = self._slowest()
         if updates == self._updates:
-            return changed
+            return []
         self._updates = updates
         due = self.controller.due(member.number for member in self.members if not member.done)
-        return changed + (self._evaluate(due) if due else [])
+        return self._evaluate(due) if due else []
 
     def metrics(self, member: Member) -> dict[str, float]:
         return {
@@ -137,38 +135,25 @@ class PopulationHost:
         return min((member.updates for member in self.members if not member.done), default=-1)
 
     def _evaluate(self, due: list[int]) -> list[int]:
-        evaluation = self.controller.evaluate(due)
+        controller = self.controller
+        scores, values = controller.scores(), list(controller.values)
+        decisions = controller.evaluate(due)
         self._event(
             "evaluation",
-            generation=evaluation.generation,
-            evaluated=evaluation.evaluated,
-            scores=evaluation.scores,
+            generation=controller.generation,
+            evaluated=due,
+            scores=scores,
             member_steps=[member.steps for member in self.members],
-            episodes=evaluation.episodes,
-            values=evaluation.values,
-            decisions=[decision._asdict() for decision in evaluation.decisions],
+            episodes=controller.episodes,
+            values=values,
+            decisions=[decision._asdict() for decision in decisions],
         )
         changed: list[int] = []
-        for decision in self._carry_out(evaluation.decisions):
-            copy = {"generation": evaluation.generation, "member": decision.member, "from": decision.opponent}
+        for decision in self._carry_out(decisions):
+            copy = {"generation": controller.generation, "member": decision.member, "from": decision.opponent}
             self._event("copy", **copy, effective=decision.new)
             changed.append(decision.member)
         return changed
-
-    def _replace_failing(self) -> list[int]:
-        failing = [member.number for member in self.members if member.failing >= self.config.pbt.patience]
-        if not failing:
-            return []
-        healthy = [member.number for member in self.members if not member.failing]
-        scores = self.controller.scores()
-        decisions = self.controller.replace(failing, healthy, self.steps)
-        if not decisions:
-            self._warn_once("failing", f"the loss of every member is not finite: {failing} cannot be replaced")
-        for decision in self._carry_out(decisions):
-            copy = {"member": decision.member, "from": decision.opponent, "reason": decision.reason}
-            self._event("replacement", **copy, healthy=healthy, scores=scores, old=decision.old, new=decision.new)
-            self._warn(f"member {decision.member}: {decision.reason}; it continues as a copy of {decision.opponent}")
-        return [decision.member for decision in decisions]
 
     def _carry_out(self, decisions: Sequence[Decision]) -> list[Decision]:
         """Execute and return all copies at once: a source that is itself replaced provides its previous weights."""

@@ -137,7 +137,7 @@ class ProbeRun:
         state = {"learner": self.learner.state_dict(), "task": self.task.save()}
         state |= {"trained": self.trained, "row": self._row}
         checkpoints.save(directory.checkpoints, self.steps, state)
-        checkpoints.prune(directory.checkpoints, 1)
+        checkpoints.Kept(directory.checkpoints).prune(1)
 
     def _clock(self) -> float:
         if self.device.type == "cpu":

@@ -54,7 +54,7 @@ def newest_state(directory: RunDirectory) -> dict[str, Any] | None:
             state["best"] = None  # not copied, or damaged: another one has to be the best
         return state
     damaged = f"{directory.path} has no intact checkpoint to resume from; start it again in another --run-dir"
-    refuse(checkpoints.any_in(folder), damaged)
+    refuse(checkpoints.all_in(folder), damaged)
     return None
 
 

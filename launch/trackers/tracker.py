@@ -1,8 +1,5 @@
-"""`--track NAME`: every row of metrics and every video also goes to a tracker, under the same names.
-
-Third parties add a tracker with an entry point in the group `engram.trackers`, or name it as `module:Class`. A
-failing tracker causes one warning but never ends the run.
-"""
+"""`--track NAME`: every row of metrics and every video also goes to a tracker: a built-in one, an entry point in the
+group `engram.trackers`, or `module:Class`. A failing tracker causes one warning but never ends the run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,14 +10,9 @@ from ...base.registry import Registry
 
 
 class Tracker:
-    """Base class of trackers; a subclass overrides `write`, and other methods if needed.
-
-    Args:
-        run: the run's directory, or a member's; it exists.
-        name: name of the run in the service.
-        group: common name of a population's members; None for a single learner.
-        config: the run's configuration as nested dicts of plain values.
-    """
+    """Base class of trackers; a subclass overrides `write`, and others if needed. `run` is an existing directory, of
+    the run or a member; `name` is for the service, `group` for all members of a population (None for a single
+    learner); `config` is the run's configuration as nested dicts of plain values."""
 
     def __init__(self, run: Path, *, name: str, group: str | None, config: dict[str, Any]) -> None: ...
 

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -259,8 +258,8 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
         return pool
     from ...learners.remote.team import Team
 
-    def pool_of(share: Share, step: int) -> Callable[[Callable[[str], None]], ActorPool]:
-        return partial(ray_pool, config, replace(factory, resumed_at=step or factory.resumed_at), share)
+    def pool_of(share: Share) -> Callable[[Callable[[str], None]], ActorPool]:
+        return partial(ray_pool, config, factory, share)
 
     learner = partial(make_learner, config, factory, device)
     return Team(pool, config.shares, learner, pool_of, config.synchronous, report, device)

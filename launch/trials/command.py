@@ -43,13 +43,11 @@ _SAMPLING = 0x5EED  # Key of the random streams for sampled settings
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The runs of a directory: seed-1 ..., or trial-000 ... (with several seeds trial-000/seed-1 ...).
-
-    Trial k has the same values for any number of trials, so a search can be extended."""
+    """The runs of a directory: seed-1 ..., or trial-000 ... (with several seeds trial-000/seed-1 ...). Trial k has the
+    same values for any number of trials, so a search can be extended."""
 
     seeds: tuple[int, ...]  # Seeds of the runs; the first one also seeds the sampled settings
-    sweep: tuple[str, ...] = ()
-    """Search space, such as learner.lr=loguniform(1e-4,1e-2); without one there is a single trial."""
+    sweep: tuple[str, ...] = ()  # Search space, such as learner.lr=loguniform(1e-4,1e-2); without one: a single trial
     trials: int = 1  # Samples of the search space
 
     def __post_init__(self) -> None:
@@ -60,7 +58,6 @@ class Plan:
 
     @property
     def space(self) -> tuple[Explored, ...]:
-        """Parsed `sweep`."""
         return parse(self.sweep, "sweep")
 
     def values(self, trial: int) -> Values:
@@ -70,12 +67,10 @@ class Plan:
 
     def runs(self) -> list[tuple[int, int, str]]:
         """List the trial, seed and path in the directory of every run, in the order in which the runs start."""
-        several = len(self.seeds) > 1 or not self.sweep
-        runs: list[tuple[int, int, str]] = []
-        for trial, seed in itertools.product(range(self.trials), self.seeds):
-            folders = [f"trial-{trial:03}"] * bool(self.sweep) + [f"seed-{seed}"] * several
-            runs.append((trial, seed, "/".join(folders)))
-        return runs
+        path = "trial-{trial:03}/seed-{seed}" if len(self.seeds) > 1 else "trial-{trial:03}"
+        path = path if self.sweep else "seed-{seed}"
+        runs = itertools.product(range(self.trials), self.seeds)
+        return [(trial, seed, path.format(trial=trial, seed=seed)) for trial, seed in runs]
 
     def config(self, base: RunConfig, trial: int, seed: int) -> RunConfig:
         """Return the configuration of a run. Raises ValueError for a setting that the algorithm lacks."""
@@ -84,14 +79,7 @@ class Plan:
 
 
 def has_plan(folder: str | Path) -> bool:
-    """Whether a directory contains several runs of a plan."""
     return (Path(folder) / PLAN).is_file()
-
-
-def read_plan(folder: Path) -> Plan:
-    """Read the plan of a directory. Raises EngramError naming the problem in its file."""
-    with user_errors(f"{folder / PLAN}"), file_errors(f"cannot read {folder / PLAN}"):
-        return from_dict(Plan, tomllib.loads((folder / PLAN).read_text("utf-8")))
 
 
 def new_folder(config: RunConfig, plan: Plan) -> Path:
@@ -126,7 +114,6 @@ class TrialRun(Job):
 
     @property
     def total_steps(self) -> int:
-        """Total steps of all members."""
         return self.config.total_steps * self.config.num_members
 
     @property
@@ -140,8 +127,7 @@ class TrialRun(Job):
         return [tool("rl-train"), "--resume", str(self.folder), *self.flags]
 
     def final(self) -> float:
-        """Mean of METRIC over the last tenth of the run's steps, for a population over all members; nan if no episode
-        has ended."""
+        """Mean of METRIC over the last tenth of the run's steps, over all members; nan if no episode has ended."""
         run = RunDirectory(self.folder)
         members = [run.member(member) for member in range(self.config.population)]
         tables = [table_of(read_log(directory.metrics_file)) for directory in (run, *members)]
@@ -151,17 +137,13 @@ class TrialRun(Job):
 
 def summary(plan: Plan, runs: Sequence[TrialRun]) -> Table:
     """Make a table with a row per trial, best first; without a sweep, with a row per seed and their mean."""
-    names = [explored.setting for explored in plan.space]
-    header = (*(["trial", *names] if plan.sweep else ["seed"]), "return", "steps")
-    columns = (Column(name, justify="right", overflow="fold") for name in header)
+    first = ["trial", *(explored.setting for explored in plan.space)] if plan.sweep else ["seed"]
+    columns = (Column(name, justify="right", overflow="fold") for name in (*first, "return", "steps"))
     table = Table(*columns, Column("state", overflow="fold"), box=box.SIMPLE_HEAD)
-    groups: list[tuple[list[str], list[TrialRun]]] = []
     if plan.sweep:
-        for trial in range(plan.trials):
-            values = plan.values(trial)
-            labels = [f"{trial}", *(f"{values[name]:.4g}" for name in names)]
-            groups.append((labels, [run for run in runs if run.trial == trial]))
-        groups.sort(key=lambda group: -np.nan_to_num(np.mean(_finals(group[1]) or [np.nan]), nan=-np.inf))
+        values = [[f"{x:.4g}" for x in plan.values(trial).values()] for trial in range(plan.trials)]
+        groups = [([f"{k}", *row], [run for run in runs if run.trial == k]) for k, row in enumerate(values)]
+        groups.sort(key=lambda group: -np.mean(_finals(group[1]) or [-np.inf]))
     else:
         groups = [([f"{run.seed}"], [run]) for run in runs]
         groups += [(["mean"], list(runs))] if len(runs) > 1 else []
@@ -181,9 +163,8 @@ def _finals(runs: Sequence[TrialRun]) -> list[float]:
 def trains_several(arguments: Sequence[str]) -> bool:
     """Whether arguments of `rl-train` request several runs in one directory."""
     resumed = value_of("--resume", arguments)
-    return any(argument.partition("=")[0] in TRIAL_FLAGS for argument in arguments) or (
-        resumed is not None and has_plan(resumed)
-    )
+    requested = any(argument.partition("=")[0] in TRIAL_FLAGS for argument in arguments)
+    return requested or (resumed is not None and has_plan(resumed))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -198,8 +179,8 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         parser.add_argument(flag, nargs="+", default=[])
     for flag in ("--trials", "--jobs"):
         parser.add_argument(flag, type=count)
-    parser.add_argument("--resume")
-    parser.add_argument("--restarts")
+    for flag in ("--resume", "--restarts"):
+        parser.add_argument(flag)
     parser.add_argument(TRUST, dest="trust", action="store_true")
     flags, others = parser.parse_known_args(arguments)
     for name in ("trials", "jobs"):
@@ -209,8 +190,7 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
-    """Train according to the arguments; return the exit code: 0 at the end or after a signal, 1 if a run
-    failed."""
+    """Train according to the arguments; return the exit code: 0 at the end or after a signal, 1 if a run failed."""
     flags, argv = _parse(arguments)
     passed = (["--restarts", flags.restarts] if flags.restarts else []) + [TRUST] * flags.trust
     with user_errors():
@@ -226,9 +206,8 @@ def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
     default = max(1, int(num_cores() // (1 + first.num_learners + actors)))  # the first learner has two cores
     jobs = min(flags.jobs or default, len(runs))
     if jobs > 1 and first.in_process:
-        threads = ["--learner-threads", str(max(1, num_cores() // jobs))]
-        automatic = [run.config.learner_threads == "auto" for run in runs]
-        runs = [replace(run, flags=(*run.flags, *threads * auto)) for run, auto in zip(runs, automatic, strict=True)]
+        threads = "--learner-threads", str(max(1, num_cores() // jobs))
+        runs = [replace(run, flags=run.flags + threads * (run.config.learner_threads == "auto")) for run in runs]
     return _train(folder, plan, runs, jobs, stop)
 
 
@@ -295,7 +274,8 @@ def _resume(folder: Path, flags: argparse.Namespace) -> Plan:
     used = " ".join(flag for flag in TRIAL_FLAGS if getattr(flags, flag[2:]))
     refuse(not has_plan(folder), f"{used} has no effect with --resume {folder}, which does not contain several runs")
     refuse(flags.seeds or flags.sweep, f"{used} has no effect with --resume: {folder} has its own; allowed: --trials")
-    plan = read_plan(folder)
+    with user_errors(f"{folder / PLAN}"), file_errors(f"cannot read {folder / PLAN}"):
+        plan = from_dict(Plan, tomllib.loads((folder / PLAN).read_text("utf-8")))
     if flags.trials is None:
         return plan
     allowed = f"allowed for {folder}: at least {plan.trials}, for a --sweep"

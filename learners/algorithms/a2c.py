@@ -1,8 +1,5 @@
-"""A2C: one update per batch, which is collected with the newest weights.
-
-Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning", the synchronous form; with lambda below 1 the
-advantages are those of Schulman et al. 2016 (generalized advantage estimation).
-"""
+"""A2C: one update per batch, which is collected with the newest weights (Mnih et al. 2016, "Asynchronous Methods for
+Deep Reinforcement Learning", the synchronous form)."""
 
 from dataclasses import dataclass
 
@@ -27,11 +24,7 @@ class A2C(Algorithm):
     on_policy = True
 
     def targets(self, now: Pass) -> Targets:
-        step = now.step
-        targets = generalized_advantages(
-            step.rewards, step.discounts, now.values, now.bootstrap, self.settings.gae_lambda
-        )
-        return Targets(targets.targets, targets.advantages)
+        return Targets(*generalized_advantages(*now.for_returns(), self.settings.gae_lambda))
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
         """`- log pi(a_t) A_t` and `0.5 (R_t - V_t)^2`."""

@@ -1,9 +1,5 @@
-"""Interface of an algorithm, which the learner calls for every batch.
-
-An algorithm turns one pass of the network over a batch of unrolls into value targets, advantages and per-step loss
-terms. The learner implements resets, episode boundaries, masks, the entropy bonus, a core's auxiliary loss, the
-optimizer and the counters. Shapes: T steps, B environments.
-"""
+"""Interface of an algorithm: from one pass of the network over a batch of T steps and B environments to value targets,
+advantages and loss terms. The learner implements all else: resets, episode boundaries, masks, bonuses, counters."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ...agents.specs import ActionSpec, entropy, kl_divergence
+from ...agents.specs import ActionSpec, best, entropy, kl_divergence, log_probability
 from ..returns import Transitions
 
 
@@ -33,8 +29,11 @@ class Pass(NamedTuple):
     auxiliary: Tensor | None = None  # Auxiliary loss of the core, float [T, B]
     prediction: Tensor | None = None  # Error of predictions of the next step, float [T, B]
     player: Tensor | None = None  # Actions of the imitated player, [T, B, ...]
-    total: Callable[..., Sequence[Any]] = lambda *parts: parts
-    """Function that sums tensors over the learners that share the batch, for statistics of the batch."""
+    total: Callable[..., Sequence[Any]] = lambda *parts: parts  # Sums tensors over the learners that share the batch
+
+    def for_returns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rewards, discounts, values and bootstrap, the first arguments of `n_step_returns` and the like."""
+        return self.step.rewards, self.step.discounts, self.values, self.bootstrap
 
     def entropy(self) -> Tensor:
         """H(pi(. | x_t)) in nats, float [T, B], with gradient."""
@@ -95,3 +94,29 @@ class Algorithm:
     def terms(self, now: Pass, targets: Targets) -> Terms:
         """Compute the loss of every step."""
         raise NotImplementedError
+
+
+class Imitation(Algorithm):
+    """Batches of the algorithm `base`, with the cross entropy with a player's actions as the loss. The player labels
+    the student's own states (Ross, Gordon and Bagnell 2011, DAgger, algorithm 3.1 with beta = 0)."""
+
+    metrics: ClassVar[tuple[str, ...]] = ("imitation/agreement",)
+
+    def __init__(self, base: Algorithm) -> None:
+        super().__init__(base.settings)
+        self._base, self.on_policy = base, base.on_policy
+
+    def minibatches(self, num_envs: int, generator: torch.Generator) -> list[Tensor | None]:
+        return self._base.minibatches(num_envs, generator)
+
+    def targets(self, now: Pass) -> Targets:
+        return Targets(now.values.detach(), torch.zeros_like(now.bootstrap).expand_as(now.values))
+
+    def terms(self, now: Pass, targets: Targets) -> Terms:
+        """`- log pi(a*_t | x_t)` of the player's actions `a*`, and whether the most likely action is the player's."""
+        assert now.player is not None
+        likelihood = log_probability(now.action_spec, now.log_policies, now.player)
+        agrees = best(now.action_spec, now.log_policies.detach()) == now.player
+        agrees = agrees if agrees.dim() == 2 else agrees.all(-1)
+        policy = -torch.where(now.step.valid, likelihood, 0.0)
+        return Terms(policy, torch.zeros_like(now.values), (agrees.to(now.values.dtype),))

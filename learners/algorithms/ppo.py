@@ -62,20 +62,13 @@ class PPO(Algorithm):
         return [group for order in shuffles for group in order.tensor_split(groups)]
 
     def targets(self, now: Pass) -> Targets:
-        step = now.step
-        targets = generalized_advantages(
-            step.rewards, step.discounts, now.values, now.bootstrap, self.settings.gae_lambda
-        )
-        if not self.settings.normalize_advantages:
-            return Targets(targets.targets, targets.advantages)
-        floor = self.settings.advantage_floor
-        return Targets(targets.targets, standardized(targets.advantages, step.valid, floor, now.total))
+        values, advantages = generalized_advantages(*now.for_returns(), self.settings.gae_lambda)
+        if self.settings.normalize_advantages:
+            advantages = standardized(advantages, now.step.valid, self.settings.advantage_floor, now.total)
+        return Targets(values, advantages)
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
-        """Compute the negative clipped surrogate and the squared error of the values.
-
-        r_t = pi(a_t) / mu(a_t);    - min(r_t A_t, clip(r_t, 1 - eps, 1 + eps) A_t);    0.5 (R_t - V_t)^2
-        """
+        """r_t = pi(a_t) / mu(a_t);    - min(r_t A_t, clip(r_t, 1 - eps, 1 + eps) A_t);    0.5 (R_t - V_t)^2"""
         eps = self.settings.clip
         ratio = (now.log_policy - now.log_behavior).exp()
         advantages = torch.where(now.step.valid, targets.advantages, 0.0)

@@ -1,7 +1,4 @@
-"""Algorithms by name: `make_algorithm("vtrace", clip_rho=1.0)`.
-
-Third parties add algorithms with an entry point in the group `engram.algorithms` or name them as `module:Class`.
-"""
+"""Algorithms by name: built in, as an entry point in the group `engram.algorithms`, or as `module:Class`."""
 
 from dataclasses import fields
 from typing import Any, get_type_hints
@@ -11,8 +8,6 @@ from ...base.registry import Registry
 from .algorithm import Algorithm
 
 ALGORITHMS = {"a2c": ".a2c:A2C", "ppo": ".ppo:PPO", "vtrace": ".vtrace:VTrace"}
-
-
 _REGISTRY = Registry("algorithm", Algorithm, ALGORITHMS, __package__)
 algorithm_names, algorithm_class = _REGISTRY.names, _REGISTRY.find
 
@@ -23,14 +18,11 @@ def algorithm_settings(name: str, values: dict[str, Any]) -> Any:
     cls = algorithm_class(name).Settings
     hints = get_type_hints(cls)
     check_keys(f"algorithm {name!r}", "setting", values, [field.name for field in fields(cls)])
-    checked: dict[str, Any] = {}
+    values = {key: float(x) if hints[key] is float and type(x) is int else x for key, x in values.items()}
     for key, value in values.items():
-        if hints[key] is float and type(value) is int:
-            value = float(value)
         if hints[key] in (int, float, bool, str) and type(value) is not hints[key]:
             raise ValueError(f"algorithm_args {key} is {value!r}; allowed: a value of type {hints[key].__name__}")
-        checked[key] = value
-    return cls(**checked)
+    return cls(**values)
 
 
 def make_algorithm(name: str, **values: Any) -> Algorithm:

@@ -1,8 +1,5 @@
-"""V-trace (IMPALA): one update per batch, corrected for the lag of the behavior policy.
-
-Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures",
-section 4; the targets are in ../returns.py.
-"""
+"""V-trace (IMPALA): one update per batch, corrected for the lag of the behavior policy (Espeholt et al. 2018, section
+4); the targets are in ../returns.py."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -44,18 +41,10 @@ class VTrace(Algorithm):
         return [None] * self.settings.epochs
 
     def targets(self, now: Pass) -> Targets:
-        settings = self.settings
-        targets = from_importance_weights(
-            now.log_policy - now.log_behavior,
-            now.step.discounts,
-            now.step.rewards,
-            now.values,
-            now.bootstrap,
-            settings.clip_rho or None,
-            settings.clip_pg_rho or None,
-            settings.trace_lambda,
-        )
-        return Targets(targets.vs, targets.pg_advantages)
+        step, settings = now.step, self.settings
+        log_rhos, clips = now.log_policy - now.log_behavior, (settings.clip_rho or None, settings.clip_pg_rho or None)
+        inputs = log_rhos, step.discounts, step.rewards, now.values, now.bootstrap
+        return Targets(*from_importance_weights(*inputs, *clips, settings.trace_lambda))
 
     def terms(self, now: Pass, targets: Targets) -> Terms:
         """`- log pi(a_t) adv_t` and `0.5 (vs_t - V_t)^2`, with the ratio and whether it is clipped as metrics. With a
@@ -67,8 +56,5 @@ class VTrace(Algorithm):
         if self.settings.policy_clip:
             done = advantages.sign() * (rhos - 1) > self.settings.policy_clip
             advantages = torch.where(done, 0.0, advantages)
-        return Terms(
-            policy_terms(now.log_policy, advantages, now.step.valid),
-            value_terms(now.values, targets.values, now.step.valid),
-            (rhos, clipped),
-        )
+        policy = policy_terms(now.log_policy, advantages, now.step.valid)
+        return Terms(policy, value_terms(now.values, targets.values, now.step.valid), (rhos, clipped))

@@ -30,8 +30,7 @@ class PopulationConfig(Settings):
     window: int = setting(3_000, (2, None))
     """Number of last episode returns to compare, at least 2; members with fewer are not compared."""
     p_value: float = setting(0.05, (0, 1))
-    """lp-rnn: largest p-value of Welch's two-sided t-test at which a member with a higher mean counts as better,
-    0..1."""
+    """lp-rnn: largest p-value of Welch's two-sided t-test at which a higher mean counts as better, 0..1."""
     quantile: float = setting(0.25, above(0, 0.5))
     """truncation: share of the population that counts as worst, and as best, above 0, at most 0.5."""
     factors: tuple[float, float] = (0.8, 1.2)
@@ -41,8 +40,6 @@ class PopulationConfig(Settings):
     together: Together = "auto"
     """Whether members learn in one batched call, and act in one if actors are in the learner's process; results
     differ from separate calls by rounding. auto: on a GPU, except that with --cuda-graph members learn in turn."""
-    patience: int = setting(20, (1, None))
-    """Consecutive updates with a non-finite loss after which a member becomes a copy of the best, at least 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,7 +17,7 @@ from scipy import stats
 from .config import PopulationConfig
 from .search_space import Values
 
-_FIRST, _GENERATION, _REPLACEMENT = 0x9B70, 0x9B71, 0x9B72
+_FIRST, _GENERATION = 0x9B70, 0x9B71
 """Keys of the population's random streams, distinct from those of environments and weights."""
 
 Scores = Sequence[Sequence[float]]  # Returns of each member's last episodes, in order, at most `window` of them
@@ -29,7 +29,7 @@ class Decision(NamedTuple):
     member: int
     opponent: int | None  # Other member in the comparison, if any
     p_value: float | None  # p-value of Welch's t-test between the two; None without a test, or if all scores are equal
-    mean: float | None  # Mean score; None without scores
+    mean: float  # Mean score
     opponent_mean: float | None
     copy: bool  # Whether weights and optimizer state of the opponent are copied
     reason: str
@@ -38,7 +38,6 @@ class Decision(NamedTuple):
 
 
 def initial_values(config: PopulationConfig, seed: int, members: int) -> list[Values]:
-    """Sample the initial settings of every member."""
     rng = _stream(seed, _FIRST, 0)
     return [{x.setting: x.sample(rng) for x in config.explored} for _ in range(members)]
 
@@ -51,37 +50,11 @@ def decide(
     scores: Scores,
     values: Sequence[Values],
 ) -> list[Decision]:
-    """Make a decision about each evaluated member from the scores and explored settings of all members. `generation` is
-    the index of the evaluation, from 1. Decisions apply simultaneously: if A copies B and B copies C, A gets B's
-    previous weights."""
+    """Decide about each evaluated member from the scores and explored settings of all members. `generation` counts from
+    1. Decisions apply simultaneously: if A copies B and B copies C, A gets B's previous weights."""
     rng = _stream(seed, _GENERATION, generation)
     decide_one = _compare_with_random if config.scheme == "lp-rnn" else _truncate
     return [decide_one(config, rng, member, scores, values) for member in evaluated]
-
-
-def replace_failing(
-    config: PopulationConfig,
-    seed: int,
-    step: int,
-    failing: Sequence[int],
-    healthy: Sequence[int],
-    scores: Scores,
-    values: Sequence[Values],
-) -> list[Decision]:
-    """Replace each member whose loss stays non-finite with a copy of the best healthy member, if there is one. The best
-    has the highest mean score; members without scores rank last. Settings mutate under truncation, where they may be
-    the cause, and stay the same under lp-rnn. `step` seeds the randomness."""
-    if not healthy:
-        return []
-    best = max(healthy, key=lambda member: (_mean(scores[member]) if scores[member] else -math.inf, -member))
-    decisions: list[Decision] = []
-    for member in failing:
-        rng = _stream(seed, _REPLACEMENT, step, member)
-        mean, best_mean = (_mean(scores[m]) if scores[m] else None for m in (member, best))
-        new = _mutate(config, values[best], rng) if config.scheme == "truncation" else dict(values[member])
-        reason = f"non-finite loss for {config.patience} updates"
-        decisions.append(Decision(member, best, None, mean, best_mean, True, reason, dict(values[member]), new))
-    return decisions
 
 
 def welch(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
@@ -105,12 +78,11 @@ def _compare_with_random(
     opponent = others[int(rng.integers(len(others)))]
     theirs, p = _mean(scores[opponent]), welch(scores[member], scores[opponent])
     copy = theirs > mean and p is not None and p < config.p_value
+    reason = "the opponent is no better"
     if copy:
         reason = f"the opponent is better, p = {p:.3g} < {config.p_value:g}"
     elif theirs > mean and p is not None:
         reason = f"the opponent may be better, but p = {p:.3g} is not below {config.p_value:g}"
-    else:
-        reason = "the opponent is no better"
     return Decision(member, opponent, p, mean, theirs, copy, reason, dict(old), dict(old))
 
 
@@ -160,24 +132,13 @@ def _stream(seed: int, *key: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
 
-class Evaluation(NamedTuple):
-    """Evaluation of some members: the decisions and everything that they depend on."""
-
-    generation: int  # Index of the evaluation, from 1
-    evaluated: list[int]
-    scores: list[list[float]]
-    episodes: list[int]  # Episodes finished by each member so far
-    values: list[Values]
-    decisions: list[Decision]
-
-
 class PopulationController:
     """State that decisions depend on."""
 
     def __init__(self, config: PopulationConfig, seed: int, members: int) -> None:
         self.config, self.seed, self.members = config, seed, members
         self.generation = 0
-        self.values = initial_values(config, seed, members)  # The explored settings of every member, as decided
+        self.values = initial_values(config, seed, members)  # Explored settings of every member; dicts never change
         self.ancestors = list(range(members))  # Initial member from whose weights each member descends
         self.episodes = [0] * members
         self._windows: list[deque[float]] = [deque(maxlen=config.window) for _ in range(members)]
@@ -196,27 +157,12 @@ class PopulationController:
             m for m in active if self.episodes[m] >= self._due_at[m] and len(self._windows[m]) == self.config.window
         ]
 
-    def evaluate(self, evaluated: Sequence[int]) -> Evaluation:
+    def evaluate(self, evaluated: Sequence[int]) -> list[Decision]:
         """Make decisions about these members, and record them."""
         self.generation += 1
         for member in evaluated:
             self._due_at[member] = self.episodes[member] + self.config.interval
-        scores, values = self.scores(), [dict(settings) for settings in self.values]
-        decisions = decide(self.config, self.seed, self.generation, evaluated, scores, values)
-        self._record_decisions(decisions)
-        return Evaluation(self.generation, list(evaluated), scores, list(self.episodes), values, decisions)
-
-    def replace(self, failing: Sequence[int], healthy: Sequence[int], step: int) -> list[Decision]:
-        """Decide on and record replacements of members whose loss stays non-finite; `step` seeds the randomness."""
-        decisions = replace_failing(self.config, self.seed, step, failing, healthy, self.scores(), self.values)
-        self._record_decisions(decisions)
-        return decisions
-
-    def scores(self) -> list[list[float]]:
-        """List the returns in every member's window, oldest first."""
-        return [list(window) for window in self._windows]
-
-    def _record_decisions(self, decisions: Sequence[Decision]) -> None:
+        decisions = decide(self.config, self.seed, self.generation, evaluated, self.scores(), self.values)
         before = list(self.ancestors)
         for decision in decisions:
             if decision.copy:
@@ -224,6 +170,11 @@ class PopulationController:
                 self.values[decision.member] = dict(decision.new)
                 self.ancestors[decision.member] = before[decision.opponent]
                 self._windows[decision.member].clear()  # the returns do not belong to the new weights
+        return decisions
+
+    def scores(self) -> list[list[float]]:
+        """List the returns in every member's window, oldest first."""
+        return [list(window) for window in self._windows]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that later decisions depend on; the random stream is a function of seed and generation."""

@@ -4,8 +4,7 @@
     learner.entropy_cost=uniform(0,0.02)
     learner.bptt_length=choice(3,20,100)
 
-Any numeric setting of LearnerConfig, or of a registered algorithm (learner.gae_lambda), can be explored; integers
-stay integers.
+Any numeric setting of LearnerConfig or of a registered algorithm can be explored; integers stay integers.
 """
 
 import math
@@ -16,7 +15,7 @@ from typing import NamedTuple, get_type_hints
 
 import numpy as np
 
-from ...base.errors import refuse, user_errors
+from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import advice
 from ...base.units import number
 from ..algorithms.registry import algorithm_class, algorithm_names
@@ -38,7 +37,6 @@ class Explored(NamedTuple):
     whole: bool  # Whether the setting is an integer
 
     def sample(self, rng: np.random.Generator) -> float:
-        """Sample a value."""
         if self.kind == "choice":
             return self.numbers[int(rng.integers(len(self.numbers)))]
         low, high = self.numbers
@@ -73,31 +71,26 @@ def parse(texts: Sequence[str], flag: str = "explore") -> tuple[Explored, ...]:
     explored = tuple(_parse(text, flag) for text in texts)
     names = [x.setting for x in explored]
     for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"{flag} names {name} twice; allowed: each setting once")
+        refuse(names.count(name) > 1, f"{flag} names {name} twice; allowed: each setting once")
     return explored
 
 
 def _parse(argument: str, flag: str) -> Explored:
+    form = "SETTING=loguniform(LOW,HIGH), uniform(LOW,HIGH) or choice(A,B,...)"
     match = _FORM.fullmatch(argument)
     if match is None:
-        raise ValueError(
-            f"{flag} {argument!r} is not of the form SETTING=loguniform(LOW,HIGH), uniform(LOW,HIGH) or choice(A,B,...)"
-        )
+        raise EngramError(f"{flag} {argument!r} is not of the form {form}")
     setting, kind, inside = match.groups()
-    numeric = _numeric_settings()
+    name, numeric = f"{flag} {setting}", _numeric_settings()
     if setting not in numeric:
-        near = advice(PREFIX + setting.removeprefix(PREFIX), numeric)
-        raise ValueError(f"{flag} {setting}: not a numeric setting; {near}")
+        raise EngramError(f"{name}: not a numeric setting; {advice(PREFIX + setting.removeprefix(PREFIX), numeric)}")
     hint, algorithm = numeric[setting]
-    if kind not in KINDS:
-        raise ValueError(f"{flag} {setting}: unknown distribution {kind!r}; allowed: {', '.join(KINDS)}")
-    with user_errors(f"{flag} {setting}"):
+    refuse(kind not in KINDS, f"{name}: unknown distribution {kind!r}; allowed: {', '.join(KINDS)}")
+    with user_errors(name):
         values = [number(text.strip()) for text in inside.split(",") if text.strip()]
     for value in values if hint is int else ():
-        refuse(value != int(value), f"{flag} {setting}: {value:g} is not a whole number; the setting is an integer")
-    values = [hint(value) for value in values]
-    prefix = f"{flag} {setting}: {kind}({inside})"
+        refuse(value != int(value), f"{name}: {value:g} is not a whole number; the setting is an integer")
+    values, prefix = [hint(value) for value in values], f"{name}: {kind}({inside})"
     if kind == "choice":
         values = sorted(set(values))
         refuse(len(values) < 2, f"{prefix} has fewer than two different values; allowed: two or more")
@@ -106,7 +99,7 @@ def _parse(argument: str, flag: str) -> Explored:
         refuse(not values[0] < values[1], f"{prefix} is empty; allowed: LOW below HIGH")
         refuse(kind == "loguniform" and values[0] <= 0, f"{prefix} begins at {values[0]:g}; allowed: above 0")
     for value in values:
-        with user_errors(f"{flag} {setting}={kind}({inside})"):
+        with user_errors(f"{name}={kind}({inside})"):
             applied(LearnerConfig(algorithm=algorithm), {setting: value})
     return Explored(setting, kind, tuple(values), hint is int)
 

@@ -2,9 +2,7 @@
 
 Weights and batches of M members are stacked, and one pass computes M losses; no loss depends on another member's
 weights, so the gradient of their sum contains the gradient of each. Each learner applies its own clipping, optimizer
-and settings (learners/learner.py). Results differ from those of `Learner.learn` by the rounding of matrix
-multiplications. On a GPU, launching an operation for nine members takes no longer than for one; a CPU,
-limited by arithmetic, gains nothing.
+and settings. Results differ from those of `Learner.learn` by the rounding of matrix multiplications.
 """
 
 import copy
@@ -69,14 +67,14 @@ def gradients(minibatches: Sequence[Minibatch]) -> list[Gradient]:
     leaves = [torch.stack(same) for same in zip(*(tensors(x.batch) for x in minibatches), strict=True)]
     targets = [torch.stack(same) for same in zip(*(x.targets or () for x in minibatches), strict=True)]
     settings = {name: _stack([getattr(x.config, name) for x in minibatches], leaves[0]) for name in VARIED}
-    share = _stack([x.entropy_share for x in minibatches], leaves[0])
+    settings["share"] = _stack([x.entropy_share for x in minibatches], leaves[0])
 
     def one(*member: Any) -> LossTerms:
-        weights, moments, leaves, targets, settings, share = member
-        return functional_call(losses[0], (weights, moments), (leaves, targets, settings, share))
+        weights, moments, *inputs = member
+        return functional_call(losses[0], (weights, moments), tuple(inputs))
 
     with matrix_precision(minibatches[0].config.precision, leaves[0].device):
-        terms: LossTerms = vmap(one)(weights, moments, leaves, targets, settings, share)
+        terms: LossTerms = vmap(one)(weights, moments, leaves, targets, settings)
         summed: Any = torch.autograd.grad(terms.total.sum(), list(weights.values()), allow_unused=True)
     unused: tuple[Tensor | None, ...] = (None,) * len(minibatches)
     by_member = zip(*(unused if x is None else x.unbind() for x in summed), strict=True)
@@ -90,14 +88,11 @@ class _Loss(nn.Module):
         super().__init__()
         self.agent, self._minibatch = minibatch.agent, minibatch
 
-    def forward(
-        self, leaves: list[Tensor], targets: list[Tensor], settings: dict[str, Tensor], share: Tensor
-    ) -> LossTerms:
-        """Compute the loss of one member."""
+    def forward(self, leaves: list[Tensor], targets: list[Tensor], settings: dict[str, Tensor]) -> LossTerms:
         config, batch = copy.copy(self._minibatch.config), with_tensors(self._minibatch.batch, leaves)
-        for name, value in settings.items():
-            object.__setattr__(config, name, value)  # one tensor per member, which the configuration cannot check
-        fixed = Targets(*targets) if targets else None
+        for name in VARIED:
+            object.__setattr__(config, name, settings[name])  # a tensor, which the configuration cannot check
+        fixed, share = Targets(*targets) if targets else None, settings["share"]
         return loss(self._minibatch._replace(batch=batch, config=config, targets=fixed, entropy_share=share))
 
 

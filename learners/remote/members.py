@@ -1,46 +1,29 @@
-"""Learners of a population's members in other processes: each learns from complete batches, without exchanging
-gradients.
+"""Learners of a population's members in other processes, without exchange of gradients.
 
 The run's process has a copy of every member's weights and optimizer, and schedules updates. Actors send unrolls
-directly to the assigned process; in synchronous mode, the run's process sends batches. Results equal those of
-a learner in the run's process, bit for bit. If a process is lost, the run's process repeats the interrupted updates and
-trains that process's members until a replacement has started.
+directly to the assigned process; in synchronous mode, the run's process sends batches. Results equal those of a learner
+in the run's process, bit for bit, which repeats interrupted updates and trains the members of a lost process.
 """
 
 import os
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import ray
 import torch
-from numpy.typing import NDArray
 from ray.exceptions import RayError
 
-from ...actors.remote.stuck import StuckProcesses
 from ...actors.remote.wire import cut, pack, pieces_of, share_tensors, unpack
 from ...actors.unroll import Stored, Unroll, join, some_environments
 from ...agents.agent import Agent
 from ...agents.values import flatten, load
 from ..config import LearnerConfig
-from ..group import LOOK_SECONDS, GroupLostError, LearnerLossError
+from ..group import LOOK_SECONDS, GroupLostError
 from ..learner import Learner
-from .processes import MOST_LOSSES, PATIENCE, START_SECONDS, ProcessHandle, RemoteProcess, answer_of, claims, on_cpu
+from .processes import PATIENCE, START_SECONDS, ProcessHandle, RemoteProcess, answer_of, claims, on_cpu
 
 FETCH_SECONDS = 5.0  # Seconds within which an unroll must arrive; its machine may be unreachable
-
-
-class Answer(NamedTuple):
-    """Weights and metrics of a member after an update."""
-
-    weights: NDArray[np.float32]
-    metrics: list[dict[str, float]]
-    updates: int
-    steps: int
-    skipped: int
-    cause: str | None
-    optimizer: Any  # Packed state
 
 
 class MemberProcess(RemoteProcess):
@@ -55,8 +38,8 @@ class MemberProcess(RemoteProcess):
     def learn(
         self, member: int, state: tuple[dict[str, Any], LearnerConfig] | None, stored: Sequence[Stored], pieces: int
     ) -> Any:
-        """Run one update of a member, starting from `state` unless it is None. Return a pickled Answer in `pieces`
-        parts; a pickled None, without an update, if an unroll is lost."""
+        """Run one update of a member, starting from `state` unless it is None. Return pickled weights, metrics,
+        counters and packed optimizer state in `pieces` parts; a pickled None, without update, if unrolls are lost."""
         if state is not None:
             self._learners[member] = self._make_learner()
             self._learners[member].load_state_dict(state[0])
@@ -67,8 +50,7 @@ class MemberProcess(RemoteProcess):
         learner = self._learners[member]
         learner.learn(batch)
         metrics, optimizer = learner.read(), pack(learner.optimizer.state_dict())
-        facts = learner.updates, learner.steps, learner.skipped, learner.cause
-        answer = Answer(flatten(learner.agent), metrics, *facts, optimizer)
+        answer = flatten(learner.agent), metrics, learner.updates, learner.steps, learner.skipped, optimizer
         return cut(pickle.dumps(answer, protocol=5), pieces)
 
 
@@ -85,58 +67,34 @@ def batch_of(stored: Sequence[Stored]) -> Unroll | None:
 
 
 class MemberHome:
-    """Process with the learners of some members, or its replacement. `rank` is its index among the run's learners;
-    `device` is that of the run's process, which has index 0."""
+    """Process with the learners of some members. `rank` is its index among the run's learners, `device` that of the
+    run's process, which has index 0."""
 
     def __init__(
         self, rank: int, make_learner: Callable[[], Learner], device: torch.device, report: Callable[[str], None]
     ) -> None:
-        self._rank, self._arguments, self._claims = rank, (make_learner, os.getcwd()), claims(device)
-        self.report = report
+        self.rank, self.report, self.lost = rank, report, False
+        self.process = ProcessHandle(MemberProcess, rank, claims(device), make_learner, os.getcwd())
         self.moved: Callable[[int, str], None] = lambda rank, machine: None
-        """Called with the rank and the machine's address whenever the learners of this home's members move."""
-        self.starts = self._losses = 0
-        self._stuck = StuckProcesses(ray.util.get_node_ip_address())
-        self._start()
-
-    def _start(self) -> None:
-        self.process = ProcessHandle(MemberProcess, self._rank, self._claims, *self._arguments)
-        self.starts += 1
-        self._ready = False
+        """Called with the rank and the address of the run's machine when the members move there."""
 
     def wait(self) -> str:
         """Wait until the process is ready; return the address of its machine."""
-        return answer_of(self.process.starting, START_SECONDS).machine
-
-    def ready(self) -> bool:
-        """Whether the process is ready. Replaces a process that ended during startup."""
-        if not self._ready:
-            self._stuck.end_overdue()
-            if not self.process.started:
-                return False
-            try:
-                self.moved(self._rank, answer_of(self.process.starting, PATIENCE).machine)
-                self._ready = True
-            except GroupLostError as problem:
-                self.replace(problem)
-        return self._ready
+        return answer_of(self.process.starting, START_SECONDS)
 
     def get(self, pieces: list[Any]) -> bytes:
         """Return a response. Raises GroupLostError as soon as the process is lost."""
         while not ray.wait(pieces, timeout=LOOK_SECONDS)[0]:
             self.process.check()
-        response, self._losses = b"".join(answer_of(pieces, PATIENCE)), 0
-        return response
+        return b"".join(answer_of(pieces, PATIENCE))
 
-    def replace(self, problem: GroupLostError) -> None:
-        """Start another process, which becomes ready once the cluster has resources for it."""
-        self._losses += 1
-        if self._losses > MOST_LOSSES:
-            raise LearnerLossError(f"learner {self._rank} was lost {self._losses} times in a row: {problem}")
-        self.report(f"{problem}: learner 0 continues with the members of learner {self._rank}")
-        self.process.end(self._stuck)
-        self.moved(self._rank, ray.util.get_node_ip_address())
-        self._start()
+    def lose(self, problem: GroupLostError) -> None:
+        """End the process; its members learn in this process from now on."""
+        if not self.lost:
+            self.lost = True
+            self.report(f"{problem}: learner 0 continues with the members of learner {self.rank}, until --resume")
+            ray.kill(self.process.handle)
+            self.moved(self.rank, ray.util.get_node_ip_address())
 
 
 class RemoteLearner(Learner):
@@ -147,7 +105,7 @@ class RemoteLearner(Learner):
     ) -> None:
         self._home, self._member, self._claim = home, member, claim
         super().__init__(agent, config, total_steps)
-        self._at = 0  # Index, from 1, of the home's process that has this learner's newest state; 0 if none has it
+        self._sent = False  # Whether the process has this learner's newest state
         self._batch: Sequence[Stored] = ()
         self._learning: Any = None
         self._pieces = 1  # Number of pieces of the next response
@@ -161,12 +119,12 @@ class RemoteLearner(Learner):
         self.finish()
 
     def begin(self, batch: Unroll) -> None:
-        """Start learning from a batch in the other process, if it is ready."""
+        """Start learning from a batch in the other process, unless it is lost."""
         self._batch = batch.stored or (Stored(pack(batch), 0, len(batch.weights_version)),)
         self._learning = None
-        if self._home.ready():
-            state = None if self._at == self._home.starts else (on_cpu(self.state_dict()), self.config)
-            self._at = self._home.starts
+        if not self._home.lost:
+            state = None if self._sent else (on_cpu(self.state_dict()), self.config)
+            self._sent = True
             learn = self._home.process.handle.learn.options(num_returns=self._pieces)
             pieces = learn.remote(self._member, state, self._batch, self._pieces)
             self._learning = [pieces] if self._pieces == 1 else pieces
@@ -176,20 +134,19 @@ class RemoteLearner(Learner):
         try:
             updated = self._learn_here() if self._learning is None else self._copy(self._home.get(self._learning))
         except GroupLostError as problem:
-            if self._at == self._home.starts:  # otherwise another member's update has replaced the process
-                self._home.replace(problem)
+            self._home.lose(problem)
             updated = self._learn_here()
         self._batch, self._learning = (), None
         if not updated:
             self._home.report(f"unrolls of member {self._member} were lost with their machine and are not used")
 
     def _copy(self, response: bytes) -> bool:
-        result: Answer | None = pickle.loads(response)
+        result: Any = pickle.loads(response)
         if result is not None:
-            load(self.agent, result.weights)
-            self.updates, self.steps, self._skipped, self.cause, optimizer = result[2:]
+            weights, metrics, self.updates, self.steps, self._skipped, optimizer = result
+            load(self.agent, weights)
             self._newest, self._pieces = unpack(optimizer), pieces_of(len(response))
-            self._read += result.metrics
+            self._read += metrics
         return result is not None
 
     def _learn_here(self) -> bool:
@@ -202,11 +159,11 @@ class RemoteLearner(Learner):
 
     def reconfigure(self, config: LearnerConfig) -> None:
         super().reconfigure(config)
-        self._at = 0
+        self._sent = False
 
     def take_over(self, agent: dict[str, Any], optimizer: dict[str, Any]) -> None:
         super().take_over(agent, optimizer)
-        self._newest, self._at = self.optimizer.state_dict(), 0
+        self._newest, self._sent = self.optimizer.state_dict(), False
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"optimizer": self._newest}
@@ -215,11 +172,12 @@ class RemoteLearner(Learner):
 def learn_dealt(learners: Sequence[Learner], batches: Sequence[Unroll]) -> None:
     """Call `learn` on every learner with its batch, concurrently if the learners are in several processes."""
     pairs = list(zip(learners, batches, strict=True))
-    remote = [(learner, batch) for learner, batch in pairs if isinstance(learner, RemoteLearner)]
-    for learner, batch in remote:
-        learner.begin(batch)
+    for learner, batch in pairs:
+        if isinstance(learner, RemoteLearner):
+            learner.begin(batch)
     for learner, batch in pairs:
         if not isinstance(learner, RemoteLearner):
             learner.learn(batch)
-    for learner, _ in remote:
-        learner.finish()
+    for learner in learners:
+        if isinstance(learner, RemoteLearner):
+            learner.finish()

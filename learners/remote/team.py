@@ -1,8 +1,7 @@
 """All learners of a run, which appear to the run's process as one pool of actors and one update.
 
-Every learner pulls unrolls from its own actors. This process, rank 0, versions the weights, keeps metrics and writes
-checkpoints. The others collect batches on request, and all learn concurrently. If a learner dies or hangs, the others
-continue from the state of rank 0, with the batch of the interrupted update; a replacement joins later.
+Every learner pulls unrolls from its own actors; all but this process, rank 0, do so on request. If a learner dies or
+hangs, the others continue from the state of rank 0, with the batch of the interrupted update.
 """
 
 import os
@@ -17,15 +16,15 @@ from ray.exceptions import RayError
 
 from ...actors.failures import ActorFailureError
 from ...actors.pool import ActorPool, ActorStateError
-from ...actors.remote.stuck import StuckProcesses
 from ...actors.unroll import Unroll
 from ...agents.values import Weights
 from ..group import LOOK_SECONDS, GroupLostError, LearnerLossError, Share
 from ..learner import Learner
-from .processes import MOST_LOSSES, PATIENCE, START_SECONDS, ProcessHandle, answer_of, claims, on_cpu, reserve
-from .worker import LearnerProcess, MakePool, RayStore, Status, connect, digest
+from . import processes
+from .processes import PATIENCE, LearnerProcess, MakePool, ProcessHandle, answer_of
 
 CLOSE_SECONDS = 5.0  # Seconds within which the other learners must close their environments
+MOST_LOSSES = 10  # Consecutive failures of an update that a run survives; the next one ends it
 
 
 class _Worker(ProcessHandle):
@@ -39,9 +38,8 @@ class _Worker(ProcessHandle):
 class Team:
     """All learners. Methods without a docstring act as in ActorPool, on the actors of all learners.
 
-    `pool` has this process's actors. `make_pool` returns a function that creates the actors of a share, for a process
-    that starts at a step. Raises EngramError if `learner_device`, that of this process's learner, is a GPU that Ray has
-    assigned to another process.
+    `pool` has this process's actors. `make_pool` returns a function that creates the actors of a share. Raises
+    EngramError if `learner_device`, of this process's learner, is a GPU that Ray has assigned to another process.
     """
 
     def __init__(
@@ -49,39 +47,30 @@ class Team:
         pool: ActorPool,
         shares: Sequence[Share],
         make_learner: Callable[[], Learner],
-        make_pool: Callable[[Share, int], MakePool],
+        make_pool: Callable[[Share], MakePool],
         synchronous: bool,
         report: Callable[[str], None],
         learner_device: torch.device,
     ) -> None:
         self.pool, self.device, self.still = pool, torch.device("cpu"), pool.still
         self._shares, self._synchronous, self._report = shares, synchronous, report
-        self._make_learner, self._make_pool = make_learner, make_pool
         self._unrolls: list[Unroll] | None = None
         self._header: Weights | None = None
         self._due = self._held = False
         self._learned = self._groups = self._lost = self._losses = 0
         self._learner: Learner | None = None
-        self.seconds: list[float] = []
-        """Wall time of acting for each unroll of the other learners; the caller empties the list."""
-        # Computed once: a replacement's resources must not depend on the remaining machines.
-        self._reserved, self._claims = reserve(learner_device), claims(learner_device)
-        self._workers = [self._start(rank, 0) for rank in range(1, len(shares))]
-        self._replacements: list[_Worker] = []  # Starting replacements of lost workers
-        self._stuck = StuckProcesses(ray.util.get_node_ip_address())
+        self.seconds: list[float] = []  # Wall time of acting per unroll of the other learners; the caller empties it
+        self._reserved, claim = processes.reserve(learner_device), processes.claims(learner_device)
+        self._workers: list[_Worker] = []
+        for rank, share in enumerate(shares[1:], 1):
+            arguments = make_learner, make_pool(share), share.environments, synchronous, os.getcwd()
+            self._workers.append(_Worker(LearnerProcess, rank, claim, *arguments))
         for worker in self._workers:
-            answer_of(worker.starting, START_SECONDS)
-
-    def _start(self, rank: int, step: int) -> _Worker:
-        share = self._shares[rank]
-        arguments = self._make_learner, self._make_pool(share, step), share.environments, self._synchronous, os.getcwd()
-        return _Worker(LearnerProcess, rank, self._claims, *arguments)
-
-    # -- the interface (see ActorPool) -------------------------------------------------------------------------------
+            answer_of(worker.starting, processes.START_SECONDS)
 
     @property
     def num_actors(self) -> int:
-        return sum(share.actors for share in self._shares)
+        return sum(self._shares[rank].actors for rank in self._ranks)
 
     @property
     def failures(self) -> int:
@@ -129,8 +118,8 @@ class Team:
     def save(self) -> list[Any]:
         if self.gathering:
             raise ActorStateError("unrolls are in progress")
-        if self._replacements:
-            raise ActorStateError(f"learner {self._replacements[0].rank} is lost and not yet replaced")
+        if self._lost:
+            raise ActorStateError("a learner is lost")
         saving = [worker.handle.save.remote() for worker in self._workers]
         states = self.pool.save()
         try:
@@ -150,18 +139,15 @@ class Team:
             self.pool.close()
             ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
         finally:
-            for worker in (*self._workers, *self._replacements):
+            for worker in self._workers:
                 ray.kill(worker.handle)
             if self._learner is not None:
                 self._learner.group.close()
-
-    # -- batches -----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Start collecting the other learners' next batches with the newest weights."""
         if self._due:
             self._due = False
-            self._welcome()
             for worker in self._workers:
                 learned = self._shares[worker.rank].environments if self._learned else 0
                 worker.collecting = worker.handle.collect.remote(self._header, learned)
@@ -184,11 +170,12 @@ class Team:
                 self._rebuild(problem)
         return True
 
-    def _record(self, worker: _Worker, status: Status) -> None:
-        worker.batch, worker.failures, worker.progress = status.batch, status.failures, status.progress
+    def _record(self, worker: _Worker, status: Any) -> None:
+        """Record the result of `LearnerProcess.collect`."""
+        worker.batch, worker.failures, worker.progress, messages, seconds = status
         worker.collecting = None if worker.batch else worker.handle.collect.remote(None, 0)
-        self.seconds += status.seconds
-        for message in status.messages:
+        self.seconds += seconds
+        for message in messages:
             self._report(message)
 
     def learn(self, learner: Learner, batch: Unroll) -> Unroll:
@@ -201,7 +188,7 @@ class Team:
             learning = [worker.handle.learn.remote() for worker in self._workers]
             try:
                 learner.learn(batch)
-                hashes = [digest(learner), *self._answers(learning)]
+                hashes = [processes.digest(learner), *self._answers(learning)]
             except GroupLostError as problem:
                 self._rebuild(problem)
         for rank, other in enumerate(hashes):
@@ -216,7 +203,10 @@ class Team:
         versions = torch.cat([part.weights_version for part in parts])
         return batch._replace(weights_version=versions, episodes=torch.cat([part.episodes for part in parts]))
 
-    # -- the group ---------------------------------------------------------------------------------------------------
+    @property
+    def _ranks(self) -> list[int]:
+        """Ranks of the learners in the run; those in the group count from 0 without gaps."""
+        return [0, *(worker.rank for worker in self._workers)]
 
     def connect(self, learner: Learner) -> None:
         """Join all learners into one group that continues from this learner's state, without those lost meanwhile."""
@@ -229,57 +219,41 @@ class Team:
     def _connect(self, learner: Learner) -> None:
         self._groups += 1
         learner.group.close()  # an abandoned exchange would occupy the GPU
-        state = on_cpu(learner.state_dict())
+        state = processes.on_cpu(learner.state_dict())
         learner.take_over(state["agent"], state["optimizer"])  # an interrupted update may have changed it
-        widths = [self._shares[rank].environments for rank in (0, *(worker.rank for worker in self._workers))]
+        widths = [self._shares[rank].environments for rank in self._ranks]
         shared, others = ray.put(state), enumerate(self._workers, 1)
         joining = [worker.handle.join.remote(self._groups, rank, widths, shared) for rank, worker in others]
         try:
-            learner.join(connect(self._groups, 0, widths, learner.device, self._watch))
+            learner.join(processes.connect(self._groups, 0, widths, learner.device, self._watch))
         except RuntimeError as problem:
             raise GroupLostError(str(problem).splitlines()[0]) from problem
         self._answers(joining)
-        RayStore(self._groups).remove()
+        processes.RayStore(self._groups).remove()
 
     def _watch(self) -> None:
         """Raise GroupLostError if another learner is dead or has not responded for too long."""
-        self._stuck.end_overdue()
         for worker in self._workers:
             worker.check()
 
     def _rebuild(self, problem: GroupLostError) -> None:
-        """Continue without lost learners in a new group, from this process's state, and start replacements."""
+        """Continue without lost learners in a new group, from this process's state."""
         learner = self._learner
         assert learner is not None, "connect() comes before the first batch"
-        self._report(f"{problem}: the group of learners restarts from step {learner.steps:,}")
+        self._report(f"{problem}: the group of learners restarts from step {learner.steps:,}; lost ones need --resume")
         while True:
             self._losses += 1
             if self._losses > MOST_LOSSES:
                 raise LearnerLossError(f"learners were lost {self._losses} times in a row; the last time: {problem}")
             for worker in self._lost_workers():
                 self._lost += 1
-                worker.end(self._stuck)
+                ray.kill(worker.handle)
                 self._workers.remove(worker)
-                self._replacements.append(self._start(worker.rank, learner.steps))
             try:
                 self._connect(learner)
                 break
             except GroupLostError as another:
                 problem = another
-        for worker in self._workers:
-            worker.batch = None
-            worker.ping = None
-            worker.collecting = worker.handle.collect.remote(self._header, 0)
-
-    def _welcome(self) -> None:
-        """Add replacements that have started to the group, between two updates."""
-        self._stuck.end_overdue()
-        started = [worker for worker in self._replacements if worker.started]
-        if not started or self._learner is None:
-            return
-        self._replacements = [worker for worker in self._replacements if worker not in started]
-        self._workers = sorted([*self._workers, *started], key=lambda worker: worker.rank)
-        self.connect(self._learner)
 
     def _answers(self, refs: Sequence[Any]) -> list[Any]:
         """Return the responses of other learners. Raises GroupLostError as soon as a learner is lost."""

@@ -1,4 +1,4 @@
-"""The link to a learner's host is cut: the others continue, and a replacement joins on another host, or there later."""
+"""The link to a learner's host is cut: the others continue."""
 
 import re
 import secrets
@@ -51,26 +51,18 @@ def nodes(operator: Host) -> str:
     return done.stdout
 
 
-def learners(host: Host) -> list[str]:
-    """Process ids of learners on a host."""
-    return host.run("pgrep -f 'ray::(Learner|Member)Process'", check=False).stdout.split()
-
-
-@pytest.mark.parametrize("then", ["another host", "the link comes back", "the link comes back late"])
+@pytest.mark.parametrize("then", ["the link stays down", "the link comes back", "the link comes back late"])
 @pytest.mark.parametrize(("members", "message"), CASES, ids=["one agent", "population"])
 def test_the_link_to_a_learner_is_cut(network: Hosts, members: int, message: str, then: str) -> None:
     """In a population, the members of the lost learner continue within seconds in the run's process. Late is after Ray
     has given the host up."""
-    operator, first, second = network.operator, *network.hosts
+    operator, first, _ = network.operator, *network.hosts
     address, run = f"{operator.address}:6379", operator.home / ("run/members/1" if members else "run")
     start_ray(network, first)
     words = ("rl-train", *WORDS, "--population", members, "--ray-address", address, "--total-steps", 10**9)
     words = (*words, "--run-dir", f"{HOME}/run")
     process = operator.start(f"echo $$ > pid; exec {' '.join(map(str, words))}")
     wait_for(lambda: last_step(run) > 500, process=process)
-    lost, new = learners(first), second if then == "another host" else first
-    if new is second:
-        start_ray(network, second)
     network.set_link(first, "down")
     began = time.monotonic()
     time.sleep(0.5)
@@ -79,9 +71,8 @@ def test_the_link_to_a_learner_is_cut(network: Hosts, members: int, message: str
     seconds = time.monotonic() - began
     if then == "the link comes back late":
         wait_for(lambda: first.address not in nodes(operator), process=process)
-    if new is first:
+    if then != "the link stays down":
         network.set_link(first, "up")
-    wait_for(lambda: learners(new) not in ([], lost), process=process)
     joined = last_step(run)
     wait_for(lambda: last_step(run) > joined + 500, process=process)
     operator.run("kill $(cat pid)")

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from engram.learners.checkpoints import CheckpointError, latest, load, path_of, prune, save, step_of, verify
+from engram.learners.checkpoints import CheckpointError, Kept, latest, load, path_of, save, step_of, verify
 
 FILES = ["SHA256SUMS", "state.json", "tensors.pt"]
 
@@ -268,7 +268,7 @@ def test_pruning_a_read_only_disk(small_disk: Path) -> None:
     with pytest.raises(
         CheckpointError, match=r"cannot remove a checkpoint: .*Read-only file system.*step-000000000001"
     ):
-        prune(small_disk, 1)
+        Kept(small_disk).prune(1)
     assert latest(small_disk) == path_of(small_disk, 2)
 
 
@@ -345,15 +345,15 @@ def test_a_crash_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
 
 def test_prune_keeps_the_last_and_the_best(tmp_path: Path) -> None:
     paths = [save(tmp_path, step, some_state(step)) for step in range(1, 7)]
-    assert prune(tmp_path, 2, best=paths[1]) == [paths[3], paths[2], paths[0]]
+    assert Kept(tmp_path).prune(2, best=paths[1]) == [paths[3], paths[2], paths[0]]
     assert sorted(tmp_path.iterdir()) == [paths[1], paths[4], paths[5]]
-    assert prune(tmp_path, 2, best=paths[5]) == [paths[1]]
-    assert prune(tmp_path, 2) == []
+    assert Kept(tmp_path).prune(2, best=paths[5]) == [paths[1]]
+    assert Kept(tmp_path).prune(2) == []
 
 
 def test_prune_neither_counts_nor_removes_what_is_damaged_or_foreign(tmp_path: Path) -> None:
     paths = [save(tmp_path, step, some_state(step)) for step in range(1, 5)]
     flip(paths[3] / "tensors.pt", 50)
     (tmp_path / "notes").mkdir()
-    assert prune(tmp_path, 2) == [paths[0]]
+    assert Kept(tmp_path).prune(2) == [paths[0]]
     assert sorted(tmp_path.iterdir()) == [tmp_path / "notes", *paths[1:]]

@@ -185,7 +185,7 @@ def test_all_learners_have_the_bits_of_a_sum_in_order_of_ranks(length: int) -> N
     store, addends = HashStore(), torch.rand(3, length, generator=torch.Generator().manual_seed(0))
 
     def summed(rank: int) -> torch.Tensor:
-        (total,), *_ = GlooGroup(store, rank, [1, 1, 1]).reduce([addends[rank]], [addends[rank]], *torch.zeros(2, 1))
+        (total,), *_ = GlooGroup(store, rank, [1, 1, 1]).reduce([addends[rank]], [addends[rank]], torch.zeros(1))
         assert total is not None
         return total
 

@@ -8,10 +8,10 @@ from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll, some_environments, tensors
 from engram.agents.agent import Agent, AgentConfig
 from engram.launch.config.run_config import RunConfig
+from engram.learners.batches import BURN_IN, Replay
 from engram.learners.checkpoints import pack, unpack
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
-from engram.learners.replay import BURN_IN, Replay
 
 ENVS, STEPS = 4, 6
 

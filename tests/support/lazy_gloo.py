@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroupGloo
 
-from engram.learners.device.nccl import NcclGroup
+from engram.learners.group import NcclGroup
 
 
 class LazyGloo:

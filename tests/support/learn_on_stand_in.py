@@ -39,8 +39,8 @@ from engram.launch.train.acting import make_pool
 from engram.launch.train.trainer import Trainer
 from engram.learners import checkpoints
 from engram.learners.config import LearnerConfig
-from engram.learners.device.cuda_graph import WARM_UP, Recorded, changing
-from engram.learners.device.nccl import NcclGroup
+from engram.learners.device import WARM_UP, Recorded
+from engram.learners.group import NcclGroup
 from engram.learners.learner import Learner
 from engram.learners.population.config import PopulationConfig, Together
 from lazy_gloo import LazyGloo
@@ -221,8 +221,8 @@ def broken(optimizer: str) -> dict[str, Any]:
     return compare(agent, batches, LearnerConfig(optimizer=optimizer, rmsprop_momentum=0.5))  # type: ignore[arg-type]
 
 
-def recorded(empty: bool = False) -> dict[str, Any]:
-    """A recording that does its work again, from where it was recorded, stands for a CUDA graph; or one of nothing."""
+def recorded() -> dict[str, Any]:
+    """A recording that does its work again, from where it was recorded, stands for a CUDA graph."""
     agent, batches = setting(AgentConfig(core="lstm", core_args=small("lstm")), updates=WARM_UP + 3)
     plain, there = (Guarded(copy.deepcopy(agent).to(DEVICE), LearnerConfig(), 10_000) for _ in range(2))
     replays = 0
@@ -233,12 +233,11 @@ def recorded(empty: bool = False) -> dict[str, Any]:
         def replay():
             nonlocal replays
             replays += 1
-            if not empty:
-                result.copy_(work())
+            result.copy_(work())
 
         return replay, result
 
-    there.recorded = Recorded(there._learn, lambda: changing(there.agent, there.optimizer), record)
+    there.recorded = Recorded(there._learn, record)
     rows = [[learner.step(batch) for batch in batches] for learner in (plain, there)]
     same = all(
         torch.equal(a.cpu(), b.cpu()) for a, b in zip(plain.agent.parameters(), there.agent.parameters(), strict=True)
@@ -394,7 +393,6 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "broken rmsprop_tf": lambda: broken("rmsprop_tf"),
     "two learners": two_learners,
     "recorded": recorded,
-    "recorded nothing": lambda: recorded(empty=True),
     "population": lambda: population(True, "off"),
     "population together": lambda: population(True, "on"),
     "acting": lambda: acting("standin:0"),

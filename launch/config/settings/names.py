@@ -18,6 +18,8 @@ def upgraded(settings: dict[str, Any], default_algorithm: str) -> dict[str, Any]
         moved = {key: learner[key] for key, reader in former.items() if key in learner and reader == algorithm}
         learner = {key: value for key, value in learner.items() if key not in former}
         settings["learner"] = learner | ({"algorithm_args": moved | learner.get("algorithm_args", {})} if moved else {})
+    if isinstance(pbt := settings.get("pbt"), dict):
+        settings["pbt"] = {key: value for key, value in pbt.items() if key != "patience"}  # removed
     if isinstance(parameters := settings.get("env_args"), dict) and parameters.get("assignment") == "drawn":
         settings["env_args"] = parameters | {"assignment": "random"}
     agent = settings.get("agent")

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from engram.base.errors import EngramError
-from engram.launch.metrics.member import Member
 from engram.launch.metrics.rows import read_log
 from engram.launch.population import command as population_view
 from engram.launch.train import command as train
@@ -247,32 +246,6 @@ def test_events_after_the_checkpoint_are_set_aside(tmp_path: Path) -> None:
     assert log.read_text().startswith(written)
     assert '"step": 1000000000' in (run / "population.abandoned.jsonl").read_text()
     assert population_view.main([str(run), "--replay"]) == 0
-
-
-def test_a_member_that_cannot_be_saved_is_replaced_by_the_best(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """One member's weights are spoilt in mid-run; it continues as a copy of another one."""
-    note = Member.note_update
-
-    def spoil(self: Member, *arguments: Any) -> None:
-        note(self, *arguments)
-        if self.number == 1 and self.learner.updates == 8:
-            with torch.no_grad():
-                next(self.learner.agent.parameters()).fill_(torch.nan)
-
-    monkeypatch.setattr(Member, "note_update", spoil)
-    words = [*CATCH, *POPULATION, *EXPLORE, "--pbt.scheme", "truncation", "--pbt.patience", 3, "--pbt.interval", 10**6]
-    assert run_train(*words, "--total-steps", 1000, "--run-dir", tmp_path / "run") == 0
-    (event,) = events(tmp_path / "run", "replacement")
-    assert event["member"] == 1
-    assert event["from"] in (0, 2)
-    assert event["reason"] == "non-finite loss for 3 updates"
-    member = newest(tmp_path / "run")["members"][1]
-    assert member["learner"]["skipped"] == 3
-    assert all(torch.isfinite(value).all() for value in member["learner"]["agent"].values())
-    assert "member 1: non-finite loss" in capfd.readouterr().out
-    assert population_view.main([str(tmp_path / "run"), "--replay"]) == 0
 
 
 def test_config_file_repeats_a_population(tmp_path: Path) -> None:

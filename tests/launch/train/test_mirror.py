@@ -50,7 +50,7 @@ def mirrored(url: str, config: Path, steps: list[int], warn: Callable[[str], Non
         with closing(Mirror(url, [config], keep, warn)) as mirror:
             path = checkpoints.save(config.parent / "checkpoints", step, {"step": step})
             mirror.push(path)
-        checkpoints.prune(config.parent / "checkpoints", 1)
+        checkpoints.Kept(config.parent / "checkpoints").prune(1)
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])

@@ -1,8 +1,6 @@
 """Learners of a population's members in other processes equal a learner in this one."""
 
 import pickle
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -31,11 +29,11 @@ def test_an_update_from_parts_of_stored_unrolls_is_that_of_the_whole_batch() -> 
     process = MemberProcess(lambda: Learner(factory.make_actor(0).agent, config, total_steps=1000), ".")
     stored = [Stored(pack(unroll), cut.start, cut.stop) for unroll, cut in zip(unrolls, cuts, strict=True)]
     answer = pickle.loads(b"".join(process.learn(0, (state, config), stored, 2)))
-    assert answer is not None
+    weights, _, updates, steps, *_ = answer
     initial.learn(batch)
-    assert answer.steps == initial.steps == 2 * 3 * 5
-    assert (answer.weights == flatten(initial.agent)).all()
-    assert not (answer.weights == flatten(actor.agent)).all()
+    assert (updates, steps) == (initial.updates, initial.steps) == (1, 2 * 3 * 5)
+    assert (weights == flatten(initial.agent)).all()
+    assert not (weights == flatten(actor.agent)).all()
 
 
 @pytest.mark.nightly
@@ -73,31 +71,3 @@ def test_unrolls_that_are_lost_with_their_machine_are_left_out(shared_ray: None)
     plain.learn(next_one)
     assert remote.updates == 1
     assert (flatten(agent) == flatten(plain.agent)).all()
-
-
-REPLACED = """
-import time, ray, torch
-from ray.cluster_utils import Cluster
-from engram.learners.group import GroupLostError
-from engram.learners.remote.members import MemberHome
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-node = cluster.add_node(num_cpus=2, resources={"learner": 1})
-ray.init(address=cluster.address, log_to_driver=False)
-home = MemberHome(1, object, torch.device("cpu"), lambda text: None)
-home.wait()
-cluster.remove_node(node)
-while ray.cluster_resources().get("learner"):
-    time.sleep(0.1)
-home.replace(GroupLostError("its node has gone"))
-ready, _ = ray.wait([home.process.starting], timeout=15)
-print("elsewhere", len(ready))
-cluster.add_node(num_cpus=2, resources={"learner": 1})
-home.wait()
-print("ready", home.ready())
-"""
-
-
-@pytest.mark.integration
-def test_a_replacement_claims_the_resource_that_the_lost_process_claimed() -> None:
-    done = subprocess.run([sys.executable, "-c", REPLACED], capture_output=True, text=True, check=False, timeout=280)
-    assert done.stdout.split("\n")[-3:-1] == ["elsewhere 0", "ready True"], done.stderr
