@@ -14,8 +14,8 @@ from ..base import compiled
 from ..base.settings import Settings, setting
 from .bf16 import as_learned
 from .cores.core import CoreState, Step, readable, reset_state
-from .cores.parts.bounds import bounded
 from .cores.registry import core_class, make_core
+from .cores.simple import bounded
 from .heads import Heads, PrivilegedCritic, prepare_heads
 from .normalization import Moments, RescaledHead, symlog
 from .prediction import REWARD, MapPrediction, Prediction

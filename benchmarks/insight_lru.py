@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from engram.agents.agent import AgentState
-from engram.agents.cores.linear.lru import LRU, Block
+from engram.agents.cores.linear.elementwise import LRU, Block
 from engram.agents.process import prepare_process
 from engram.base.files import replace_file
 from engram.launch.evaluate.episodes import rate_interval

@@ -16,8 +16,7 @@ from engram.base.files import replace_file
 from engram.envs.tasks.registry import make_task
 from engram.launch.config.settings.plain import from_dict
 from engram.launch.metrics.provenance import provenance
-from engram.launch.probe.config import ProbeConfig
-from engram.launch.probe.run import RESULT, TEST_BATCH, ProbeRun
+from engram.launch.probe.command import RESULT, TEST_BATCH, ProbeConfig, ProbeRun
 from engram.launch.runs.directory import RunDirectory
 from engram.learners.supervised.learner import examine
 

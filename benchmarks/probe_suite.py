@@ -24,8 +24,7 @@ from engram.base.units import Minutes
 from engram.envs.tasks.registry import find_task, make_task
 from engram.launch.config.command_line import make_console, parse, run_command
 from engram.launch.metrics.provenance import machine
-from engram.launch.probe.config import recipe
-from engram.launch.probe.run import RESULT, STOPPED
+from engram.launch.probe.command import RESULT, STOPPED, recipe
 
 CHEAP = (
     "copy",

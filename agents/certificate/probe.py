@@ -1,4 +1,6 @@
-"""Probe for the certificate's checks, and functions for comparisons."""
+"""The certificate's probe: a core with random sequences, and comparisons of its results, in float64 if the core
+supports it, so that any difference is an error, not rounding. Shapes: T steps, B environments, D input features.
+"""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -7,30 +9,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...base.errors import EngramError, refuse
 from ..cores.core import Core, CoreState, map_state, state_leaves, unroll_step_by_step
 
 STEPS, ENVS = 40, 4  # T and B of the checks: more steps than most built-in cores process per chunk
 
 
-class Failure(Exception):
-    """Raised when a check fails; the message states the result."""
-
-
-def fail_if(wrong: object, result: str) -> None:
-    """Raise Failure with `result` if `wrong`."""
-    if wrong:
-        raise Failure(result)
-
-
 class Probe(NamedTuple):
-    """Core and random sequences for its checks."""
-
-    make: Callable[[], Core]  # Function that creates another core of the same kind, with different weights
+    make: Callable[[], Core]  # Creates another core of the same kind, with different weights
     single: Core  # Original core
     core: Core  # Copy of the core in float64, or `single` if it does not support float64
     inputs: Tensor  # [T, B, D], in the precision of `core`
-    reset: Tensor
-    """bool [T, B]: none in environment 0; random in others, plus t = 0 in 1, two steps in a row in 2, T - 1 in 3."""
+    reset: Tensor  # bool [T, B]: none in environment 0, random in others
     state: CoreState  # State of the core after some steps on other inputs
     tolerance: float  # Largest difference attributed to rounding, relative to the largest compared value
     long_run: int
@@ -38,51 +28,47 @@ class Probe(NamedTuple):
 
 
 def make_probe(make: Callable[[], Core], input_size: int, long_run: int, recall_updates: int) -> Probe:
-    """Create a probe of the core from `make`, for inputs [B, input_size]. Raises Failure for an invalid state."""
+    """Create a probe of the core from `make`, for inputs [B, input_size]. Raises EngramError for an invalid state."""
     single = make()
     form(single.initial_state(ENVS))
-    core, dtype = single, torch.float32
+    core, dtype, tolerance = single, torch.float32, 1e-3
     try:
         double = copy.deepcopy(single).double()
         double(torch.zeros(1, input_size, dtype=torch.float64), cast(double.initial_state(1), torch.float64))
-        core, dtype = double, torch.float64
+        core, dtype, tolerance = double, torch.float64, 1e-6
     except (RuntimeError, TypeError):
-        pass  # supports float32 only, so it is checked with a larger tolerance
+        pass  # supports float32 only
     inputs = torch.randn(STEPS, ENVS, input_size, dtype=dtype)
     reset = torch.rand(STEPS, ENVS) < 0.1
     reset[:, 0] = False
-    reset[0, 1] = reset[5, 2] = reset[6, 2] = reset[-1, 3] = True
+    reset[0, 1] = reset[5, 2] = reset[6, 2] = reset[-1, 3] = True  # at both ends, and two steps in a row
     state = cast(core.initial_state(ENVS), dtype)
     with torch.no_grad():
         for _ in range(5):
             _, state = core(torch.randn(ENVS, input_size, dtype=dtype), state)
-    tolerance = 1e-6 if dtype == torch.float64 else 1e-3
     return Probe(make, single, core, inputs, reset, state, tolerance, long_run, recall_updates)
 
 
 class Pass(NamedTuple):
-    """Results of a core over T steps: outputs [T, B, output_size], last state, the core's own loss [T, B] or None."""
+    """Results of `Core.unroll`."""
 
     outputs: Tensor
     state: CoreState
     loss: Tensor | None
 
     def each(self) -> Tensor:
-        """Return the results of every step of every environment: the outputs and, as one more feature, the loss."""
+        """Return the outputs [T, B, ...] and, as one more feature, the loss."""
         return self.outputs if self.loss is None else torch.cat([self.outputs, self.loss.unsqueeze(2)], 2)
 
 
-Run = Callable[[Core, Tensor, Tensor, CoreState], Pass]
-"""Form of an unroll over T steps: core, inputs [T, B, D], reset [T, B], state."""
+Run = Callable[[Core, Tensor, Tensor, CoreState], Pass]  # A form of an unroll: core, inputs, reset, state
 
 
 def by_unroll(core: Core, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None) -> Pass:
-    """Run the core's own unroll."""
     return Pass(*core.unroll(inputs, reset, state, bptt_length))
 
 
 def by_steps(core: Core, inputs: Tensor, reset: Tensor, state: CoreState) -> Pass:
-    """Run the plain loop over the core's steps."""
     return Pass(*unroll_step_by_step(core, inputs, reset, state))
 
 
@@ -105,18 +91,17 @@ def form(state: CoreState) -> str:
     """Describe the structure of a state, e.g. LSTMState(h [256], c [256]); shapes without the batch."""
     if isinstance(state, Tensor):
         fits = state.dim() > 0 and state.shape[0] == ENVS
-        fail_if(not fits, f"a leaf of the state has shape {list(state.shape)} for a batch of {ENVS}")
+        refuse(not fits, f"a leaf of the state has shape {list(state.shape)} for a batch of {ENVS}")
         kind = "" if state.dtype == torch.float32 else f" {state.dtype}"
         return f"{list(state.shape[1:])}{kind}"
     fields = getattr(state, "_fields", None)
     if fields is None:
-        raise Failure(f"a state is a NamedTuple of tensors, not {type(state).__name__}")
+        raise EngramError(f"a state is a NamedTuple of tensors, not {type(state).__name__}")
     parts = (f"{name} {form(part)}" for name, part in zip(fields, state, strict=True))
     return f"{type(state).__name__}({', '.join(parts)})"
 
 
 def cast(state: CoreState, dtype: torch.dtype) -> CoreState:
-    """Convert the floating-point leaves of a state to `dtype`."""
     return map_state(lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, state)
 
 
@@ -126,7 +111,6 @@ def another(state: CoreState) -> CoreState:
 
 
 def floats(state: CoreState) -> list[Tensor]:
-    """Return the floating-point leaves of a state."""
     return [leaf for leaf in state_leaves(state) if leaf.is_floating_point()]
 
 
@@ -144,7 +128,7 @@ def gradients(of: Tensor, sources: Sequence[Tensor], retain: bool = False) -> li
 
 
 def summed(one: Pass) -> Tensor:
-    """Return a scalar that depends on every result of a pass, with a different weight for each value."""
+    """Return the sum of all results of a pass, with a different weight for each value."""
     parts = [one.outputs, *floats(one.state), *([] if one.loss is None else [one.loss])]
     weights = torch.Generator().manual_seed(1)
     random = (torch.randn(part.shape, generator=weights, dtype=part.dtype) for part in parts)
@@ -152,16 +136,16 @@ def summed(one: Pass) -> Tensor:
 
 
 def require_equal(actual: Tensor, expected: Tensor, label: str, tolerance: float) -> None:
-    """Raise Failure unless `actual` equals `expected` up to rounding; nan equals nothing."""
-    fail_if(actual.shape != expected.shape, f"{label}: shape {list(actual.shape)} instead of {list(expected.shape)}")
+    """Compare values up to rounding; nan equals nothing."""
+    refuse(actual.shape != expected.shape, f"{label}: shape {list(actual.shape)} instead of {list(expected.shape)}")
     if actual.numel() > 0:
         error, largest = (actual - expected).abs().max().item(), expected.abs().max().item()
         close = error <= tolerance * max(largest, 1e-3)
-        fail_if(not close, f"{label} differ by {error:.1e} (largest value {largest:.1e})")
+        refuse(not close, f"{label} differ by {error:.1e} (largest value {largest:.1e})")
 
 
 def require_same(probe: Probe, first: Run, second: Run) -> None:
-    """Raise Failure unless two forms of an unroll over the probe's steps agree in values and in every gradient."""
+    """Compare the values and every gradient of two forms of an unroll over the probe's steps."""
     sides: list[dict[str, Tensor]] = []
     for run in (first, second):
         inputs, state = tracked(probe)
@@ -174,6 +158,6 @@ def require_same(probe: Probe, first: Run, second: Run) -> None:
         sources |= dict(probe.core.named_parameters())
         grads = gradients(summed(one), list(sources.values()))
         sides.append(side | {f"gradients of {name}": grad for name, grad in zip(sources, grads, strict=True)})
-    fail_if(sides[0].keys() != sides[1].keys(), "an auxiliary loss in one form and none in the other")
+    refuse(sides[0].keys() != sides[1].keys(), "an auxiliary loss in one form and none in the other")
     for label, actual in sides[0].items():
         require_equal(actual, sides[1][label], label, probe.tolerance)

@@ -1,8 +1,8 @@
-"""Concrete memory: a chain of low-pass filters (Stepleton et al. 2018, "Low-pass recurrent neural networks").
+"""Concrete memory: a chain of low-pass filters (Stepleton et al. 2018, "Low-pass recurrent neural networks")."""
 
-No code for the network was released; the docstring of `Concrete` lists the choices that the paper leaves open.
-"""
-
+import math
+from bisect import bisect_left
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -15,13 +15,10 @@ from .core import Axis, Core, Step, Unrolled
 from .fast.acting import Affine
 from .fast.pool_views import Filters, Views, hold
 from .fast.routes import arrays, check, gradient_cuts, stands_for
-from .parts.pools import LinearFilter, chained, deviations, half_lives, parallel
 
 
 class ConcreteState(NamedTuple):
-    """pools [B, num_pools, pool_size]: p^1 .. p^k."""
-
-    pools: Tensor
+    pools: Tensor  # p^1 .. p^k [B, num_pools, pool_size]
 
 
 class Concrete(Core):
@@ -39,10 +36,9 @@ class Concrete(Core):
     (1, 4, 11, 26, 57, .. for base 2). All pools start at zero. Gradients pass only through the first pool, including
     its recurrence, as in the paper's experiments; every viewport still learns to read its pool.
 
-    Choices where the paper is silent or contradictory: the newest input has weight 1/b (section 2), not 1 - 1/b (App.
-    G; the two agree for b = 2); p^0 itself is not read (in the figures, only pools have viewports, but the formula of
-    section 2 also lists p^0); viewports and summarizer have biases, ReLUs and the usual initialization (normal
-    weights of variance 2 / fan in, zero biases: He et al. 2015), so that the content of slow pools is not lost.
+    Choices where the paper (without released code) is silent or contradictory: the newest input has weight 1/b (section
+    2), not 1 - 1/b (App. G); p^0 itself is not read (as in the figures; section 2 also lists p^0); viewports and
+    summarizer have biases, ReLUs, normal initial weights of variance 2 / fan in and zero biases (He et al. 2015).
 
     With `unit_views`, our addition, s_n is the standard deviation of p^n for independent inputs of variance 1, so that
     an event is as visible in a slow pool as in a fast one. It needs inputs of zero mean (`normalize_features`).
@@ -62,43 +58,55 @@ class Concrete(Core):
         summarizer_size: int = 128,
         unit_views: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(input_size, summarizer_size)
         if base <= 1:
             raise ValueError(f"base is {base}; allowed: above 1 (pool n keeps 1 - base^-n of itself per step)")
-        self.input_size, self.output_size = input_size, summarizer_size
-        self.num_pools, self.pool_size = num_pools, pool_size
-        rates = [base**-n for n in range(1, num_pools + 1)]
-        self.unit_views = unit_views
+        self.num_pools, self.pool_size, self.unit_views = num_pools, pool_size, unit_views
+        self._rates = [base**-n for n in range(1, num_pools + 1)]
         self.embedding = Linear(input_size, pool_size, bias=False)
         with torch.no_grad():
-            self.embedding.weight.copy_(torch.eye(pool_size, input_size) * rates[0])
+            self.embedding.weight.copy_(torch.eye(pool_size, input_size) * self._rates[0])
         width = min(pool_size, input_size)  # the other features of a pool are initially zero
         self.viewport_weight = nn.Parameter(torch.randn(num_pools, pool_size, viewport_size) * (2 / width) ** 0.5)
         self.viewport_bias = nn.Parameter(torch.zeros(num_pools, viewport_size))
         self.summarizer = Linear(num_pools * viewport_size, summarizer_size)
         nn.init.kaiming_normal_(self.summarizer.weight, nonlinearity="relu")
         nn.init.zeros_(self.summarizer.bias)
-        self._rates = rates
         self.set_constants()
 
     def set_constants(self) -> None:
         device = self.embedding.weight.device
         rates = torch.tensor(self._rates, dtype=torch.float64)
-        pools = (chained if self.in_a_row else parallel)(self._rates)
-        units = deviations(pools) if self.unit_views else torch.ones_like(rates)
+        feedback, gain = filters(self._rates, self.in_a_row)
+        units = deviations(feedback, gain) if self.unit_views else torch.ones_like(rates)
         self._factors = units.reciprocal().view(-1, 1, 1).to(device)
-        pools = pools._replace(gain=pools.gain / self._rates[0])  # u_t already includes a_1
-        self._feedback, self._gain = pools.feedback.to(device), pools.gain.unsqueeze(1).to(device)
-        first = torch.ones_like(rates[:1])
-        gains = torch.cat([first, rates[1:] if self.in_a_row else rates[1:] / self._rates[0]])
-        self._stages = torch.stack([gains, 1 - rates]).to(device)
+        gain = gain / self._rates[0]  # u_t already includes a_1
+        self._feedback, self._gain = feedback.to(device), gain.unsqueeze(1).to(device)
+        gains = rates[1:] if self.in_a_row else rates[1:] / self._rates[0]
+        self._stages = torch.stack([torch.cat([torch.ones_like(rates[:1]), gains]), 1 - rates]).to(device)
 
     def initial_state(self, batch_size: int) -> ConcreteState:
         return ConcreteState(self.embedding.weight.new_zeros(batch_size, self.num_pools, self.pool_size))
 
     def half_lives(self) -> list[float]:
-        """Return for each pool the number of steps after which half of an input's total effect has passed."""
-        return half_lives(LinearFilter(self._feedback, self._gain.squeeze(1)))
+        """Return for each pool the steps after which half of its summed response to one input has passed. The sum over
+        n steps is (I - F)^-1 (I - F^n) g, interpolated between steps."""
+        feedback, gain = self._feedback, self._gain.squeeze(1)
+        one = torch.eye(len(gain), dtype=torch.float64)
+        inverse = torch.linalg.inv(one - feedback)
+
+        def share(pool: int, steps: int) -> float:
+            sums = inverse @ (one - torch.linalg.matrix_power(feedback, steps)) @ gain
+            return float(sums[pool] / (inverse @ gain)[pool])
+
+        spans: list[float] = []
+        for pool in range(len(gain)):
+            high = 1
+            while share(pool, high) < 0.5:
+                high *= 2
+            low = bisect_left(range(high + 1), 0.5, key=partial(share, pool)) - 1
+            spans.append(low + (0.5 - share(pool, low)) / (share(pool, low + 1) - share(pool, low)))
+        return spans
 
     def _viewports(self) -> Tensor:
         """Return V_n / s_n [num_pools, pool_size, viewport_size]."""
@@ -133,20 +141,18 @@ class Concrete(Core):
         return step
 
     def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: ConcreteState, bptt_length: int | None) -> Unrolled:
-        """`unroll` for a CPU: viewports of the inputs, filtered step by step in compiled code (pool_views.py)."""
+        """`unroll` for a CPU: viewports of the inputs, filtered step by step in compiled code."""
         pools = (inputs.shape[1], self.num_pools, self.pool_size)
         check("Concrete", inputs, pools=(state.pools, pools), reset=(reset, inputs.shape[:2]))
-        size, channels = inputs.shape[-1], self.viewport_bias.numel()
-        weight = self.embedding.weight
+        size, channels, weight = inputs.shape[-1], self.viewport_bias.numel(), self.embedding.weight
         cheaper = size * channels > self.pool_size * (size + channels)  # two matrix multiplications instead of one
         if cheaper or bf16.suits(inputs, weight):  # since a step rounds the embedding, too
             inputs, weight = self.embedding(inputs), None
         power = torch.linalg.matrix_power(self._feedback, len(inputs)).to(inputs)
-        gains, decays = self._stages.to(inputs)
-        filters = Filters(gains, decays, self.in_a_row, power)
-        cut = gradient_cuts(reset, bptt_length)
+        (gains, decays), cut = self._stages.to(inputs), gradient_cuts(reset, bptt_length)
+        stages = Filters(gains, decays, self.in_a_row, power)
         views, pools = Views.apply(  # pyright: ignore
-            filters, reset, cut, inputs, state.pools, weight, self._viewports(), self.viewport_bias
+            stages, reset, cut, inputs, state.pools, weight, self._viewports(), self.viewport_bias
         )
         outputs = self.summarizer(views).relu_()
         return outputs, ConcreteState(torch.cat([pools[:, :1], pools[:, 1:].detach()], dim=1)), None
@@ -169,12 +175,30 @@ class Concrete(Core):
 
 
 class Parallel(Concrete):
-    """Parallel pools, the control condition of Concrete: every pool smooths the embedding (figures 1b, 14 and 15).
+    """Parallel pools, the control condition of `Concrete`: every pool smooths the embedding (figures 1b, 14 and 15).
 
         p^1_t = u_t + (1 - a_1) p^1_{t-1},   p^n_t = a_n u_t / a_1 + (1 - a_n) p^n_{t-1}   n >= 2, no gradient
 
-    Everything else is as in `Concrete`. The inputs in pool n are base^n - 1 steps old on average; the newest input has
-    the largest weight.
+    The inputs in pool n are base^n - 1 steps old on average; the newest input has the largest weight.
     """
 
     in_a_row = False
+
+
+def filters(rates: list[float], chained: bool) -> tuple[Tensor, Tensor]:
+    """Return F [k, k] and g [k], float64, of p_t = F p_{t-1} + g p^0_t with a_n = rates[n - 1]. In a chain, row n of F
+    is a_n times row n - 1, plus 1 - a_n in column n, and g_n = a_1 .. a_n; in parallel, F = diag(1 - a) and g = a."""
+    rate = torch.tensor(rates, dtype=torch.float64)
+    feedback, gain = torch.diag(1 - rate), rate.clone()
+    for n in range(1, len(rates) if chained else 0):
+        feedback[n] += rate[n] * feedback[n - 1]
+        gain[n] = math.prod(rates[: n + 1])
+    return feedback, gain
+
+
+def deviations(feedback: Tensor, gain: Tensor) -> Tensor:
+    """Return float64 [k]: standard deviation of every pool after many independent inputs of mean 0 and variance 1. The
+    covariance C of the pools solves C = F C F' + g g'."""
+    system = torch.eye(len(gain) ** 2, dtype=torch.float64) - torch.kron(feedback, feedback)
+    covariance = torch.linalg.solve(system, torch.outer(gain, gain).flatten())
+    return covariance.view_as(feedback).diagonal().sqrt()

@@ -1,7 +1,4 @@
-"""Contract of memory cores, and the only loop over time.
-
-A core maps one input and its state to one output and the next state, for a batch of independent environments. It
-does not depend on episode ends, environments or T: this module implements resets and truncated gradients for all cores.
+"""Contract of memory cores, and the only loop over time, with resets and truncated gradients.
 
 Shapes: B environments, T steps, D input features. A state is a NamedTuple (nested NamedTuples allowed) whose leaves are
 tensors [B, ...].
@@ -16,13 +13,17 @@ from torch import Tensor, nn
 
 from ...base import compiled
 
-CoreState: TypeAlias = Any  # A NamedTuple of tensors [B, ...]; each core has its own.
-Unrolled: TypeAlias = tuple[Tensor, CoreState, Tensor | None]
-"""Results of `Core.unroll`: outputs [T, B, output_size], last state, the core's own loss [T, B] or None."""
-Route: TypeAlias = Callable[[Tensor, Tensor, CoreState, int | None], Unrolled]
-"""A form of `Core.unroll`."""
+CoreState: TypeAlias = Any  # A NamedTuple of tensors [B, ...]
+Unrolled: TypeAlias = tuple[Tensor, CoreState, Tensor | None]  # Results of `Core.unroll`
+Route: TypeAlias = Callable[[Tensor, Tensor, CoreState, int | None], Unrolled]  # A form of `Core.unroll`
 Step: TypeAlias = Callable[[Tensor, Tensor, CoreState], tuple[Tensor, CoreState]]
 """step(inputs [B, D], reset bool [B], state): `Core.forward` after resets."""
+
+
+class HiddenState(NamedTuple):
+    """h [B, ...]: the state of cores with a single leaf; of complex values [B, ..., 2], the real part is first."""
+
+    h: Tensor
 
 
 class Axis(NamedTuple):
@@ -35,12 +36,8 @@ class Axis(NamedTuple):
 
 
 class Core(nn.Module):
-    """Base class of memory cores.
-
-    A core sets `output_size` (and `input_size`) and implements `initial_state` and `forward`. It may return a faster
-    form of the same equations from `fast_route`, add its own loss to the learner's with `auxiliary_loss`, and describe
-    more of its state than the raw values with `describe`.
-    """
+    """Base class of memory cores: maps an input and a state to an output and the next state, for a batch of independent
+    environments. A core sets `output_size` (and `input_size`) and implements `initial_state` and `forward`."""
 
     input_size: int
     output_size: int
@@ -48,9 +45,14 @@ class Core(nn.Module):
     parts_of_state: tuple[Axis, ...] = ()  # Complete leaves are parts in every core
     supervised_lr = 1e-3  # Adam's learning rate on supervised tasks (`rl-probe`)
 
+    def __init__(self, input_size: int | None = None, output_size: int | None = None) -> None:
+        super().__init__()
+        if input_size is not None and output_size is not None:
+            self.input_size, self.output_size = input_size, output_size
+
     @classmethod
     def image_options(cls, channels: int, rows: int, cols: int) -> dict[str, Any]:
-        """Return options for inputs that begin with a flattened image [channels, rows, cols]; none for most cores."""
+        """Return options for inputs that begin with a flattened image [channels, rows, cols]."""
         return {}
 
     def initial_state(self, batch_size: int) -> CoreState:
@@ -58,8 +60,8 @@ class Core(nn.Module):
         raise NotImplementedError("every core defines initial_state (docs/reference/cores.md)")
 
     def set_constants(self) -> None:
-        """Create full-precision tensors that are not weights, on the weights' device. The core's own constructor calls
-        this, and so do `.to`, `.bfloat16`, `.to_empty` and similar methods, which would otherwise round the tensors."""
+        """Create full-precision tensors that are not weights, on the weights' device. Constructors call this, and so do
+        `.to`, `.bfloat16` and similar methods, which would otherwise round the tensors."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
@@ -75,8 +77,8 @@ class Core(nn.Module):
         raise NotImplementedError("every core defines forward (docs/reference/cores.md)")
 
     def at_cut(self, state: CoreState) -> CoreState:
-        """Return the state to use at step 0 of an unroll and after each cut of the gradient, before resets. A core may
-        attach its own gradient, as real-time recurrent learning does; values do not change."""
+        """Return the state at step 0 of an unroll and after each cut of the gradient, before resets: the same values,
+        with a gradient of its own in real-time recurrent learning."""
         return state
 
     def auxiliary_loss(self, state: CoreState) -> Tensor | None:
@@ -92,8 +94,7 @@ class Core(nn.Module):
         return False
 
     def fast_route(self, inputs: Tensor) -> Route | None:
-        """Return a faster form of the loop over steps for these inputs, or None: `unroll_compiled` or `unroll_at_once`,
-        if any."""
+        """Return a faster form of the loop over steps for these inputs: `unroll_compiled`, `unroll_at_once` or None."""
         route: Route | None = getattr(self, "unroll_compiled", None)
         return route if route and compiled.enabled and self.compiles(inputs) else getattr(self, "unroll_at_once", None)
 
@@ -102,14 +103,13 @@ class Core(nn.Module):
         return None
 
     def acting(self, state: CoreState, batch_size: int) -> Step:
-        """Prepare a step function for `batch_size` environments with the current weights, to start from `state` in
-        inference mode. Each step may overwrite a state that an earlier step returned."""
+        """Prepare a step for `batch_size` environments with the current weights, to start from `state` in inference
+        mode. Each step may overwrite a state that an earlier step returned."""
         initial = self.initial_state(batch_size)
         pairs = zip(state_leaves(state), state_leaves(initial), strict=True)
         usual = all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
         if usual and not (altered(self) or overridden(self) or torch.is_autocast_enabled("cpu")):
-            fast = self.fast_step(batch_size)
-            if fast is not None:
+            if (fast := self.fast_step(batch_size)) is not None:
                 return fast
 
         def step(inputs: Tensor, reset: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
@@ -120,10 +120,9 @@ class Core(nn.Module):
         return step
 
     def unroll(self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None) -> Unrolled:
-        """Run T steps: inputs [T, B, D], reset bool [T, B], state -> outputs [T, B, output_size], state, loss or None.
-        Where reset[t, b] is set, environment b's state is replaced by the initial state before step t. Every
-        `bptt_length` steps (counted from step 0) the state is detached, so that no gradient crosses that boundary. The
-        loss [T, B] is the core's own. `unroll_step_by_step` is the reference for every faster form."""
+        """Run T steps: inputs [T, B, D], reset bool [T, B], state -> outputs [T, B, output_size], last state, and the
+        core's own loss [T, B] or None. Where reset[t, b] is set, environment b starts step t from the initial state.
+        Every `bptt_length` steps, counted from step 0, the state is detached."""
 
         def run(inputs: Tensor) -> Unrolled:
             route = None if overridden(self) else self.fast_route(inputs)
@@ -167,13 +166,12 @@ def unroll_step_by_step(
     bptt_length: int | None = None,
     step: Callable[[Tensor, CoreState], tuple[Tensor, CoreState]] | None = None,
 ) -> Unrolled:
-    """Plain loop over time that defines `Core.unroll`. `step` may replace `core.forward`, for a core that has
-    already computed part of its work for all T inputs."""
+    """Plain loop over time that defines `Core.unroll`. `step` may replace `core.forward`, for a core that has computed
+    part of its work for all T inputs."""
     step = step or core
     initial = core.initial_state(inputs.shape[1])
     any_reset = reset.any(dim=1).tolist() if readable(reset) else [True] * len(reset)
-    outputs: list[Tensor] = []
-    losses: list[Tensor] = []
+    outputs, losses = list[Tensor](), list[Tensor]()
     # Use `unbind`, since the gradient of inputs[t] would be as large as all inputs.
     for t, now in enumerate(inputs.unbind()):
         if t % (bptt_length or len(inputs)) == 0:
@@ -182,15 +180,13 @@ def unroll_step_by_step(
             state = reset_state(state, initial, reset[t])
         output, state = step(now, state)
         outputs.append(output)
-        loss = core.auxiliary_loss(state)
-        if loss is not None:
+        if (loss := core.auxiliary_loss(state)) is not None:
             losses.append(loss)
     return torch.stack(outputs), state, torch.stack(losses) if losses else None
 
 
 def reset_state(state: CoreState, initial: CoreState, reset: Tensor) -> CoreState:
-    """Return `initial` where reset (bool [B]) is set, `state` elsewhere. Values are selected, not multiplied:
-    an initial state need not be zero, and 0 * nan is nan."""
+    """Return `initial` where reset (bool [B]) is set, `state` elsewhere, by selection: 0 * nan is nan."""
 
     def select(old: Tensor, new: Tensor) -> Tensor:
         return torch.where(reset.reshape(-1, *([1] * (old.dim() - 1))), new, old)
@@ -200,10 +196,9 @@ def reset_state(state: CoreState, initial: CoreState, reset: Tensor) -> CoreStat
 
 def map_state(function: Callable[..., Tensor], *states: CoreState) -> CoreState:
     """Apply `function` leaf by leaf to states of equal structure."""
-    first = states[0]
-    if isinstance(first, Tensor):
+    if isinstance(states[0], Tensor):
         return function(*states)
-    return type(first)(*(map_state(function, *leaves) for leaves in zip(*states, strict=True)))
+    return type(states[0])(*(map_state(function, *leaves) for leaves in zip(*states, strict=True)))
 
 
 def state_leaves(state: CoreState) -> list[Tensor]:
@@ -231,8 +226,7 @@ def named_leaves(state: CoreState) -> dict[str, Tensor]:
 
 def readable(tensor: Tensor) -> bool:
     """Whether code may read the values of a tensor: on the CPU, outside torch.func, torch.compile and torch.export.
-    Elsewhere, reading synchronizes with the device, and operations and shapes must not depend on values, so that they
-    can be recorded once and replayed for every batch (CUDA graphs, exports)."""
+    Elsewhere, operations are recorded once for all batches (CUDA graphs, exports) and must not depend on values."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not under_torch_func()
 
 
@@ -251,9 +245,8 @@ def in_full_precision(core: Core, call: Callable[..., Any], inputs: Tensor, *res
 
 
 def overridden(core: Core) -> bool:
-    """Whether a core may differ from the class that defines its faster form: under gradients of torch.func (faster
-    forms need autograd's own engine), if a subclass or an object overrides `forward` or `initial_state`, or if
-    submodules have hooks or parametrizations."""
+    """Whether a core may differ from the class that defines its faster form, by a subclass, an assigned method, hooks
+    or parametrizations, or under gradients of torch.func (faster forms need autograd's own engine)."""
     return _under_gradient() or _has_another_step(type(core)) or touched(core)
 
 

@@ -1,32 +1,43 @@
-"""Fast Weight Memory (Schlag et al. 2021, "Learning associative inference using fast weight memory")."""
+"""Fast Weight Memory (Schlag et al. 2021, "Learning associative inference using fast weight memory").
 
-from typing import NamedTuple
+Shapes: N rows (a batch, or blocks of it), L steps, d memory size, R hops. The memory is [N, d, d, d]: axes k1, k2, v.
+"""
+
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ..kernels import Linear
 from .core import Core, Route, Step, Unrolled, under_torch_func
 from .fast.acting import Affine, write_and_read
 from .fast.routes import arrays, stands_for
 from .lstm import LSTM, LSTMState
-from .parts import fast_weights
-from .parts.fast_weights import Block, Read, Write
 
 BLOCK = 32  # Largest number of steps that an unroll processes at once
 
 
 class FWMState(NamedTuple):
-    """The LSTM's state and the fast weights, memory [B, d, d, d] (axes: first key, second key, value)."""
-
     controller: LSTMState
-    memory: Tensor
+    memory: Tensor  # [B, d, d, d]: axes first key, second key, value
+
+
+class Write(NamedTuple):
+    key1: Tensor  # [..., d]
+    key2: Tensor
+    value: Tensor
+    rate: Tensor  # beta times the write scale [..., 1]
+
+
+class Read(NamedTuple):
+    query: Tensor  # n^0 [..., d]
+    hops: Tensor  # e^1 .. e^R [..., R, d]
 
 
 class FWM(Core):
-    """Fast weight memory: an LSTM that writes to and reads from a tensor of fast weights.
-
-    F [d, d, d], d = memory_size, R = num_reads:
+    """Fast weight memory: an LSTM and a tensor of fast weights F [d, d, d]; d = memory_size, R = num_reads.
 
         h_t = LSTM(x_t, h_{t-1})
         [k1, k2, v] = tanh(W_write h + b),  beta = sigmoid(w_beta h + b + beta_bias)        (equations 1, 2)
@@ -38,9 +49,8 @@ class FWM(Core):
         output = h + W_o n^R + b                                                            (equation 8, section 3.1)
 
     The defaults are the paper's; the released RL code has `write_scale` 1/d, `beta_bias` 1 and no tanh in equations 5
-    and 6. Linear layers have biases, as in the released code and unlike in the paper. W_write and the weights of n^0
-    and e^i are sampled from U(+-sqrt(6 / (hidden_size + d))) as in that code, others as in torch (`memory_span`: see
-    LSTM). The initial state is zero.
+    and 6. As in that code, linear layers have biases, and W_write and the weights of n^0 and e^i are sampled from
+    U(+-sqrt(6 / (hidden_size + d))). The initial state is zero. `memory_span`: see LSTM.
     """
 
     def __init__(
@@ -53,8 +63,7 @@ class FWM(Core):
         beta_bias: float = 0.0,
         memory_span: int = 0,
     ) -> None:
-        super().__init__()
-        self.input_size, self.output_size = input_size, hidden_size
+        super().__init__(input_size, hidden_size)
         self.memory_size, self.num_reads = memory_size, num_reads
         self.write_scale, self.beta_bias = write_scale, beta_bias
         self.controller = LSTM(input_size, hidden_size, memory_span)
@@ -71,9 +80,8 @@ class FWM(Core):
 
     def forward(self, inputs: Tensor, state: FWMState) -> tuple[Tensor, FWMState]:
         hidden, controller = self.controller(inputs, state.controller)
-        memory = fast_weights.write(state.memory, self.compute_write(hidden))
-        read = fast_weights.read(memory, self.compute_read(hidden))
-        return hidden + self.out(read), FWMState(controller, memory)
+        memory = write(state.memory, self.compute_write(hidden))
+        return hidden + self.out(read(memory, self.compute_read(hidden))), FWMState(controller, memory)
 
     def fast_route(self, inputs: Tensor) -> Route | None:
         # vmap cannot pass through the gradient of a block, which is implemented explicitly.
@@ -98,7 +106,7 @@ class FWM(Core):
         return step
 
     def unroll_pieces(self, inputs: Tensor, reset: Tensor, state: FWMState, bptt_length: int | None) -> Unrolled:
-        """Run `unroll` in blocks of steps. The blocks are the same for every batch and may contain resets."""
+        """Run `unroll` in blocks of steps, the same for every batch."""
         hidden, controller, _ = self.controller.unroll(inputs, reset, state.controller, bptt_length)
         memory, reads = state.memory, list[Tensor]()
         for piece in range(0, len(reset), bptt_length or len(reset)):
@@ -114,12 +122,152 @@ class FWM(Core):
         return hidden + self.out(torch.cat(reads)), FWMState(controller, memory), None
 
     def compute_write(self, hidden: Tensor) -> Write:
-        """Return a step's write from the controller's output h [..., hidden_size]."""
         keys, rate = self.write(hidden).split([3 * self.memory_size, 1], dim=-1)
         key1, key2, value = keys.tanh().chunk(3, dim=-1)
         return Write(key1, key2, value, self.write_scale * torch.sigmoid(rate + self.beta_bias))
 
     def compute_read(self, hidden: Tensor) -> Read:
-        """Return a step's read from the controller's output h [..., hidden_size]."""
         query, hops = self.read(hidden).tanh().split([self.memory_size, self.num_reads * self.memory_size], dim=-1)
         return Read(query, hops.unflatten(-1, (self.num_reads, self.memory_size)))
+
+
+def write(memory: Tensor, new: Write) -> Tensor:
+    """Return the memory [N, d, d, d] after one write (equations 3 and 4); leaves of `new` are [N, d]."""
+    keys, flat = _pairs(new.key1, new.key2).unsqueeze(1), memory.flatten(1, 2)
+    old = torch.bmm(keys, flat)
+    added = new.rate.unsqueeze(1) * (new.value.unsqueeze(1) - old)
+    flat = torch.addcmul(flat, keys.transpose(1, 2), added)
+    norm = torch.linalg.vector_norm(flat, dim=(1, 2), keepdim=True)
+    return (flat * norm.clamp(min=1).reciprocal()).view_as(memory)
+
+
+def read(memory: Tensor, queries: Read) -> Tensor:
+    """Return n^R [N, d] (equation 7)."""
+    result, flat = queries.query, memory.flatten(1, 2)
+    for hop in queries.hops.unbind(-2):
+        result = _normal(torch.bmm(_pairs(result, hop).unsqueeze(1), flat).squeeze(1))
+    return result
+
+
+class Block:
+    """L steps of writing and reading, without forming the tensor in between; leaves of `new` and queries are [N, L,
+    ...]. Where `fresh` (bool [N, L]) is set, the memory is cleared before the step's write. With u_j the value that
+    step j adds,
+
+        F_t = w_t0 F_0 + sum_{j<=t} w_tj k1_j (x) k2_j (x) u_j,    w_tj = product of the rescalings s_j .. s_t
+
+    Which writes a step reads is selected, since 0 * nan is nan."""
+
+    def __init__(self, memory: Tensor, new: Write, fresh: Tensor) -> None:
+        self.new, start = new, memory.flatten(1, 2)
+        overlap = _gram(new.key1, new.key1, new.key2, new.key2)
+        base, square = torch.bmm(_pairs(new.key1, new.key2), start), start.square().sum((1, 2))
+        added, scales = _Additions.apply(base, square, overlap, new.value, new.rate, fresh)  # pyright: ignore
+        logs = scales.log()
+        logs = torch.where(logs.isfinite(), logs, 0.0)  # the sums below span all episodes
+        total = logs.cumsum(1)
+        # log w_tj = log s_j + .. + log s_t: the sum up to t minus the sum before j; where j > t, exp may overflow.
+        self.weight = (total.unsqueeze(2) - (total - logs).unsqueeze(1)).tril().exp().tril()
+        self.start_weight = total.exp().unsqueeze(2)
+        episode = fresh.cumsum(1)
+        self.of_start = (episode == 0).unsqueeze(2)  # [N, L, 1]: step t reads the start memory
+        self.same = (episode.unsqueeze(2) == episode.unsqueeze(1)).tril()  # [N, L, L]: step t reads step j's write
+        broken, broken_start = ~added.isfinite().all(2), ~start.isfinite().all(2).all(1)
+        self.invalid = (self.same & broken.unsqueeze(1)).any(2, True) | (self.of_start & broken_start[:, None, None])
+        self.added = torch.where(broken.unsqueeze(2), 0.0, added)
+        self.start = torch.where(broken_start[:, None, None], 0.0, start)
+
+    def read(self, queries: Read) -> Tensor:
+        """Return n^R [N, L, d] of every step; see the function `read`."""
+        result = queries.query
+        for hop in queries.hops.unbind(-2):
+            weight = torch.where(self.same, self.weight * _gram(result, self.new.key1, hop, self.new.key2), 0.0)
+            at_start = self.start_weight * torch.bmm(_pairs(result, hop), self.start)
+            result = torch.where(self.of_start, at_start, 0.0) + torch.bmm(weight, self.added)
+            result = _normal(torch.where(self.invalid, torch.nan, result))
+        return result
+
+    def end(self) -> Tensor:
+        """Return the memory [N, d, d, d] after the last step."""
+        current, size = self.same[:, -1, :, None], self.new.value.shape[-1]
+        keys = torch.where(current, _pairs(self.new.key1, self.new.key2), 0.0).transpose(1, 2)
+        added = torch.where(current, self.weight[:, -1, :, None] * self.added, 0.0)
+        carried = torch.where(self.of_start[:, -1:], self.start * self.start_weight[:, -1:], 0.0)
+        memory = torch.where(self.invalid[:, -1:], torch.nan, torch.baddbmm(carried, keys, added))
+        return memory.unflatten(1, (size, size))
+
+
+class _Additions(torch.autograd.Function):
+    """Additions u [N, L, d] and factors s [N, L] of a block. Instead of F, the loop updates F's products with the
+    block's keys, Q_i = F (k1_i (x) k2_i), initially `base` [N, L, d], and q = |F|^2 [N], initially `square`. With
+    G_ij = (k1_i . k1_j)(k2_i . k2_j), `overlap` [N, L, L]:
+
+        u = rate_t (v_t - Q_t)
+        q' = q + 2 Q_t . u + G_tt |u|^2                       |F + k1_t (x) k2_t (x) u|^2
+        s = max(1, q')^-1/2,   Q_i <- s (Q_i + G_it u) for i > t,   q <- min(1, q')
+
+    Before a step where `fresh` [N, L] is set, all Q_i and q become 0. The gradient is explicit, since autograd would
+    record about thirty small operations per step.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, base: Tensor, square: Tensor, overlap: Tensor, value: Tensor, rate: Tensor, fresh: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        added, old, scales = torch.empty_like(base), torch.empty_like(base), torch.empty_like(base[..., 0])
+        squares, at_keys, later = torch.empty_like(scales), base, list[Tensor]()
+        for t in range(base.shape[1]):
+            at_keys = torch.where(fresh[:, t, None, None], 0.0, at_keys)
+            square = torch.where(fresh[:, t], 0.0, square)
+            now, at_keys = at_keys[:, 0], at_keys[:, 1:]
+            u = torch.mul(rate[:, t], value[:, t] - now)
+            square = square + (u * (2 * now + overlap[:, t, t, None] * u)).sum(-1)
+            scale = square.clamp(min=1).rsqrt()
+            at_keys = torch.baddbmm(at_keys, overlap[:, t + 1 :, t, None], u.unsqueeze(1))
+            later.append(at_keys)
+            at_keys = at_keys * scale[:, None, None]
+            old[:, t], added[:, t], scales[:, t], squares[:, t] = now, u, scale, square
+            square = square.clamp(max=1)
+        ctx.fresh = fresh
+        ctx.save_for_backward(overlap, value, rate, added, old, scales, squares, *later)
+        return added, scales
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_added: Tensor, grad_scales: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        overlap, value, rate, added, old, scales, squares, *later = ctx.saved_tensors
+        grad_overlap, grad_keys = torch.zeros_like(overlap), torch.empty_like(value)
+        grad_value, grad_rate = torch.empty_like(value), torch.empty_like(rate)
+        grad_square = torch.zeros_like(squares[:, 0])
+        for t in reversed(range(added.shape[1])):
+            u, now, scale, overlap_t = added[:, t], old[:, t], scales[:, t], overlap[:, t, t, None]
+            grad_later = grad_keys[:, t + 1 :]  # of the scaled Q_i, i > t; after `mul_`, of the unscaled Q_i
+            grad_scale = grad_scales[:, t] + (grad_later * later[t]).sum((1, 2))
+            grad_later.mul_(scale[:, None, None])
+            # Where q' > 1, q' acts only through s, ds/dq' = -s^3 / 2; elsewhere, it only becomes the next q.
+            grad_square = torch.where(squares[:, t] > 1, -0.5 * scale**3 * grad_scale, grad_square)
+            doubled = 2 * grad_square.unsqueeze(1)
+            through_keys = torch.bmm(overlap[:, None, t + 1 :, t], grad_later).squeeze(1)
+            grad_u = grad_added[:, t] + through_keys + doubled * (now + overlap_t * u)
+            grad_overlap[:, t + 1 :, t] = torch.bmm(grad_later, u.unsqueeze(2)).squeeze(2)
+            grad_overlap[:, t, t] = grad_square * u.square().sum(-1)
+            grad_rate[:, t] = (grad_u * (value[:, t] - now)).sum(-1, keepdim=True)
+            grad_value[:, t] = rate[:, t] * grad_u
+            grad_keys[:, t] = doubled * u - grad_value[:, t]
+            grad_keys[:, t:] = torch.where(ctx.fresh[:, t, None, None], 0.0, grad_keys[:, t:])
+            grad_square = torch.where(ctx.fresh[:, t], 0.0, grad_square)
+        return grad_keys, grad_square, grad_overlap, grad_value, grad_rate, None
+
+
+def _pairs(first: Tensor, second: Tensor) -> Tensor:
+    """vec(first (x) second): [..., d], [..., d] -> [..., d * d]."""
+    return (first.unsqueeze(-1) * second.unsqueeze(-2)).flatten(-2)
+
+
+def _gram(left1: Tensor, right1: Tensor, left2: Tensor, right2: Tensor) -> Tensor:
+    """`<vec(left1 (x) left2), vec(right1 (x) right2)>` between all steps: [N, L, L]."""
+    return torch.bmm(left1, right1.transpose(1, 2)) * torch.bmm(left2, right2.transpose(1, 2))
+
+
+def _normal(value: Tensor) -> Tensor:
+    return F.layer_norm(value, value.shape[-1:])

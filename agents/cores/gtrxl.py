@@ -1,7 +1,7 @@
 """Gated transformer over a window of past inputs (Parisotto et al. 2020, "Stabilizing transformers for RL")."""
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +12,12 @@ PIECE = 64  # Largest number of steps per pass: its attention matrix is PIECE x 
 
 
 class GTrXLState(NamedTuple):
-    """The last memory_length inputs of every layer, newest last, zero where there are none yet."""
-
-    past: Tensor  # [B, num_layers, memory_length, hidden_size]
-    length: Tensor  # int64 [B]: number of valid inputs
+    past: Tensor  # [B, num_layers, memory_length, hidden_size]: the last inputs of every layer, newest last
+    length: Tensor  # int64 [B]: number of valid inputs; the others are zero
 
 
 class GTrXL(Core):
-    """Gated Transformer-XL: layers that attend to their last inputs, with gates in place of residual sums.
-
-    Every layer attends to its last M = memory_length inputs and the current input:
+    """Gated Transformer-XL: layers that attend to their last M = memory_length inputs and the current input.
 
         e^0_t = W_e x_t + b_e
         E     = LayerNorm(e^{l-1}_{t-M} .. e^{l-1}_t)                                       as many as exist
@@ -29,21 +25,18 @@ class GTrXL(Core):
         y_t   = gate_1(e^{l-1}_t, relu(W_o [sum_s softmax_s(a_ts) W_v E_s]))                (equation 9)
         e^l_t = gate_2(y_t, relu(W_2 relu(W_1 LayerNorm(y_t) + b_1) + b_2))                 (equation 10)
 
-    with the gate of section 3.2 (GRU type), which is initially close to the identity on x, since b_g starts at 2:
+    with the gate of section 3.2 (GRU type), initially close to the identity on x, since b_g starts at 2:
 
         r = sigmoid(W_r y + U_r x),  z = sigmoid(W_z y + U_z x - b_g),  h = tanh(W_g y + U_g (r * x))
         gate(x, y) = (1 - z) * x + z * h
 
-    phi(k) is the sinusoid of relative position k (Dai et al. 2019, section 3.3). The window is the state: keys and
-    values of the past are recomputed with the current weights at every step, as in Transformer-XL.
-
-    Choices that the paper leaves open, or that differ from it: gradients pass through the window within an unroll and
-    are cut where every core's are; every layer has its own u and v, which start at zero; W_e has a bias, but W_q, W_k,
-    W_v, W_r and W_o have none.
+    phi(k) = [sin(k w_i) ; cos(k w_i)], w_i = 10000^(-2 i / H) (Dai et al. 2019, section 3.3). As there, keys and values
+    of the past are recomputed with the current weights at every step. Choices that the paper leaves open, or that
+    differ from it: gradients pass through the window within an unroll and are cut where every core's are; every layer
+    has its own u and v, which start at zero; W_e has a bias, but W_q, W_k, W_v, W_r and W_o have none.
     """
 
     supervised_lr = 3e-4
-
     loops_over_time = False
     parts_of_state = (Axis("layer", "past", 1), Axis("place", "past", 2))  # the last place is the newest step
 
@@ -57,11 +50,10 @@ class GTrXL(Core):
         mlp_size: int = 256,
         memory_length: int = 64,
     ) -> None:
-        super().__init__()
-        self.input_size, self.output_size, self.memory_length = input_size, hidden_size, memory_length
+        super().__init__(input_size, hidden_size)
+        self.memory_length = memory_length
         self.encoder = nn.Linear(input_size, hidden_size)
         self.layers = nn.ModuleList(Layer(hidden_size, num_heads, head_size, mlp_size) for _ in range(num_layers))
-        # phi(k) = [sin(k w_i) ; cos(k w_i)], w_i = 10000^(-2 i / H), for k = 0 .. M
         self.set_constants()
 
     def set_constants(self) -> None:
@@ -69,7 +61,7 @@ class GTrXL(Core):
         rates = 10000 ** (-torch.arange(0, size, 2, dtype=torch.float64, device=device) / size)
         lags = torch.arange(self.memory_length + 1, dtype=torch.float64, device=device)
         angles = lags.unsqueeze(1) * rates
-        self._sinusoids = torch.cat([angles.sin(), angles.cos()], 1)[:, :size]
+        self._sinusoids = torch.cat([angles.sin(), angles.cos()], 1)[:, :size]  # phi [M + 1, H]
 
     def initial_state(self, batch_size: int) -> GTrXLState:
         weight = self.encoder.weight
@@ -77,18 +69,16 @@ class GTrXL(Core):
         return GTrXLState(past, torch.zeros(batch_size, dtype=torch.int64, device=weight.device))
 
     def attention(self, before: GTrXLState, after: GTrXLState) -> list[Tensor]:
-        """Return every layer's attention weights [B, heads, M + 1] in the step from one state to the next. The last
-        index is the current step, the index before it the previous step, and so on."""
+        """Return every layer's attention weights [B, heads, M + 1] in the step from one state to the next, the current
+        step last."""
         lag = torch.arange(self.memory_length, -1, -1, device=before.past.device)
         visible = (lag <= before.length.unsqueeze(1)).unsqueeze(1)  # [B, 1, M + 1]
-        weights_by_layer: list[Tensor] = []
-        for index, layer in enumerate(self.layers):
-            assert isinstance(layer, Layer)
-            x = after.past[:, index, -1:]
-            keys = torch.cat([before.past[:, index], x], 1)
-            weights, _ = layer.attention(x, keys, visible, lag.unsqueeze(0), self._sinusoids.to(x))
-            weights_by_layer.append(weights.squeeze(2))
-        return weights_by_layer
+        layers, weights = cast(list[Layer], self.layers), list[Tensor]()
+        for layer, past, now in zip(layers, before.past.unbind(1), after.past.unbind(1), strict=True):
+            x = now[:, -1:]
+            keys = torch.cat([past, x], 1)
+            weights.append(layer.attention(x, keys, visible, lag.unsqueeze(0), self._sinusoids.to(x))[0].squeeze(2))
+        return weights
 
     def forward(self, inputs: Tensor, state: GTrXLState) -> tuple[Tensor, GTrXLState]:
         no_reset = torch.zeros(1, inputs.shape[0], dtype=torch.bool, device=inputs.device)
@@ -97,10 +87,10 @@ class GTrXL(Core):
 
     def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: GTrXLState, bptt_length: int | None) -> Unrolled:
         first, outputs = state, list[Tensor]()
-        size = min(PIECE, bptt_length or PIECE)
-        starts = [t for t in range(len(inputs)) if t % (bptt_length or len(inputs)) % size == 0]
+        period = bptt_length or len(inputs)
+        starts = [t for t in range(len(inputs)) if t % period % PIECE == 0]
         for start, end in zip(starts, [*starts[1:], len(inputs)], strict=True):
-            if bptt_length is not None and start > 0 and start % bptt_length == 0:
+            if start > 0 and start % period == 0:
                 state = map_state(Tensor.detach, state)
             piece, state = self._attend(inputs[start:end], reset[start:end], state)
             outputs.append(piece)
@@ -125,14 +115,13 @@ class GTrXL(Core):
         for index, layer in enumerate(self.layers):
             keys = torch.cat([state.past[:, index], x], 1)
             pasts.append(torch.where(retained, keys[:, steps:], 0))
-            assert isinstance(layer, Layer)
             x = layer(x, keys, visible, lag.clamp(0, window), self._sinusoids.to(x))
         length = (steps - oldest[:, -1]).clamp(max=window)
         return x.transpose(0, 1), GTrXLState(torch.stack(pasts, 1), length)
 
 
 class Layer(nn.Module):
-    """Attention and a position-wise network, each behind a gate; the equations are those of `GTrXL`."""
+    """One layer of `GTrXL`: attention and a position-wise network, each behind a gate."""
 
     def __init__(self, hidden_size: int, num_heads: int, head_size: int, mlp_size: int) -> None:
         super().__init__()
@@ -150,8 +139,7 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, keys: Tensor, visible: Tensor, lag: Tensor, sinusoids: Tensor) -> Tensor:
         """x [B, T, H], keys [B, K, H], visible bool [B, T, K], lag int64 [T, K], sinusoids [M + 1, H] -> [B, T, H]."""
         weights, v = self.attention(x, keys, visible, lag, sinusoids)
-        attended = (weights @ v).transpose(1, 2).flatten(2)
-        y = self.gate_1(x, self.out(attended).relu())
+        y = self.gate_1(x, self.out((weights @ v).transpose(1, 2).flatten(2)).relu())
         return self.gate_2(y, self.mlp(self.norm_2(y)).relu())
 
     def attention(

@@ -15,30 +15,24 @@ from .lstm import LSTM, LSTMState
 
 
 class MemoryWeights(NamedTuple):
-    """The three layers of the memory network, [B, d, d] each: outputs by inputs."""
-
-    m1: Tensor
+    m1: Tensor  # [B, d, d]: outputs by inputs
     m2: Tensor
     m3: Tensor
 
 
 class MNMState(NamedTuple):
-    """The LSTM's state, the last read [B, d], the memory network, and the last step's meta error [B]."""
-
     controller: LSTMState
-    read: Tensor
+    read: Tensor  # v^r [B, d]
     memory: MemoryWeights
-    meta_error: Tensor
+    meta_error: Tensor  # [B]
 
 
 class MomentumState(NamedTuple):
-    """State of MNM-g with momentum: MNMState and the last change of the memory network."""
-
     controller: LSTMState
     read: Tensor
     memory: MemoryWeights
     meta_error: Tensor
-    momentum: MemoryWeights
+    momentum: MemoryWeights  # the last change of the memory
 
 
 AnyState = MNMState | MomentumState
@@ -60,18 +54,15 @@ class MNM(Core):
     pass through every write of the unroll, including the write's k^w and v^w.
 
     The paper and the released code (of which only ports survive) disagree; the choices here are:
-    - Squared errors are means over d in the code and in App. C, sums in equations 2 and 5; the update has the factor
-      s = 2 / (H d) for both kinds of write in the code, none in equation 4. Here, s = 2 / (H d), and errors are
-      means: with keys from tanh, sums make a step with beta near 1 overshoot by a factor of d.
-    - The output layer of f has no tanh, as in the code; section 3.2 specifies tanh for hidden layers.
-    - One rate for all layers, as in the code; equation 4 allows one per layer.
-    - `layer_norm=True`: layer normalization over all (3 H + 1) d values in place of equation 1's tanh, an option of
-      the code. With tanh, keys and values are initially so small that a write changes almost nothing; with layer
-      norm, one write with beta near 1/2 stores its value at once, and binding is learned many times faster.
-    - M starts at fixed random matrices, U(+-1/sqrt(d)), that are not trained (section 3.5). They are buffers and
-      are part of the saved weights. f has no biases.
+    - s = 2 / (H d), and errors are means over d, as in the code (App. C: means; equations 2, 4 and 5: sums, no s): with
+      keys from tanh, sums make a step with beta near 1 overshoot by a factor of d.
+    - As in the code, the output layer of f has no tanh (section 3.2: hidden layers have), and all layers have one rate
+      (equation 4 allows one per layer).
+    - `layer_norm=True`, an option of the code: layer normalization over all (3 H + 1) d values in place of equation 1's
+      tanh, with which initial writes change almost nothing; binding is learned many times faster.
+    - M starts at fixed random matrices, U(+-1/sqrt(d)), that are saved but not trained (section 3.5). f has no biases.
 
-    `memory_span` is an option of the LSTM.
+    `memory_span`: see LSTM.
     """
 
     local = False  # Whether updates are learned and local, as in MNMp
@@ -85,8 +76,7 @@ class MNM(Core):
         memory_span: int = 0,
         layer_norm: bool = False,
     ) -> None:
-        super().__init__()
-        self.input_size, self.output_size = input_size, hidden_size
+        super().__init__(input_size, hidden_size)
         self.memory_size, self.num_heads = memory_size, num_heads
         factor = 1 / (num_heads * memory_size)
         self.scales = (2 * factor, factor)  # s, and the meta error's factor: a mean over heads and d
@@ -120,15 +110,14 @@ class MNM(Core):
     def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None) -> Unrolled:
         cell = self.controller.cell
         gates = linear(inputs, cell.weight_ih[:, : self.input_size], cell.bias_ih + cell.bias_hh)
-        run = fast.run(
-            self._tensors(gates, state), reset, self.initial_memory, self.scales, self.num_heads, bptt_length
-        )
+        leaves = self._tensors(gates, state)
+        run = fast.run(leaves, reset, self.initial_memory, self.scales, self.num_heads, bptt_length)
         h, read = run.joined[-1].split([self.output_size, self.memory_size], 1)
         state = MNMState(LSTMState(h, run.c), read, MemoryWeights(*run.memory.unbind(1)), run.errors[-1])
         return self.out(run.joined), state, run.errors
 
     def _tensors(self, gates: Tensor, state: AnyState) -> fast.Leaves:
-        """Collect the inputs of the compiled route; `gates` is the inputs' contribution to the controller's gates."""
+        """Collect the inputs of the compiled route; `gates` is the inputs' part of the controller's gates."""
         cell, none, targets = self.controller.cell, gates.new_empty(0), self.targets
         return fast.Leaves(
             gates=gates,
@@ -163,15 +152,13 @@ class MNM(Core):
             if state.memory is not last:
                 torch.stack(list(state.memory), 1, out=memory)
                 last = MemoryWeights(*memory.unbind(1))
-            projected = gates(inputs.numpy())
-            joined, c, errors = run(projected, *state.controller, state.read, reset.numpy())
+            joined, c, errors = run(gates(inputs.numpy()), *state.controller, state.read, reset.numpy())
             h, read = joined.split([self.output_size, self.memory_size], 1)
             return torch.from_numpy(out(joined.numpy())), MNMState(LSTMState(h, c), read, last, errors)
 
         return step
 
     def unroll_at_once(self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None) -> Unrolled:
-        """Run `unroll` step by step, except for the output layer."""
         joined, state, errors = unroll_step_by_step(self, inputs, reset, state, bptt_length, self._step)
         return self.out(joined), state, errors
 
@@ -192,9 +179,7 @@ class MNM(Core):
         return torch.cat([controller.h, read], 1), MomentumState(*after, *momentum) if momentum else MNMState(*after)
 
     def _carry_over(self, hidden: Tensor, state: Any, written: MemoryWeights) -> tuple[MemoryWeights, ...]:
-        """Return the memory after a step, and the momentum, if any; `written` is the memory after the write alone,
-        `hidden` is h_t."""
-        del hidden, state
+        """Return the memory after a step, and the momentum, if any; `written` is the memory after the write alone."""
         return (written,)
 
     def heads(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -202,22 +187,17 @@ class MNM(Core):
         interaction = self.interaction(hidden)
         interaction = torch.tanh(interaction) if self.norm is None else self.norm(interaction)
         rate, heads = interaction.split([self.memory_size, 3 * self.num_heads * self.memory_size], dim=1)
-        heads = heads.unflatten(1, (self.num_heads, 3, self.memory_size))
-        write_key, value, read_key = heads.unbind(2)
+        write_key, value, read_key = heads.unflatten(1, (self.num_heads, 3, self.memory_size)).unbind(2)
         return torch.sigmoid(self.rate(rate)), write_key, value, read_key
 
     def _updates(self, memory: MemoryWeights, layers: list[Tensor], value: Tensor) -> list[Tensor]:
-        """D^1 .. D^3 [B, H, d] from z^0 .. z^3 and v^w [B, H, d]."""
+        """Return D^1 .. D^3 [B, H, d] from z^0 .. z^3 and v^w [B, H, d]."""
         raise NotImplementedError
 
 
 class MNMp(MNM):
-    """Metalearned neural memory with learned local updates.
-
-    D^l = z^l - q^l(v^w), with one linear layer q for all three (equation 4).
-
-    All layers are written at once, from activations and targets alone, without a derivative.
-    """
+    """Metalearned neural memory with learned local updates: D^l = z^l - q^l(v^w), with one linear layer q for all three
+    (equation 4)."""
 
     local = True
 
@@ -230,10 +210,7 @@ class MNMp(MNM):
 class MNMg(MNM):
     """Metalearned neural memory with one gradient step on the squared error of f(k^w) (equations 2 and 3).
 
-    D^l is the error propagated back to layer l: the partial derivative with respect to the memory alone, with k^w and
-    v^w fixed. It is explicit, so acting needs no autograd, and learning differentiates it like any other operation.
-
-        D^3 = z^3 - v^w,   D^{l-1} = (1 - (z^{l-1})^2) * (M^l)^T D^l
+        D^3 = z^3 - v^w,   D^{l-1} = (1 - (z^{l-1})^2) * (M^l)^T D^l        with k^w and v^w fixed
 
     `momentum` and `decay` are those of Behrouz, Zhong and Mirrokni 2025, "Titans: Learning to Memorize at Test Time",
     section 3.1, where the gradient step above, W_t, has momentum and the memory decays:
@@ -241,9 +218,8 @@ class MNMg(MNM):
         S^l_t = eta S^l_{t-1} + W^l_t,   M^l_t = (1 - alpha) M^l_{t-1} + S^l_t
         [eta ; alpha] = sigmoid(W_c h_t + b_c), for the options in use; otherwise eta = 0, alpha = 0
 
-    In the paper both depend on the input, but their layer is not specified; here they depend on the controller's h_t.
-    alpha's bias starts at -4 (alpha = .018), since the initial matrices decay, too. S_0 = 0. The compiled route
-    supports neither option.
+    In the paper, both depend on the input through an unspecified layer. alpha's bias starts at -4, since the initial
+    matrices decay, too. S_0 = 0. The compiled route supports neither option.
     """
 
     def __init__(

@@ -31,8 +31,6 @@ def truncated_linear(in_features: int, out_features: int) -> Linear:
 
 
 class RelationalBlock(nn.Module):
-    """One round of attention over the slots and the input, [B, N+1, F]; the equations are those of `RMC`."""
-
     def __init__(self, num_heads: int, key_size: int, head_size: int) -> None:
         super().__init__()
         self.num_heads, self.sizes = num_heads, [key_size, key_size, head_size]
@@ -55,9 +53,8 @@ class RelationalBlock(nn.Module):
 
 
 class RMC(Projected):
-    """Relational memory core: N slots that attend to each other and the new input, gated like the cells of an LSTM.
-
-    N slots, H heads, slot width F = H * head_size, key size K (default head_size), V = head_size.
+    """Relational memory core: N slots that attend to each other and the new input, gated like the cells of an LSTM. H
+    heads, slot width F = H * head_size, key size K (default head_size), V = head_size.
 
         x' = W_in x + b_in                                       [B, F]
         Z  = [M_{t-1} ; x']                                      [B, N+1, F]
@@ -77,7 +74,6 @@ class RMC(Projected):
     """
 
     supervised_lr = 3e-4
-
     parts_of_state = (Axis("slot", "memory", 1), Axis("head", "memory", 2, "num_heads"))
 
     def __init__(
@@ -93,23 +89,21 @@ class RMC(Projected):
         input_bias: float = 0.0,
         forget_bias: float = 1.0,
     ) -> None:
-        super().__init__()
-        key_size = head_size if key_size is None else key_size
+        super().__init__(input_size, num_slots * num_heads * head_size)
         if gate not in ("unit", "memory", None):
             raise ValueError(f"unknown gate {gate!r} of core 'rmc'; allowed: 'unit', 'memory' or None")
         self.num_slots, self.num_heads, self.width = num_slots, num_heads, num_heads * head_size
-        self.input_size, self.output_size = input_size, num_slots * self.width
         self.gate_biases = (input_bias, forget_bias)
         self.gates = 0 if gate is None else self.width if gate == "unit" else 1
         self.input_projection = truncated_linear(input_size, self.width)
-        self.blocks = nn.ModuleList(RelationalBlock(num_heads, key_size, head_size) for _ in range(num_blocks))
+        sizes = (num_heads, head_size if key_size is None else key_size, head_size)
+        self.blocks = nn.ModuleList(RelationalBlock(*sizes) for _ in range(num_blocks))
         self.mlp = nn.ModuleList(truncated_linear(self.width, self.width) for _ in range(mlp_layers))
         one = range(gate is not None)  # lists of one gate layer or none
         self.input_gates = nn.ModuleList(truncated_linear(self.width, 2 * self.gates) for _ in one)
         self.memory_gates = nn.ModuleList(truncated_linear(self.width, 2 * self.gates) for _ in one)
 
     def initial_state(self, batch_size: int) -> RMCState:
-        """Return the identity matrix for every environment: [batch_size, N, F]."""
         weight = self.input_projection.weight
         identity = torch.eye(self.num_slots, self.width, dtype=weight.dtype, device=weight.device)
         return RMCState(identity.repeat(batch_size, 1, 1))
@@ -128,7 +122,7 @@ class RMC(Projected):
     def _leaves(self, projected: Tensor, gates: Tensor, memory: Tensor) -> Leaves:
         """Collect the compiled route's inputs from x', its part of the gates, and M."""
         block = cast(RelationalBlock, self.blocks[0])
-        layers, gate = cast(list[nn.Linear], list(self.mlp)), cast(list[nn.Linear], list(self.memory_gates))
+        layers, gate = cast(list[nn.Linear], self.mlp), cast(list[nn.Linear], self.memory_gates)
         return Leaves(
             row=projected,
             gates_input=gates,
@@ -157,10 +151,8 @@ class RMC(Projected):
         mlp = [cast(nn.Linear, layer).weight for layer in self.mlp]
         run = fast.prepare(leaves, mlp, memory[0], self.num_heads)
         project = Affine(weight, self.input_projection.bias)
-        gate = [
-            Affine(layer.weight, layer.bias + self._gate_bias(layer.bias))
-            for layer in cast(list[nn.Linear], list(self.input_gates))
-        ]
+        layers = cast(list[nn.Linear], self.input_gates)
+        gate = [Affine(layer.weight, layer.bias + self._gate_bias(layer.bias)) for layer in layers]
         (no_gates,) = arrays(leaves.gates_input)
 
         def step(inputs: Tensor, reset: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
@@ -195,7 +187,6 @@ class RMC(Projected):
         return torch.cat(self._read(inputs), -1)
 
     def _step(self, x: Tensor, state: RMCState) -> tuple[Tensor, RMCState]:
-        """x' and its part of the gates [B, F + 2 G], state -> output [B, N F], next state."""
         memory, (projected, gates) = state.memory, x.split([self.width, 2 * self.gates], 1)
         slots = torch.cat([memory, projected.unsqueeze(1)], 1)
         for depth, block in enumerate(self.blocks, 1):

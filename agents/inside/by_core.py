@@ -11,9 +11,7 @@ from torch import Tensor
 from ..cores.concrete import Concrete
 from ..cores.fwm import FWM
 from ..cores.gtrxl import GTrXL
-from ..cores.linear.ffm import FFM
-from ..cores.linear.lru import LRU, Block
-from ..cores.linear.min_gru import MinGRU
+from ..cores.linear.elementwise import FFM, LRU, Block, MinGRU
 from ..cores.mnm import MNM, recall
 from ..cores.rmc import RMC, RelationalBlock
 from .panels import MOST_ROWS, Panel, described, each, heat, lines, liveliest, numbered, panels_of, values

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 
 import tyro
@@ -10,7 +11,6 @@ from rich.text import Text
 
 from ...agents.certificate.certificate import certify, core_size
 from ...agents.cores import make_core
-from ...agents.cores.core import Core
 from ...agents.process import prepare_process
 from ...base.errors import user_errors
 from ...base.settings import Settings, setting
@@ -41,12 +41,8 @@ def main(arguments: Sequence[str]) -> int:
     """Print the certificate of the core in the arguments line by line; return the exit code."""
     config = parse(CheckConfig, arguments, "rl-check-core", _HELP)
     prepare_process(1)
-    console = make_console()
-
-    def make() -> Core:
-        return make_core(config.core, config.input_size, **config.core_args)
-
-    started = time.perf_counter()
+    console, started = make_console(), time.perf_counter()
+    make = partial(make_core, config.core, config.input_size, **config.core_args)
     with user_errors():
         core = make()
     parameters, state_bytes = core_size(core)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engram.agents.cores.parts.bounds import bounded
+from engram.agents.cores.simple import bounded
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

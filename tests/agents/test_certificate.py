@@ -5,7 +5,8 @@ import torch
 
 import broken_cores
 from engram.agents.certificate.certificate import CHECKS, certify
-from engram.agents.certificate.probe import Failure, make_probe
+from engram.agents.certificate.probe import make_probe
+from engram.base.errors import EngramError
 
 NAMES = [name for name, _ in CHECKS]
 
@@ -15,7 +16,7 @@ def failures(cls, names, input_size=6):
     torch.manual_seed(0)
     try:
         probe = make_probe(lambda: cls(input_size), input_size, long_run=5000, recall_updates=100)
-    except Failure as problem:
+    except EngramError as problem:
         return {NAMES[0]: str(problem)}
     seen = {}
     for name, check in CHECKS:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engram.agents.cores import make_core
-from engram.agents.cores.linear.ffm import FFM
+from engram.agents.cores.linear.elementwise import FFM
 from unrolls import random_inputs, random_state, randomize
 
 SIZE, HIDDEN, MEMORY, CONTEXT = 3, 4, 2, 3

@@ -108,14 +108,14 @@ def test_strong_writes_are_scaled_to_norm_one():
 
 def test_a_full_write_is_read_back():
     """With beta = 1 and unit keys the retrieved value is the one written last, whatever was there (theorem B.1)."""
-    from engram.agents.cores.parts import fast_weights
+    from engram.agents.cores import fwm
 
     torch.manual_seed(0)
     key1, key2 = (torch.nn.functional.normalize(torch.randn(2, 4, dtype=torch.float64)) for _ in range(2))
     values = [0.3 * torch.nn.functional.normalize(torch.randn(2, 4, dtype=torch.float64)) for _ in range(2)]
     memory = torch.zeros(2, 4, 4, 4, dtype=torch.float64)
     for value in values:
-        memory = fast_weights.write(memory, fast_weights.Write(key1, key2, value, torch.ones(2, 1)))
+        memory = fwm.write(memory, fwm.Write(key1, key2, value, torch.ones(2, 1)))
     found = torch.einsum("bi,bj,bijk->bk", key1, key2, memory)
     torch.testing.assert_close(found, values[-1])
 

@@ -13,8 +13,7 @@ from engram.agents.cores.concrete import Concrete
 from engram.agents.cores.core import Core
 from engram.agents.cores.fwm import FWM
 from engram.agents.cores.gtrxl import GTrXL, Layer
-from engram.agents.cores.linear.ffm import FFM
-from engram.agents.cores.linear.lru import LRU, Block
+from engram.agents.cores.linear.elementwise import FFM, LRU, Block
 from engram.agents.cores.mnm import MNM, recall
 from engram.agents.cores.rmc import RMC, RelationalBlock
 from engram.agents.inside import Trace, over_time, panels, recorded

@@ -5,10 +5,8 @@ import math
 import pytest
 import torch
 
-from engram.agents.cores.linear.delta_net import DeltaNet
-from engram.agents.cores.linear.mamba2 import Mamba2
-from engram.agents.cores.linear.mlstm import MLSTM
-from engram.agents.cores.linear.shm import SHM, scrambled
+from engram.agents.cores.linear.chunked import MLSTM, DeltaNet
+from engram.agents.cores.linear.hadamard import SHM, Mamba2, scrambled
 from slow_layers import SIZE, check_steps, layer_norm
 from unrolls import compare_with_loop, random_inputs, random_state, randomize
 

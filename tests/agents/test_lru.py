@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engram.agents.cores import make_core
-from engram.agents.cores.linear.lru import LRU
+from engram.agents.cores.linear.elementwise import LRU
 from unrolls import random_inputs, random_state, randomize
 
 SIZE, HIDDEN, STATE = 3, 4, 5

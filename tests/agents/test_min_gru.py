@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engram.agents.cores import make_core
-from engram.agents.cores.linear.min_gru import MinGRU
+from engram.agents.cores.linear.elementwise import MinGRU
 from unrolls import random_inputs, random_state, randomize
 
 SIZE, HIDDEN = 3, 4

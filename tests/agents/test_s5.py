@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engram.agents.cores import make_core
-from engram.agents.cores.linear.s5 import S5, hippo_legs
+from engram.agents.cores.linear.elementwise import S5, hippo_legs
 from slow_layers import SIZE, check_steps
 from unrolls import random_state
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from engram.agents.cores import make_core
-from engram.agents.cores.simple import MGU, Elman, FrameStack, IndRNN
-from engram.agents.cores.slstm import SLSTM
+from engram.agents.cores.simple import MGU, SLSTM, Elman, FrameStack, IndRNN
 from unrolls import compare_with_loop, random_inputs, random_state, randomize
 
 SIZE, HIDDEN = 3, 6

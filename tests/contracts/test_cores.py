@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from engram.agents.certificate.certificate import CHECKS
-from engram.agents.certificate.probe import Failure, make_probe
+from engram.agents.certificate.probe import make_probe
 from engram.agents.cores import core_names, make_core
 from engram.agents.cores.core import state_leaves
 from engram.agents.cores.registry import core_class, core_parameters
 from engram.base import compiled
+from engram.base.errors import EngramError
 from engram.base.sources import sources
 from small_cores import INPUTS, SMALL, small_core
 
@@ -79,7 +80,7 @@ def test_core_keeps_the_contract(case, line, check):
     name, _, probe = case
     torch.manual_seed(0)
     if name in ("feedforward", "frame-stack") and line == "recalls a cue":
-        with pytest.raises(Failure, match="no memory" if name == "feedforward" else "guessing"):
+        with pytest.raises(EngramError, match="no memory" if name == "feedforward" else "guessing"):
             check(probe)
     else:
         check(probe)

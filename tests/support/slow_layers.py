@@ -1,4 +1,4 @@
-"""Stacks of residual layers (agents/cores/parts/stack.py), one sequence and one step at a time."""
+"""Stacks of residual layers (agents/cores/linear/stack.py), one sequence and one step at a time."""
 
 import torch
 
@@ -13,7 +13,7 @@ def layer_norm(x, weight=1.0, bias=0.0):
 
 
 def through_layers(core, x, states, slow_layer):
-    """parts/stack.py for one sequence: x [SIZE] and the states of its layers, which are replaced."""
+    """linear/stack.py for one sequence: x [SIZE] and the states of its layers, which are replaced."""
     x = core.encoder.weight @ x + core.encoder.bias
     for number, (norm, mixer) in enumerate(zip(core.norms, core.mixers, strict=True)):
         added, states[number] = slow_layer(mixer, layer_norm(x, norm.weight, norm.bias), states[number])

@@ -1,7 +1,7 @@
 """AGaLiTe (Pramanik et al. 2024, "Approximate gated linear transformers for online reinforcement learning")."""
 
 import math
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
@@ -11,24 +11,21 @@ from ..core import Route
 from ..fast.hadamard import remember
 from ..fast.routes import stands_for
 from ..gtrxl import Gate
-from ..parts.stack import AtOnce
-from .shm import steps_since_reset
+from .hadamard import since_reset
+from .stack import AtOnce, Steps
 
 Traces: TypeAlias = tuple[Tensor, Tensor, Tensor]  # V, K and s of one layer
 
 
 class AGaLiTeState(NamedTuple):
-    """Traces of every layer and the steps since the reset; L = num_layers, n = ceil(r / 2). values [B, L, n, heads, d],
-    keys [B, L, n, heads, eta d], norm [B, L, heads, eta d], step int64 [B]."""
-
-    values: Tensor
-    keys: Tensor
-    norm: Tensor
-    step: Tensor
+    values: Tensor  # [B, num_layers, n, heads, d], n = ceil(r / 2)
+    keys: Tensor  # [B, num_layers, n, heads, eta d]
+    norm: Tensor  # [B, num_layers, heads, eta d]
+    step: Tensor  # int64 [B]: steps since the reset
 
 
 class AGaLiTe(AtOnce):
-    """AGaLiTe: layers of gated linear attention, whose state matrix is approximated by r pairs of oscillating traces.
+    """AGaLiTe: layers of gated linear attention with r pairs of oscillating traces; d = head_size, (x) outer product.
 
         x^0 = relu(W_e input + b_e),  u = LayerNorm(x^{l-1})
         k = relu(W_k u) (x) relu(W_1 u),  q = relu(W_q u) (x) relu(W_2 u)        eta d values per head   (section 3.1)
@@ -39,13 +36,10 @@ class AGaLiTe(AtOnce):
         a_t = sum_i V^i_t (K^i_t . q) / (2 r s_t . q + 1e-5)
         y = gate(x^{l-1}, relu(W_o a + b_o)),  x^l = gate(y, relu(MLP(LayerNorm(y))))   gates: see `GTrXL`
 
-    d = head_size, (x) the outer product; all maps have biases. The output is x of the last layer. An unroll uses
-    only the factors of g, k and q: K and s are matrices [eta, d] per head; decays and additions are outer products.
-
-    The paper's frequencies are multiples of one frequency; the released code (github.com/subho406/agalite) spreads w
-    evenly from -pi to pi. This core does the same, and shares the code's 1e-5, orthogonal initial weights of gain
-    sqrt(2), zero biases, and clock t that starts at 2. Traces of w and -w are equal, so the state contains one of each
-    pair. The code's clock continues through resets; here it restarts with every episode.
+    All maps have biases. As in the released code (github.com/subho406/agalite), w is evenly spread from -pi to pi (in
+    the paper: multiples of one frequency), initial weights are orthogonal of gain sqrt(2), biases are zero, and the
+    clock t starts at 2; unlike there, it restarts with every episode. Traces of w and -w are equal, so the state
+    contains one of each pair. An unroll uses only the factors of g, k and q: K and s are matrices [eta, d] per head.
     """
 
     def __init__(
@@ -59,43 +53,33 @@ class AGaLiTe(AtOnce):
         eta: int = 4,
         r: int = 4,
     ) -> None:
-        super().__init__()
-        self.input_size, self.output_size = input_size, hidden_size
+        super().__init__(input_size, hidden_size)
         self.encoder = _orthogonal(nn.Linear(input_size, hidden_size))
         sizes = (hidden_size, num_heads, head_size, mlp_size, eta, r)
         self.layers = nn.ModuleList(Layer(*sizes) for _ in range(num_layers))
 
     def initial_state(self, batch_size: int) -> AGaLiTeState:
-        layer = self.layers[0]
-        assert isinstance(layer, Layer)
-        heads, size, features = layer.num_heads, layer.head_size, layer.eta * layer.head_size
-        shape, traces = (batch_size, len(self.layers)), layer.traces
-        new = self.encoder.weight.new_zeros
-        step = torch.zeros(batch_size, dtype=torch.int64, device=self.encoder.weight.device)
-        return AGaLiTeState(
-            new(*shape, traces, heads, size), new(*shape, traces, heads, features), new(*shape, heads, features), step
-        )
+        layer, new = cast(Layer, self.layers[0]), self.encoder.weight.new_zeros
+        shape, heads = (batch_size, len(self.layers)), (layer.num_heads, layer.head_size)
+        features = (layer.num_heads, layer.eta * layer.head_size)
+        values, keys = new(*shape, layer.traces, *heads), new(*shape, layer.traces, *features)
+        step = torch.zeros(batch_size, dtype=torch.int64, device=keys.device)
+        return AGaLiTeState(values, keys, new(*shape, *features), step)
 
     def fast_route(self, inputs: Tensor) -> Route | None:
         return self.unroll_at_once if stands_for(self, inputs) else None
 
-    def _run(
-        self, inputs: Tensor, state: AGaLiTeState, reset: Tensor | None = None, bptt_length: int | None = None
-    ) -> tuple[Tensor, AGaLiTeState]:
-        step = state.step if reset is None else steps_since_reset(reset, state.step)
+    def _run(self, inputs: Tensor, state: AGaLiTeState, steps: Steps | None) -> tuple[Tensor, AGaLiTeState]:
+        step = since_reset(steps, state.step)
         x, traces = F.relu(self.encoder(inputs)), list[Traces]()
         for index, layer in enumerate(self.layers):
-            assert isinstance(layer, Layer)
-            before = state.values[:, index], state.keys[:, index], state.norm[:, index]
-            x, after = layer(x, step, before) if reset is None else layer.unroll(x, step, before, reset, bptt_length)
+            x, after = layer(x, step, tuple(leaf[:, index] for leaf in state[:3]), steps)
             traces.append(after)
         values, keys, norm = (torch.stack(leaves, 1) for leaves in zip(*traces, strict=True))
-        return x, AGaLiTeState(values, keys, norm, (step if reset is None else step[-1]) + 1)
+        return x, AGaLiTeState(values, keys, norm, (step if steps is None else step[-1]) + 1)
 
 
 class Layer(nn.Module):
-    """One layer of `AGaLiTe`, whose docstring has the equations."""
-
     def __init__(self, hidden_size: int, num_heads: int, head_size: int, mlp_size: int, eta: int, r: int) -> None:
         super().__init__()
         self.num_heads, self.head_size, self.eta, self.r = num_heads, head_size, eta, r
@@ -109,8 +93,10 @@ class Layer(nn.Module):
         )
         self.gate_1, self.gate_2 = Gate(hidden_size), Gate(hidden_size)
 
-    def forward(self, x: Tensor, step: Tensor, traces: Traces) -> tuple[Tensor, Traces]:
-        """One step: x [B, hidden_size], step [B], V, K and s -> the next layer's x, the next V, K and s."""
+    def forward(self, x: Tensor, step: Tensor, traces: Traces, steps: Steps | None) -> tuple[Tensor, Traces]:
+        """x [B, hidden_size], step [B], with `steps` [T, B, ...], and V, K and s -> the next x, the last V, K and s."""
+        if steps is not None:
+            return self._unroll(x, step, traces, steps)
         key, query, value, beta, gamma, wave = self._map(x, step)
         wave = wave[..., None, None]  # [B, n, 1, 1]
         values, keys, norm = traces
@@ -122,29 +108,21 @@ class Layer(nn.Module):
         read = (self._counts(x)[:, None, None] * weight.unsqueeze(-1) * values).sum(1)
         return self._output(x, read, (norm * query).sum(-1)), (values, keys, norm)
 
-    def unroll(
-        self, x: Tensor, step: Tensor, traces: Traces, reset: Tensor, bptt_length: int | None
-    ) -> tuple[Tensor, Traces]:
-        """Run `forward` for x [T, B, hidden_size], step and reset [T, B]."""
+    def _unroll(self, x: Tensor, step: Tensor, traces: Traces, steps: Steps) -> tuple[Tensor, Traces]:
         key, query, value, beta, gamma, wave = self._map(x, step)
-        values, keys, norm = traces
-        count = self.traces
+        (values, keys, norm), count, (reset, cut) = traces, self.traces, steps
         # s is a K whose wave is 1. Rows of a head's matrix: by trace, then by eta.
         waves = torch.cat([wave, torch.ones_like(wave[..., :1])], -1)[..., None, :, None]
         written = (waves * (gamma[1] * key[1]).unsqueeze(-2)).flatten(-2)
         decay, read = (part.repeat(1, 1, 1, count + 1) for part in (gamma[1], query[1]))
         start = torch.cat([keys, norm.unsqueeze(1)], 1).unflatten(3, (self.eta, -1)).transpose(1, 2).flatten(2, 3)
         write = (gamma[0] * key[0], written)
-        of_keys, after = remember(
-            "complement", (gamma[0], decay), write, read, reset, start, bptt_length, reads=count + 1
-        )
+        of_keys, after = remember("complement", (gamma[0], decay), write, read, reset, start, cut, reads=count + 1)
         weight = (of_keys * query[0].unsqueeze(-2)).sum(-1)  # [T, B, heads, n + 1]
         after = after.unflatten(2, (count + 1, -1)).transpose(1, 2).flatten(3)
         weight, total = weight[..., :-1], weight[..., -1]
-        write = (beta * value, wave.unsqueeze(2).expand_as(weight))
-        attended, values = remember(
-            "complement", (beta, None), write, self._counts(x) * weight, reset, values.transpose(1, 2), bptt_length
-        )
+        write, read, start = (beta * value, wave.unsqueeze(2).expand_as(weight)), self._counts(x) * weight, values
+        attended, values = remember("complement", (beta, None), write, read, reset, start.transpose(1, 2), cut)
         return self._output(x, attended.squeeze(3), total), (values.transpose(1, 2), after[:, :-1], after[:, -1])
 
     def _map(self, x: Tensor, step: Tensor) -> tuple[Any, ...]:

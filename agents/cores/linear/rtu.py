@@ -12,13 +12,12 @@ from ..core import Core, Unrolled
 
 
 class RTUState(NamedTuple):
-    """The complex state and its derivatives, real part first; n = num_units, D = input_size. h [B, n, 2]; by_rate,
-    by_phase [B, n, 2]: dh / d rho, dh / d tau; by_input [B, n, D, 2]: dh / d Re W."""
+    """Complex values, real part first; n = num_units, D = input_size."""
 
-    h: Tensor
-    by_rate: Tensor
-    by_phase: Tensor
-    by_input: Tensor
+    h: Tensor  # [B, n, 2]
+    by_rate: Tensor  # dh / d rho [B, n, 2]
+    by_phase: Tensor  # dh / d tau [B, n, 2]
+    by_input: Tensor  # dh / d Re W [B, n, D, 2]
 
 
 class RTU(Core):
@@ -28,32 +27,27 @@ class RTU(Core):
         lambda = r exp(i phi),  r = exp(-exp(rho)),  phi = exp(tau),  gamma = sqrt(1 - r^2)  (section 3)
         output = relu(W_o [relu(Re h) ; relu(Im h)] + b_o)           [hidden_size]
 
-    The state contains dh / dp for p = rho, tau and Re W (section 3.1; dh / d Im W = i dh / d Re W). Wherever a gradient
-    would be cut - at the beginning of an unroll and at multiples of bptt_length - h is replaced by
-    h + sum_p dh/dp (p - stopped(p)): the same value, whose gradient with respect to the parameters is that of the
-    entire past. The gradient of the recurrence therefore does not depend on bptt_length, not even if it is 1. Gradients
-    of the inputs are cut as in every core: layers before the recurrence receive no gradient across a cut.
-
-    The derivatives are those at the weights with which an actor acted, as in the paper (appendix on stale gradients).
-    Choices left open by the paper: one layer; a map after the units; initially, r^2 is uniform up to .999^2,
-    phi is uniform up to 2 pi, and W is normal with variance 1 / (2 D).
+    The state contains dh / dp for p = rho, tau and Re W (section 3.1; dh / d Im W = i dh / d Re W). Where a gradient
+    would be cut, h is replaced by h + sum_p dh/dp (p - stopped(p)): the same value, with the parameters' gradient of
+    the entire past, whatever bptt_length is. Layers before the recurrence receive no gradient across a cut, as in every
+    core. The derivatives are those at the weights with which an actor acted, as in the paper (appendix on stale
+    gradients). Choices left open by the paper: one layer; a map after the units; initially, r^2 is uniform up to
+    .999^2, phi uniform up to 2 pi, and W normal with variance 1 / (2 D).
     """
 
     loops_over_time = False
 
     def __init__(self, input_size: int, hidden_size: int = 128, num_units: int = 64) -> None:
-        super().__init__()
-        self.input_size, self.output_size, self.num_units = input_size, hidden_size, num_units
+        super().__init__(input_size, hidden_size)
+        self.num_units = num_units
         squared = (1 - torch.rand(num_units)) * 0.999**2
         self.rho = nn.Parameter((-0.5 * squared.log()).log())
         self.tau = nn.Parameter(((1 - torch.rand(num_units)) * 2 * math.pi).log())
-        # Rows: real parts, then imaginary parts.
-        self.W = nn.Parameter(torch.randn(2 * num_units, input_size) / math.sqrt(2 * input_size))
+        self.W = nn.Parameter(torch.randn(2 * num_units, input_size) / math.sqrt(2 * input_size))  # rows: Re W, Im W
         self.out = nn.Linear(2 * num_units, hidden_size)
 
     def initial_state(self, batch_size: int) -> RTUState:
-        new = self.rho.new_zeros
-        shape = (batch_size, self.num_units)
+        new, shape = self.rho.new_zeros, (batch_size, self.num_units)
         return RTUState(new(*shape, 2), new(*shape, 2), new(*shape, 2), new(*shape, self.input_size, 2))
 
     def forward(self, inputs: Tensor, state: RTUState) -> tuple[Tensor, RTUState]:
@@ -69,9 +63,7 @@ class RTU(Core):
             by_rate = by_rate + torch.complex(added * real, added * imaginary)
             by_phase = decay * by_phase + torch.complex(-phase * decay.imag, phase * decay.real) * before
             weighted = gamma.unsqueeze(1) * inputs.unsqueeze(1)
-            decay = torch.polar(
-                (-rate).exp().unsqueeze(1), phase.unsqueeze(1)
-            )  # ONNX cannot unsqueeze a complex tensor
+            decay = torch.polar((-rate).exp().unsqueeze(1), phase.unsqueeze(1))  # ONNX unsqueezes no complex tensor
             by_input = decay * by_input + torch.complex(weighted, torch.zeros_like(weighted))
         return self._read(h), RTUState(*(torch.view_as_real(leaf) for leaf in (h, by_rate, by_phase, by_input)))
 
@@ -86,7 +78,8 @@ class RTU(Core):
         return self._read(torch.cat(pieces)), state, None
 
     def _piece(self, inputs: Tensor, reset: Tensor, state: RTUState) -> tuple[Tensor, RTUState]:
-        """inputs [T, B, D], reset bool [T, B] -> h complex [T, B, n], and the state after the last step."""
+        """inputs [T, B, D], reset bool [T, B] -> h complex [T, B, n], and the state after the last step, with dh / d
+        rho, dh / d tau and dh / d Re W (equations 6 to 9)."""
         rate, phase = self.rho.exp(), self.tau.exp()
         decay, gamma = torch.polar((-rate).exp(), phase), (1 - (-2 * rate).exp()).sqrt()
         real, imaginary = F.linear(inputs, self.W).chunk(2, -1)
@@ -94,8 +87,23 @@ class RTU(Core):
         start = torch.view_as_complex(self.at_cut(state).h.contiguous())
         h = scan(decay.expand(1, 1, -1), gamma * driven, reset, start)
         with torch.no_grad():
-            traces = self._derivatives(inputs, reset, state, (h, driven, decay, gamma, rate, phase))
-        return h, RTUState(torch.view_as_real(h[-1]), *(torch.view_as_real(trace) for trace in traces))
+            start, *traces = (torch.view_as_complex(leaf.contiguous()) for leaf in state)
+            before = torch.where(reset.unsqueeze(2), 0, torch.cat([start.unsqueeze(0), h[:-1]]))
+            # d lambda / d rho = -exp(rho) lambda, d gamma / d rho = exp(rho) r^2 / gamma,
+            # d lambda / d tau = i exp(tau) lambda
+            by_rate = -rate * decay * before + rate * (-2 * rate).exp() / gamma * driven
+            by_phase = 1j * phase * decay * before
+            by_rate = scan(decay.expand(1, 1, -1), by_rate, reset, traces[0])[-1]
+            by_phase = scan(decay.expand(1, 1, -1), by_phase, reset, traces[1])[-1]
+            time = torch.arange(len(inputs), device=inputs.device).unsqueeze(1)
+            began = torch.where(reset, time, -1).cummax(0).values[-1]
+            same_episode = (time >= began).unsqueeze(2)
+            powers = decay ** (len(inputs) - 1 - time)  # [T, n]
+            weight = torch.where(same_episode, (gamma * powers).unsqueeze(1), 0)  # [T, B, n]
+            current = torch.where(same_episode, inputs, 0.0).to(weight.dtype)
+            by_input = torch.where((began >= 0)[:, None, None], 0, traces[2]) * (decay ** len(inputs)).unsqueeze(1)
+            by_input = by_input + torch.einsum("tbn,tbd->bnd", weight, current)
+        return h, RTUState(*(torch.view_as_real(leaf) for leaf in (h[-1], by_rate, by_phase, by_input)))
 
     def at_cut(self, state: RTUState) -> RTUState:
         """Make dh / dp the gradient of h with respect to each parameter p, unless h already has a gradient."""
@@ -106,34 +114,6 @@ class RTU(Core):
         changed = (by_input * torch.complex(real, imaginary)).sum(-1)
         zero = changed + by_rate * (self.rho - self.rho.detach()) + by_phase * (self.tau - self.tau.detach())
         return state._replace(h=state.h + torch.view_as_real(zero))
-
-    def _derivatives(
-        self, inputs: Tensor, reset: Tensor, state: RTUState, now: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return dh / d rho, dh / d tau and dh / d Re W after the last step (equations 6 to 9), complex."""
-        h, driven, decay, gamma, rate, phase = now
-        start, *traces = (torch.view_as_complex(leaf.contiguous()) for leaf in state)
-        before = torch.cat([start.unsqueeze(0), h[:-1]])
-        before = torch.where(reset.unsqueeze(2), 0, before)
-        fixed = decay.expand(1, 1, -1)
-        # d lambda / d rho = -exp(rho) lambda, d gamma / d rho = exp(rho) r^2 / gamma,
-        # d lambda / d tau = i exp(tau) lambda
-        by_rate = -rate * decay * before + rate * (-2 * rate).exp() / gamma * driven
-        by_phase = 1j * phase * decay * before
-        by_rate, by_phase = (
-            scan(fixed, added, reset, trace)[-1] for added, trace in ((by_rate, traces[0]), (by_phase, traces[1]))
-        )
-        length = len(inputs)
-        time = torch.arange(length, device=inputs.device).unsqueeze(1)
-        began = torch.where(reset, time, -1).cummax(0).values[-1]
-        age = torch.arange(length - 1, -1, -1, device=inputs.device)
-        powers = decay ** age.unsqueeze(1)  # [T, n]
-        same_episode = (time >= began).unsqueeze(2)
-        weight = torch.where(same_episode, (gamma * powers).unsqueeze(1), 0)  # [T, B, n]
-        current = torch.where(same_episode, inputs, 0.0).to(weight.dtype)
-        fresh = (began >= 0)[:, None, None]
-        carried = torch.where(fresh, 0, traces[2]) * (decay**length).unsqueeze(1)
-        return by_rate, by_phase, carried + torch.einsum("tbn,tbd->bnd", weight, current)
 
     def _read(self, h: Tensor) -> Tensor:
         """h complex [..., n] -> output [..., hidden_size]."""

@@ -15,7 +15,7 @@ from engram.launch.config.presets.lookup import preset
 from engram.launch.config.run_config import RunConfig
 from engram.launch.config.settings.plain import from_dict
 from engram.launch.metrics.writer import MetricsWriter
-from engram.launch.probe.config import ProbeConfig
+from engram.launch.probe.command import ProbeConfig
 
 
 def write(run: Path, config: Any, result: float = 1.0) -> None:

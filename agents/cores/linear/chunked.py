@@ -1,0 +1,220 @@
+"""Matrix memories whose unroll works on chunks of steps: DeltaNet with its gated and multi-step forms, and mLSTM."""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...sequence.chunks import States, unroll_chunks
+from .stack import Mixer, Stack, Steps
+
+
+class DeltaNetState(NamedTuple):
+    fast_weights: Tensor  # [B, num_layers, num_heads, head_size, head_size]: axes key, value
+
+
+class DeltaNet(Stack):
+    """DeltaNet: residual layers (see `Stack`), each with a matrix S per head; d = head_size, n = num_writes.
+
+        q = unit(silu(W_q u)),  k_i = unit(silu(W_k^i u)),  v_i = silu(W_v^i u),  beta_i = sigmoid(w_b^i u), i = 1 .. n
+        S <- alpha S                                                         alpha = 1 without `gated`
+        S <- S + beta_i k_i (v_i - S^T k_i)^T, for i = 1 .. n
+        added = W_o [RMSNorm(S^T q) * silu(W_g u)]                           heads concatenated
+
+        alpha = exp(-exp(a) softplus(w_a u + b_a))                           with `gated`
+
+    unit(x) = x / |x|. With one write, this is DeltaNet (Yang et al. 2024, "Parallelizing linear transformers with the
+    delta rule over sequence length", sections 2.2 and 3); with `gated`, Gated DeltaNet (Yang et al. 2025, equation 10);
+    with `num_writes` above 1, DeltaProduct (Siems et al. 2025, section 3). `negative` doubles beta, so that the
+    eigenvalue of I - beta k k^T along k lies in (-1, 1) instead of (0, 1) (Grazzi et al. 2025, section 4).
+
+    Choices left open by the papers: no short convolution before q, k and v; no feed-forward layers; one layer;
+    initially exp(a) uniform in 1..16 and softplus(b_a) log-uniform in 0.001..0.1, as in Mamba-2. An unroll works on
+    chunks of steps (the papers' WY form), with one triangular system per chunk and head.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int = 128,
+        num_layers: int = 1,
+        num_heads: int = 4,
+        head_size: int = 32,
+        num_writes: int = 1,
+        gated: bool = False,
+        negative: bool = False,
+    ) -> None:
+        options = (num_heads, head_size, num_writes, gated, negative)
+        super().__init__(input_size, hidden_size, num_layers, DeltaMixer, *options)
+
+
+class DeltaMixer(Mixer):
+    def __init__(
+        self, hidden_size: int, num_heads: int, head_size: int, num_writes: int, gated: bool, negative: bool
+    ) -> None:
+        super().__init__()
+        self.num_heads, self.head_size, self.num_writes, self.negative = num_heads, head_size, num_writes, negative
+        width = num_heads * head_size
+        self.maps = nn.Linear(hidden_size, (2 + 2 * num_writes) * width, bias=False)  # rows: q, W_g, every k, every v
+        self.rate = nn.Linear(hidden_size, num_writes * num_heads, bias=False)
+        self.decay = Decay(hidden_size, num_heads) if gated else None
+        self.scale = nn.Parameter(torch.ones(head_size))
+        self.out = nn.Linear(width, hidden_size, bias=False)
+
+    def initial_state(self, batch_size: int) -> DeltaNetState:
+        return DeltaNetState(self.scale.new_zeros(batch_size, self.num_heads, self.head_size, self.head_size))
+
+    def forward(self, u: Tensor, state: DeltaNetState, steps: Steps | None) -> tuple[Tensor, DeltaNetState]:
+        writes = self.num_writes
+        maps = self.maps(u).unflatten(-1, (2 + 2 * writes, self.num_heads, self.head_size)).transpose(-3, -2)
+        query, gate, keys, values = maps.split([1, 1, writes, writes], -2)
+        query, keys, values = _unit(query.squeeze(-2)), _unit(keys), F.silu(values)  # [..., H, d], [..., H, n, d]
+        rates = torch.sigmoid(self.rate(u)).unflatten(-1, (writes, self.num_heads)).transpose(-2, -1)  # [..., H, n]
+        rates = 2 * rates if self.negative else rates
+        log_decay = self.decay(u) if self.decay is not None else torch.zeros_like(rates[..., 0])
+        if steps is None:
+            weights = state.fast_weights * log_decay.exp()[..., None, None]
+            for key, value, rate in zip(keys.unbind(-2), values.unbind(-2), rates.split(1, -1), strict=True):
+                old = torch.einsum("bhkv,bhk->bhv", weights, key)
+                weights = weights + key.unsqueeze(3) * (rate * (value - old)).unsqueeze(2)
+            read = torch.einsum("bhkv,bhk->bhv", weights, query)
+        else:
+            parts, initial = (query, keys, values, rates, log_decay), self.initial_state
+            read, (weights,) = unroll_chunks(_delta_chunk, parts, steps.reset, state, initial, steps.bptt_length)
+        read = F.rms_norm(read, read.shape[-1:], self.scale, 1e-5)
+        return self.out((read * F.silu(gate.squeeze(-2))).flatten(-2)), DeltaNetState(weights)
+
+
+class Decay(nn.Module):
+    """log alpha [..., H] = -exp(a) softplus(w u + b), one value per head; a and b as in Mamba-2."""
+
+    def __init__(self, hidden_size: int, num_heads: int) -> None:
+        super().__init__()
+        self.rate = nn.Parameter(torch.empty(num_heads).uniform_(1, 16).log())
+        self.step = nn.Linear(hidden_size, num_heads)
+        with torch.no_grad():
+            self.step.bias.copy_(torch.empty(num_heads).uniform_(-6.9, -2.3).exp().expm1().log())
+
+    def forward(self, u: Tensor) -> Tensor:
+        """u [..., hidden_size] -> log alpha [..., H], below 0."""
+        return -self.rate.exp() * F.softplus(self.step(u))
+
+
+def _unit(x: Tensor) -> Tensor:
+    return F.normalize(F.silu(x), dim=-1, eps=1e-6)
+
+
+def _delta_chunk(steps: States, used: Tensor, start: States) -> tuple[Tensor, States]:
+    """Compute a chunk of L steps (`chunks.Chunk`): the reads [N, L, H, d] and the final fast weights. The n writes of a
+    step follow each other like steps, with the decay before the first. With G_m the sum of log alpha up to write m, S
+    before write m is exp(G_m) S_0 + sum_{j < m} exp(G_m - G_j) k_j u_j^T, u_m = beta_m (v_m - S^T k_m)."""
+    query, keys, values, rates, log_decay = steps
+    (weights,) = start
+    writes = keys.shape[3]
+    rates = torch.where(used[..., None, None], rates, 0.0)
+    log_decay = torch.where(used[..., None], log_decay, 0.0)
+    # [N, H, M, ...], M = L n
+    key, value, rate = (x.transpose(1, 2).flatten(2, 3) for x in (keys, values, rates.unsqueeze(4)))
+    total = log_decay.transpose(1, 2).cumsum(2)  # [N, H, L]
+    decay = total.repeat_interleave(writes, 2) if writes > 1 else total
+    causal = torch.ones(decay.shape[2], decay.shape[2], dtype=torch.bool, device=decay.device).tril()
+    between = torch.where(causal, decay.unsqueeze(3) - decay.unsqueeze(2), -torch.inf).exp()
+    system = (rate * between * (key @ key.mT)).tril(-1)
+    targets = rate * (value - decay.exp().unsqueeze(3) * (key @ weights))
+    solvable = torch.promote_types(system.dtype, torch.float32)  # torch cannot solve systems in half precision
+    written = torch.linalg.solve_triangular(system.to(solvable), targets.to(solvable), upper=False, unitriangular=True)
+    written = written.to(system.dtype)
+    query = query.transpose(1, 2)
+    weight = between[:, :, writes - 1 :: writes] * (query @ key.mT)
+    read = total.exp().unsqueeze(3) * (query @ weights) + weight @ written
+    left = between[:, :, -1].unsqueeze(3) * key
+    after = total[:, :, -1, None, None].exp() * weights + left.mT @ written
+    return read.transpose(1, 2), (after,)
+
+
+class MLSTMState(NamedTuple):
+    c: Tensor  # [B, num_layers, num_heads, d, d + 1]: C^T with last column n
+    m: Tensor  # [B, num_layers, num_heads]: the stabilizer
+
+
+class MLSTM(Stack):
+    """mLSTM (Beck et al. 2024, "xLSTM: Extended long short-term memory", section 2.3): residual layers (see `Stack`),
+    each an LSTM with a matrix C per head as its cell; d = head_size.
+
+        q, v = W_q u, W_v u,  k = W_k u / sqrt(d),  o = sigmoid(W_o u)                        (equations 21 to 24, 27)
+        i = exp(i'), i' = w_i u + b_i;   f = sigmoid(f'), f' = w_f u + b_f                    (equations 25, 26)
+        m_t = max(log f_t + m_{t-1}, i'_t)                                                    (equation 15)
+        C_t = exp(log f + m_{t-1} - m_t) C_{t-1} + exp(i' - m_t) v k^T                        (equation 19)
+        n_t = exp(log f + m_{t-1} - m_t) n_{t-1} + exp(i' - m_t) k                            (equation 20)
+        h = C_t q / max(|n_t q|, exp(-m_t))                                                   (equation 21)
+        added = W_p [o * LayerNorm(h)]                                                        norm per head
+
+    Choices left open by the paper: f is a sigmoid; C, n and m start at zero; no convolution, up-projection or learned
+    skip around the cell. As in the released code (github.com/NX-AI/xlstm), 1 in equation 21 is exp(-m) for the
+    stabilized state; initially, b_i is normal with deviation 0.1, b_f is evenly spread from 3 to 6, w_i = w_f = 0.
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int = 128, num_layers: int = 1, num_heads: int = 4, head_size: int = 32
+    ) -> None:
+        super().__init__(input_size, hidden_size, num_layers, MLSTMMixer, num_heads, head_size)
+
+
+class MLSTMMixer(Mixer):
+    def __init__(self, hidden_size: int, num_heads: int, head_size: int) -> None:
+        super().__init__()
+        self.num_heads, self.head_size = num_heads, head_size
+        self.maps = nn.Linear(hidden_size, 4 * num_heads * head_size, bias=False)  # rows: q, k, v, o
+        self.gates = nn.Linear(hidden_size, 2 * num_heads)  # rows: i', f'
+        self.scale = nn.Parameter(torch.ones(num_heads, head_size))
+        self.out = nn.Linear(num_heads * head_size, hidden_size, bias=False)
+        with torch.no_grad():
+            self.gates.weight.zero_()
+            self.gates.bias[:num_heads].normal_(0, 0.1)
+            self.gates.bias[num_heads:] = torch.linspace(3, 6, num_heads)
+
+    def initial_state(self, batch_size: int) -> MLSTMState:
+        c = self.scale.new_zeros(batch_size, self.num_heads, self.head_size, self.head_size + 1)
+        return MLSTMState(c, self.scale.new_zeros(batch_size, self.num_heads))
+
+    def forward(self, u: Tensor, state: MLSTMState, steps: Steps | None) -> tuple[Tensor, MLSTMState]:
+        query, key, value, gate = self.maps(u).unflatten(-1, (4, self.num_heads, self.head_size)).unbind(-3)
+        log_input, forget = self.gates(u).chunk(2, -1)
+        key, log_forget = key / math.sqrt(self.head_size), F.logsigmoid(forget)
+        value = F.pad(value, (0, 1), value=1.0)  # [..., H, d + 1]: reads n, too
+        if steps is None:
+            m = torch.maximum(log_forget + state.m, log_input)
+            decay, new = (log_forget + state.m - m).exp(), (log_input - m).exp()
+            c = decay[..., None, None] * state.c + new[..., None, None] * (key.unsqueeze(3) * value.unsqueeze(2))
+            h = _normalize(torch.einsum("bhkv,bhk->bhv", c, query), m)
+        else:
+            parts = (query, key, value, log_input, log_forget)
+            h, (c, m) = unroll_chunks(_mlstm_chunk, parts, steps.reset, state, self.initial_state, steps.bptt_length)
+        h = torch.sigmoid(gate) * F.layer_norm(h, h.shape[-1:]) * self.scale
+        return self.out(h.flatten(-2)), MLSTMState(c, m)
+
+
+def _normalize(read: Tensor, m: Tensor) -> Tensor:
+    """C q with an appended n q [..., d + 1] -> h [..., d]."""
+    return read[..., :-1] / torch.maximum(read[..., -1].abs(), (-m).exp()).unsqueeze(-1)
+
+
+def _mlstm_chunk(steps: States, used: Tensor, start: States) -> tuple[Tensor, States]:
+    """Compute a chunk of L steps (`chunks.Chunk`): h [N, L, H, d], and the final C and m. With F_t the sum of log f,
+    m_t = max(F_t + m_0, F_t - F_j + i'_j for j <= t), and every factor is exp(... - m_t)."""
+    query, key, value, log_input, log_forget = steps
+    c, m = start
+    log_forget = torch.where(used[..., None], log_forget, 0.0).transpose(1, 2)  # [N, H, L]
+    log_input = torch.where(used[..., None], log_input, -torch.inf).transpose(1, 2)
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    total = log_forget.cumsum(2)
+    stabilizer = total + torch.maximum(m.unsqueeze(2), (log_input - total).cummax(2).values)
+    causal = torch.ones(total.shape[2], total.shape[2], dtype=torch.bool, device=total.device).tril()
+    exponent = (total - stabilizer).unsqueeze(3) + (log_input - total).unsqueeze(2)
+    weight = torch.where(causal, exponent, -torch.inf).exp()
+    at_start = (total + m.unsqueeze(2) - stabilizer).exp().unsqueeze(3)
+    read = at_start * (query @ c) + (weight * (query @ key.mT)) @ value
+    after = at_start[:, :, -1, None] * c + (weight[:, :, -1].unsqueeze(3) * key).mT @ value
+    return _normalize(read, stabilizer).transpose(1, 2), (after, stabilizer[:, :, -1])
