@@ -19,7 +19,7 @@ from engram.launch.metrics.provenance import provenance
 from engram.launch.probe.config import ProbeConfig
 from engram.launch.probe.run import RESULT, TEST_BATCH, ProbeRun
 from engram.launch.runs.directory import RunDirectory
-from engram.learners.supervised.learner import examine
+from engram.learners.supervised import examine
 
 RESULTS = Path(__file__).parent / "results" / "probe-runs.json"
 DELAYS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .core import Axis, Projected, Unrolled, under_torch_func
+from .fast import gated as fast
 from .fast.elementwise import Array
-from .fast.gated import unroll as fast
 from .fast.routes import stands_for
 from .lstm import lstm_step
 from .parts.images import image_size
@@ -91,7 +91,7 @@ class ConvLSTM(Projected):
         weight = self.state_conv.weight.permute(0, 2, 3, 1).flatten(1)
         assert self.state_conv.bias is not None
         gates = self._project(inputs) + self.state_conv.bias
-        outputs, *last = fast.run_lstm(gates, weight, *state, reset, bptt_length, self.places)
+        outputs, *last = fast.run(gates, weight, *state, reset, bptt_length, places=self.places)
         return outputs.flatten(2), ConvLSTMState(*last), None
 
     def _project(self, inputs: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from .. import bf16
 from ..kernels import linear
 from .core import Axis, Projected, Unrolled, under_torch_func
-from .fast.gated import unroll as fast
+from .fast import gated as fast
 from .fast.routes import stands_for
 from .parts.gates import remember
 
@@ -67,5 +67,6 @@ class GRU(Projected):
         cell = self.cell
         from_h, inner = cell.bias_hh.split([2 * self.output_size, self.output_size])
         gates = linear(inputs, cell.weight_ih, cell.bias_ih + F.pad(from_h, (0, self.output_size)))
-        outputs, h = fast.run_gru(gates, cell.weight_hh, inner, state.h, reset, bptt_length)
+        none = state.h.new_empty(len(state.h), 0)
+        outputs, h, _ = fast.run(gates, cell.weight_hh, state.h, none, reset, bptt_length, inner)
         return outputs, GRUState(h), None

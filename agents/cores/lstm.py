@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from ..kernels import linear
 from .core import Axis, Projected, Step, Unrolled
+from .fast import gated as fast
 from .fast.acting import Affine
-from .fast.gated import unroll as fast
 from .fast.routes import stands_for
 from .parts.gates import remember
 
@@ -72,7 +72,7 @@ class LSTM(Projected):
         return step
 
     def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None) -> Unrolled:
-        outputs, *last = fast.run_lstm(self._project(inputs), self.cell.weight_hh, *state, reset, bptt_length)
+        outputs, *last = fast.run(self._project(inputs), self.cell.weight_hh, *state, reset, bptt_length)
         return outputs, LSTMState(*last), None
 
     def _project(self, inputs: Tensor) -> Tensor:

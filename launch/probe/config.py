@@ -12,7 +12,7 @@ from ...base.messages import SEEDS
 from ...base.settings import Settings, setting
 from ...base.units import Minutes, Seconds
 from ...envs.tasks.registry import find_task
-from ...learners.supervised.model import SupervisedConfig
+from ...learners.supervised import SupervisedConfig
 from ..config.device import check_device
 
 

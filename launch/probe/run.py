@@ -16,8 +16,7 @@ from ...base.stop_flag import StopFlag
 from ...envs.tasks.registry import examined_on, find_task, make_task
 from ...envs.tasks.task import Task
 from ...learners import checkpoints
-from ...learners.supervised.learner import Score, SupervisedLearner, examine
-from ...learners.supervised.model import SequenceModel, to_tensors
+from ...learners.supervised import Score, SequenceModel, SupervisedLearner, examine, to_tensors
 from ..config.device import find_device
 from ..metrics.writer import MetricsWriter
 from ..runs.directory import RunDirectory

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..fast.short_convolution import Convolution
+from ..fast.scan import Convolution
 
 
 class ShortConvolution(nn.Module):
