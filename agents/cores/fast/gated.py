@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ....base.compiled import compiled
+from ... import bf16
 from . import routes
 from .blas import gemm, multiply
 from .elementwise import Array, add, copy, copy_rows, gradient_ends, part, sigmoid, tanh
@@ -266,12 +267,17 @@ def lstm_steps(weight: Tensor, batch: int) -> Callable[[Array, Array, Tensor, Te
     """Prepare a step for acting with W_h [4 H, H]: step(gates [B, 4 H], reset bool [B], h, c) returns the next h, c."""
     address, size, (bias,) = routes.routine(weight.dtype, weight), weight.shape[1], routes.arrays(weight.new_empty(0))
     matrix, record = routes.factor(address, weight), make_record(1, batch, bias.dtype, size, size, 4 * size, size)
+    width = min(batch, routes.GROUP_OF_A_STEP)
 
     def step(gates: Array, reset: Array, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        before = (leaf[:, np.newaxis] for leaf in routes.arrays(h, c))
-        x, resets = gates[np.newaxis, :, np.newaxis], reset[np.newaxis]
-        inputs = Inputs(x, bias, ONE_PLACE, resets, *before, matrix, False, 0)
-        out, cells = _run(lstm, address, routes.GROUP_OF_A_STEP, inputs, record, h, c)
+        out, cells = h.new_empty(1, *h.shape), c.new_empty(c.shape)
+        h_before, c_before = (leaf[:, np.newaxis] for leaf in routes.arrays(h, c))
+        now, resets = gates[np.newaxis, :, np.newaxis], reset[np.newaxis]
+        inputs = Inputs(now, bias, ONE_PLACE, resets, h_before, c_before, matrix, False, 0)
+        results = out.numpy()[:, :, np.newaxis], cells.numpy()[:, np.newaxis]
+        for first in range(0, batch, width):
+            lstm(address, first, min(first + width, batch), inputs, record, *results)
+        bf16.release()
         return out[0], cells
 
     return step
@@ -292,16 +298,6 @@ class _Plan(NamedTuple):
         return routes.group_size(self.reset.shape[1]) if places == 1 else max(1, PLACES_AT_ONCE // places)
 
 
-def _run(
-    loop: Callable[..., None], address: int, width: int, inputs: Inputs, record: Record, h: Tensor, c: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Run a loop in groups of `width` environments; return h of all steps and the last c, shaped like h and c."""
-    out, cells = h.new_empty(len(inputs.gates), *h.shape), c.new_empty(c.shape)
-    results = out.numpy().reshape(len(out), *inputs.h.shape), cells.numpy().reshape(inputs.c.shape)
-    routes.by_groups(lambda _, first, last: loop(address, first, last, inputs, record, *results), len(h), width)
-    return out, cells
-
-
 class _Unroll(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -316,7 +312,13 @@ class _Unroll(torch.autograd.Function):
         widths = kernel * size, c.shape[-1], x.shape[3], size
         record = make_record(steps if plan.recording else 1, batch * image, x.dtype, *widths)
         width = plan.group() if turned or image > 1 else routes.GROUP_OF_A_STEP
-        out, cells = _run(plan.forward, plan.routine, width, inputs, record, h, c)
+        out, cells = h.new_empty(steps, *h.shape), c.new_empty(c.shape)
+        results = out.numpy().reshape(steps, *inputs.h.shape), cells.numpy().reshape(inputs.c.shape)
+
+        def work(_: int, first: int, last: int) -> None:
+            plan.forward(plan.routine, first, last, inputs, record, *results)
+
+        routes.by_groups(work, batch, width)
         if plan.recording:
             ctx.plan, ctx.inputs, ctx.record, ctx.shape = plan, inputs, record, gates.shape
             ctx.save_for_backward(weight)

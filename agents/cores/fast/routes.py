@@ -73,8 +73,8 @@ def gradient_cuts(reset: Tensor, bptt_length: int | None) -> Tensor:
 
 
 def arrays(*tensors: Tensor) -> list[Array]:
-    """Return views of tensors as NumPy arrays; noncontiguous and lazily conjugated tensors are copied."""
-    return [tensor.detach().resolve_conj().contiguous().numpy() for tensor in tensors]
+    """Return views of tensors as NumPy arrays; noncontiguous tensors are copied."""
+    return [tensor.detach().contiguous().numpy() for tensor in tensors]
 
 
 def group_size(batch: int) -> int:
@@ -85,6 +85,10 @@ def group_size(batch: int) -> int:
 
 def by_groups(work: Callable[[int, int, int], None], batch: int, width: int) -> None:
     """Run work(index, first, last) for groups of `width` environments, each on the first free thread."""
+    if batch <= width:  # without the cost of `share`, which acting would notice
+        work(0, 0, batch)
+        bf16.release()
+        return
 
     def run(index: int) -> None:
         work(index, index * width, min((index + 1) * width, batch))

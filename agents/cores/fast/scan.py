@@ -98,7 +98,7 @@ class _Scan(torch.autograd.Function):
     def forward(ctx: Any, decay: Tensor, inputs: Tensor, reset: Tensor, cut: Tensor, start: Tensor) -> Tensor:
         """decay [T, B, C] or [1, 1, C], inputs [T, B, C], reset and cut bool [T, B], start [B, C] -> h [T, B, C]."""
         out = torch.empty_like(inputs, memory_format=torch.contiguous_format)
-        recur(*arrays(decay, inputs, reset, start, out))
+        recur(*_arrays(decay, inputs, reset, start, out))
         ctx.save_for_backward(decay, out, reset, cut, start)
         return out
 
@@ -110,8 +110,13 @@ class _Scan(torch.autograd.Function):
         on_decay = torch.zeros_like(decay, memory_format=torch.contiguous_format)
         on_start = torch.zeros_like(start, memory_format=torch.contiguous_format)
         grads = tuple(arrays(on_inputs, on_decay, on_start))
-        recur_backward(*arrays(grad, decay, states, reset, cut, start), grads)
+        recur_backward(*_arrays(grad, decay, states, reset, cut, start), grads)
         return on_decay, on_inputs, None, None, on_start
+
+
+def _arrays(*tensors: Tensor) -> list[Array]:
+    """As `routes.arrays`, for tensors that may be lazily conjugated."""
+    return arrays(*map(Tensor.resolve_conj, tensors))
 
 
 # -- causal convolutions of every channel over K steps: y_t = sum_i w_i x_{t-i}, t - i not before the episode of t -----
