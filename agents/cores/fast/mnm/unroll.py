@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .... import bf16
 from .. import routes
 from ..elementwise import Array
 from .backward import backward
@@ -45,17 +46,23 @@ def prepare(
 ) -> Callable[[Array, Tensor, Tensor, Tensor, Array], tuple[Tensor, Tensor, Tensor]]:
     """Prepare a step for acting: step(gates [B, 4 S], h, c, read, reset bool [B]) returns [h ; v^r] [B, S + d], the
     next cells and meta errors [B], and overwrites `tensors.memory`. Arguments as in `run`, with T = 1."""
-    batch, (first,) = len(tensors.h), routes.arrays(initial)
+    batch, (first, memory) = len(tensors.h), routes.arrays(initial, tensors.memory)
     address = routes.routine(tensors.gates.dtype, tensors.recurrent)
     weights, scale = routes.arranged(tensors, MATRICES, address, turned=True), np.asarray(scales, first.dtype)
     record, none = make_record(1, batch, weights, heads, 0), np.full((1, batch), -1)
+    width = min(batch, routes.GROUP_OF_A_STEP)
 
     def step(gates: Array, h: Tensor, c: Tensor, read: Tensor, reset: Array) -> tuple[Tensor, Tensor, Tensor]:
         states = dict(zip(("h", "c", "read"), routes.arrays(h, c, read), strict=True))
         now = weights._replace(gates=gates[np.newaxis], **states)
         inputs = Inputs(reset[np.newaxis], none, first, scale, 0)
-        result = _run(address, routes.GROUP_OF_A_STEP, inputs, now, record, c, tensors.memory)
-        return result.joined[0], result.c, result.errors[0]
+        out, errors = h.new_empty(1, batch, h.shape[1] + read.shape[1]), h.new_empty(1, batch)
+        cells = c.new_empty(c.shape)
+        result = Result(out.numpy(), errors.numpy(), cells.numpy(), memory)
+        for begin in range(0, batch, width):
+            forward(address, begin, min(begin + width, batch), inputs, now, record, result)
+        bf16.release()
+        return out[0], cells, errors[0]
 
     return step
 
@@ -87,21 +94,6 @@ def make_record(steps: int, batch: int, w: Leaves, heads: int, replaced: int) ->
     )
 
 
-def _run(
-    address: int, width: int, inputs: Inputs, weights: Leaves, record: Record, c: Tensor, memory: Tensor
-) -> Result:
-    """Run the loop in groups of `width` environments; `memory` becomes the last memory."""
-    steps = inputs.reset.shape
-    outputs = Result(c.new_empty(*steps, record.joined.shape[2]), c.new_empty(steps), c.new_empty(c.shape), memory)
-    result = Result(*routes.arrays(*outputs))
-
-    def work(_: int, first: int, last: int) -> None:
-        forward(address, first, last, inputs, weights, record, result)
-
-    routes.by_groups(work, len(c), width)
-    return outputs
-
-
 class _Unroll(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -110,11 +102,18 @@ class _Unroll(torch.autograd.Function):
         tensors, (steps, batch) = Leaves(*leaves), inputs.reset.shape
         weights = routes.arranged(tensors, MATRICES, address, turned=True)
         record = make_record(steps if recording else 1, batch, weights, heads, inputs.kept.max() + 1)
-        width, memory = routes.group_size(batch), tensors.memory.clone(memory_format=torch.contiguous_format)
-        outputs = _run(address, width, inputs, weights, record, tensors.c, memory)
+        width = record.joined.shape[2]
+        out, errors = tensors.c.new_empty(steps, batch, width), tensors.c.new_empty(steps, batch)
+        outputs = out, errors, tensors.c.new_empty(tensors.c.shape), tensors.memory.clone()
+        result = Result(*(output.numpy() for output in outputs))
+
+        def work(_: int, first: int, last: int) -> None:
+            forward(address, first, last, inputs, weights, record, result)
+
+        routes.by_groups(work, batch, routes.group_size(batch))
         if recording:
             ctx.inputs, ctx.address, ctx.record = inputs, address, record
-            ctx.save_for_backward(*tensors, outputs.joined, memory)
+            ctx.save_for_backward(*tensors, out, outputs[-1])
         return outputs
 
     @staticmethod

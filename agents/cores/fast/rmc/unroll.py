@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .... import bf16
 from .. import routes
 from ..elementwise import Array
 from .kernels import VECTORS, Leaves, Record, Settings, backward, forward
@@ -40,12 +41,17 @@ def prepare(tensors: Leaves, initial: Tensor, heads: int) -> Callable[[Array, Ar
     The first two arguments are those of `Leaves`, with T = 1. Arguments as in `run`."""
     address, (first,) = routes.routine(tensors.row.dtype, tensors.qkv), routes.arrays(initial)
     leaves = routes.arranged(tensors, MATRICES, address)
-    record = make_record(leaves, heads, 1, len(tensors.memory))
+    batch = len(tensors.memory)
+    record, width = make_record(leaves, heads, 1, batch), min(batch, routes.GROUP_OF_A_STEP)
 
     def step(row: Array, gates: Array, memory: Tensor, reset: Array) -> Tensor:
-        now = leaves._replace(row=row, gates_input=gates, memory=routes.arrays(memory)[0])
-        settings = Settings(reset[np.newaxis], first, False, 0)
-        return _run(address, routes.GROUP_OF_A_STEP, settings, now, record, memory)[0]
+        out, settings = memory.new_empty(1, *memory.shape), Settings(reset[np.newaxis], first, False, 0)
+        (before,), values = routes.arrays(memory), out.numpy()
+        now = leaves._replace(row=row, gates_input=gates, memory=before)
+        for begin in range(0, batch, width):
+            forward(address, begin, min(begin + width, batch), settings, now, record, values)
+        bf16.release()
+        return out[0]
 
     return step
 
@@ -74,18 +80,6 @@ def make_record(leaves: Leaves, heads: int, steps: int, batch: int) -> Record:
     )
 
 
-def _run(address: int, width: int, settings: Settings, leaves: Leaves, record: Record, memory: Tensor) -> Tensor:
-    """Run the loop in groups of `width` environments; return the memories of all steps, shaped like `memory`."""
-    out = memory.new_empty(len(settings.reset), *memory.shape)
-    values = out.numpy()
-
-    def work(_: int, first: int, last: int) -> None:
-        forward(address, first, last, settings, leaves, record, values)
-
-    routes.by_groups(work, len(memory), width)
-    return out
-
-
 class _Unroll(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -95,7 +89,14 @@ class _Unroll(torch.autograd.Function):
         steps, batch = settings.reset.shape
         record = make_record(leaves, heads, steps if recording else 1, batch)
         width = routes.GROUP if settings.turned else routes.GROUP_OF_A_STEP
-        out = _run(address, width, settings, leaves, record, Leaves(*tensors).memory)
+        memory = Leaves(*tensors).memory
+        out = memory.new_empty(steps, *memory.shape)
+        values = out.numpy()
+
+        def work(_: int, first: int, last: int) -> None:
+            forward(address, first, last, settings, leaves, record, values)
+
+        routes.by_groups(work, batch, width)
         if recording:
             ctx.settings, ctx.address, ctx.record = settings, address, record
             ctx.save_for_backward(*tensors)
