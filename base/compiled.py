@@ -1,20 +1,22 @@
 """Functions compiled by numba: `kernel` for environment rules, `compiled` for the arithmetic of cores on a CPU."""
 
+import ast
 import contextlib
 import fcntl
+import functools
+import hashlib
+import importlib.util
 import logging
 import os
 import pickle
-from collections.abc import Callable, Generator
+import sys
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 import numpy as np
-from numba.core import event
 from numba.core.compiler_lock import global_compiler_lock
-
-from .sources import stamp
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -44,8 +46,8 @@ def compiled(*fastmath: str, inline: bool = False, allocates: bool = True) -> Ca
     * release the GIL, so other threads run concurrently: no two concurrent calls may write to the same memory.
     * may round a * b + c once instead of twice. `fastmath` enables further optimizations: "reassoc" and "nsz" allow
       sums to be reordered, so that the CPU adds several values at once.
-    * must be `inline` if other compiled functions call them. Otherwise the process that compiles a function optimizes
-      it differently from the processes that load it from disk, and results are rounded differently.
+    * must be `inline` if other compiled functions call them. Otherwise the process that compiles a function rounds
+      differently from those that load it from disk.
     * do not check indices; callers check shapes before the call.
     * do not count references with `allocates=False`: loops over short rows of arrays take half the time. Such a
       function cannot create an array.
@@ -54,26 +56,6 @@ def compiled(*fastmath: str, inline: bool = False, allocates: bool = True) -> Ca
     options |= {"inline": "always"} if inline else {}
     options |= {} if allocates else {"_nrt": False}
     return lambda function: _compile(function, **options)
-
-
-@contextlib.contextmanager
-def when_compiling(notify: Callable[[], None]) -> Generator[None]:
-    """Call `notify` once if this process starts to compile a function inside the `with` statement. Loading compiled
-    code from disk does not count."""
-
-    class Once(event.Listener):
-        called = False
-
-        def on_start(self, event: Any) -> None:
-            if not self.called:
-                self.called = True
-                notify()
-
-        def on_end(self, event: Any) -> None:
-            pass
-
-    with event.install_listener("numba:compile", Once()):
-        yield
 
 
 def is_kept(function: Callable[..., Any]) -> bool:
@@ -107,8 +89,7 @@ def _compile(function: Function, **options: Any) -> Function:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Generator[None]:
-    """Let one process at a time compile: processes that start together load what the first one has compiled. Continue
-    without the lock if its folder is not writable."""
+    """Let one process at a time compile, if the folder is writable: the others load what the first one has compiled."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,12 +103,62 @@ def _tolerate_failures(access: Callable[..., Any], flush: Callable[[], None]) ->
 
     def attempt(*arguments: Any) -> Any:
         try:
-            try:
+            with contextlib.suppress(AttributeError, ImportError):
                 return access(*arguments)
-            except (AttributeError, ImportError):
-                flush()
+            flush()
         except (OSError, EOFError, pickle.UnpicklingError) as problem:
             logging.getLogger(__name__).info("compiled code on disk is not used: %s", problem)
         return None
 
     return attempt
+
+
+def stamp(function: Callable[..., Any]) -> str:
+    """Hash of all files that `function` may be compiled from: its own file, and those that its module imports, whose
+    functions are inlined and whose constants are compiled in."""
+    content = hashlib.sha256()
+    for file in sorted({function.__code__.co_filename, *sources(function.__module__)}):
+        with contextlib.suppress(OSError):
+            content.update(_content(file))
+    return content.hexdigest()
+
+
+@functools.cache
+def _content(file: str) -> bytes:
+    return hashlib.sha256(Path(file).read_bytes()).digest()
+
+
+@functools.cache
+def sources(module: str) -> tuple[str, ...]:
+    """Files of `module` and of all modules that it imports, directly or indirectly, and that belong to engram or its
+    package or are in its folder."""
+    files: dict[str, str] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if name not in files and file is not None and file.endswith(".py"):
+            files[name] = file
+            waiting += [other for other in _imports(name, file) if _is_related(other, module)]
+    return tuple(files.values())
+
+
+def _is_related(name: str, module: str) -> bool:
+    tops = {__name__.partition(".")[0], module.partition(".")[0]}
+    files = [getattr(sys.modules.get(key), "__file__", None) or key for key in (name, module)]
+    return name.partition(".")[0] in tops or Path(files[0]).parent == Path(files[1]).parent
+
+
+def _imports(name: str, file: str) -> Iterator[str]:
+    """Yield names imported by a module: modules, or objects inside them, which cannot always be distinguished."""
+    package = getattr(sys.modules[name], "__package__", None) or ""
+    for node in ast.walk(ast.parse(Path(file).read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            origin = "." * node.level + (node.module or "")
+            origin = importlib.util.resolve_name(origin, package) if node.level else origin
+            # `from package import module` runs the package's __init__, but this module's code contains nothing of it
+            inside = [f"{origin}.{alias.name}" for alias in node.names]
+            modules = [path for path in inside if path in sys.modules]
+            yield from (modules or [origin])

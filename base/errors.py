@@ -7,12 +7,8 @@ MISTAKE, NOT_AVAILABLE = 2, 3  # Exit codes: for a user's mistake, and for a ser
 
 
 class EngramError(ValueError):
-    """Mistake that the user can correct.
-
-    Args:
-        message: one line with the name, its value, the allowed values, and the nearest name.
-        exit_code: exit code of a command.
-    """
+    """Mistake that the user can correct. The message is one line with the name, its value, the allowed values, and the
+    nearest name; a command ends with the exit code."""
 
     def __init__(self, message: str, exit_code: int = MISTAKE) -> None:
         super().__init__(message)
@@ -20,7 +16,6 @@ class EngramError(ValueError):
 
 
 def refuse(condition: object, message: str) -> None:
-    """Raise EngramError with the message if the condition holds."""
     if condition:
         raise EngramError(message)
 

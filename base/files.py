@@ -39,35 +39,24 @@ class AppendedFile:
     """
 
     def __init__(self, name: Callable[[], Path], first: Callable[[], bytes] = bytes) -> None:
-        self._name, self._first, self._path = name, first, Path()
-        self._file: int | None = None
+        self._name, self._first = name, first
+        self._path: Path | None = None
 
     def append(self, record: bytes) -> None:
         """Write a record without buffering it. On failure, raise OSError and leave the file unchanged."""
-        file = self._open()
-        end = os.fstat(file).st_size
-        rest = record if end else self._first() + record
-        try:
-            while rest:
-                rest = rest[os.write(file, rest) :]
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(file, end)
-            raise
-
-    def close(self) -> None:
-        """Close the file; a later `append` opens it again."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def _open(self) -> int:
-        if self._file is None or not self._path.exists():
-            self.close()
+        if self._path is None or not self._path.exists():
             self._path = self._name()
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        return self._file
+        with self._path.open("ab", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            rest = record if end else self._first() + record
+            try:
+                while rest:
+                    rest = rest[file.write(rest) :]
+            except OSError:
+                with contextlib.suppress(OSError):
+                    file.truncate(end)
+                raise
 
 
 def abandon_after(file: Path, step: int) -> dict[str, Any] | None:
@@ -76,8 +65,7 @@ def abandon_after(file: Path, step: int) -> dict[str, Any] | None:
     if not file.exists():
         return None
     last: dict[str, Any] | None = None
-    remaining: list[bytes] = []
-    moved: list[bytes] = []
+    remaining, moved = list[bytes](), list[bytes]()
     for line in file.read_bytes().splitlines(keepends=True):
         row = parsed_row(line) if line.endswith(b"\n") else None
         if row is not None and row["step"] <= step:

@@ -27,7 +27,6 @@ class Span(NamedTuple):
     below: bool = False  # Whether the upper bound itself is excluded
 
     def holds(self, value: float) -> bool:
-        """Whether `value` is finite and inside the range."""
         low = self.low is None or (value > self.low if self.above else value >= self.low)
         high = self.high is None or (value < self.high if self.below else value <= self.high)
         return bool(low and high and abs(value) < math.inf)
@@ -46,7 +45,6 @@ Bounds: TypeAlias = Span | tuple[float | None, float | None]  # A Span, or (low,
 
 
 def above(low: float, high: float | None = None) -> Span:
-    """Values above `low`."""
     return Span(low, high, above=True)
 
 
@@ -103,8 +101,8 @@ def check_new_file(name: str, path: str, ending: str = "") -> None:
 
 def check_choice(name: str, value: object, allowed: Sequence[Any]) -> None:
     """Raise EngramError with the name, the value and the choices unless `value` is one of `allowed`."""
-    if not any(value == choice and isinstance(value, type(choice)) for choice in allowed):
-        raise EngramError(f"{name} is {value!r}; allowed: {', '.join(repr(choice) for choice in allowed)}")
+    valid = any(value == choice and isinstance(value, type(choice)) for choice in allowed)
+    refuse(not valid, f"{name} is {value!r}; allowed: {', '.join(map(repr, allowed))}")
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
@@ -118,8 +116,8 @@ def check_range(name: str, value: object, low: float | None, high: float | None 
 def check_span(name: str, value: object, span: Span, choices: Sequence[str] = ()) -> None:
     """Raise EngramError like `check_range` unless `value` is inside `span` or one of the texts in `choices`."""
     is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not (span.holds(value) if is_number else value in choices):  # pyright: ignore[reportArgumentType]
-        raise EngramError(f"{name} is {value!r}; allowed: {', '.join([*choices, str(span)])}")
+    allowed = span.holds(value) if is_number else value in choices  # pyright: ignore[reportArgumentType]
+    refuse(not allowed, f"{name} is {value!r}; allowed: {', '.join([*choices, str(span)])}")
 
 
 def check_integer(name: str, value: object, low: int | None, high: int | None = None) -> None:
@@ -130,25 +128,26 @@ def check_integer(name: str, value: object, low: int | None, high: int | None = 
 
 def check_whole(name: str, value: object, low: int | None, high: int | None = None) -> None:
     """Raise EngramError unless `value` is an integer in low..high, with no limit if `high` is None, as for seeds."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise EngramError(f"{name} is {value!r}; expected an integer")
-    refuse(not Span(low, high).holds(int(value)), f"{name} is {value!r}; allowed: {Span(low, high)}")
+    refuse(not _is_integer(value), f"{name} is {value!r}; expected an integer")
+    check_range(name, value, low, high)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def check_flag(name: str, value: object) -> None:
-    """Raise EngramError with the name and the value unless it is True or False."""
     refuse(not isinstance(value, bool | np.bool_), f"{name} is {value!r}; allowed: True, False")
 
 
 def low_high(name: str, value: Any, low: int | None, high: int | None) -> tuple[int, int]:
     """Return the range of a parameter given as one value or as (smallest, largest), both inside low..high."""
     ends = tuple(value) if isinstance(value, Sequence) else (value, value)
-    whole = [int(end) for end in ends if isinstance(end, int | np.integer) and not isinstance(end, bool)]
-    if len(ends) != 2 or len(whole) != 2 or whole[0] > whole[1]:
-        raise EngramError(f"{name} is {value!r}; expected an integer, or two: smallest, largest")
-    for end in whole:
+    ordered = len(ends) == 2 and all(map(_is_integer, ends)) and ends[0] <= ends[1]
+    refuse(not ordered, f"{name} is {value!r}; expected an integer, or two: smallest, largest")
+    for end in ends:
         check_integer(name, end, low, high)
-    return whole[0], whole[1]
+    return int(ends[0]), int(ends[1])
 
 
 def check_numbers(name: str, values: Any, length: int, n: int) -> NDArray[Any]:
@@ -171,11 +170,11 @@ def calling(what: str, call: Callable[[], T], outside: Sequence[Path], passing: 
     except passing:
         raise
     except (Exception, SystemExit) as problem:
+        hidden = ("<frozen", __file__)
         user_frames = [
             frame
             for frame in traceback.extract_tb(problem.__traceback__)
-            if frame.filename != __file__
-            and not frame.filename.startswith("<frozen")
+            if not frame.filename.startswith(hidden)
             and not any(Path(frame.filename).is_relative_to(folder) for folder in outside)
         ]
         frames = "".join(traceback.format_list(user_frames)).rstrip()

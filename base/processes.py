@@ -1,4 +1,4 @@
-"""Processes on this machine: their identity, tree, memory, CPU time and usable cores."""
+"""Processes on this machine: their tree, memory, usable cores and folders."""
 
 import ctypes
 import functools
@@ -7,13 +7,17 @@ import platform
 import shlex
 import shutil
 import signal
+import stat
 import sys
-from collections.abc import Generator
+import tempfile
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import psutil
+
+from .messages import size_in_words
 
 HEAP_BYTES = 2**30  # Bytes by which the heap grows in advance; only addresses are reserved until the memory is used
 KEPT_BYTES = 2**31 - 1  # Free memory at the top of the heap that stays with the process: the largest value for glibc
@@ -70,10 +74,52 @@ def tree_memory(pid: int) -> int:
     return total
 
 
+class Memory(NamedTuple):
+    """Memory limit in bytes."""
+
+    total: int
+    free: int  # Bytes that new processes can use
+    owner: str = "this machine has"  # Subject and verb of a message about the limit
+
+    def __str__(self) -> str:
+        return f"{self.owner} {size_in_words(self.total)}"
+
+
+def memory(root: Path = Path("/")) -> Memory:
+    """Memory that this process may use: the smallest limit of the machine, its cgroups (containers, batch systems) and
+    `ulimit -v`, with the smallest amount of free memory among them. `root` contains `proc` and `sys`."""
+    machine = psutil.virtual_memory()
+    limits = [Memory(machine.total, machine.available), *_cgroups(root)]
+    with suppress(ImportError, psutil.Error):  # Windows has no module `resource`
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit != resource.RLIM_INFINITY:
+            free = limit - psutil.Process().memory_info().vms
+            limits.append(Memory(limit, free, "the address space limit (ulimit -v) is"))
+    return min(limits, key=lambda limit: limit.total)._replace(free=max(0, min(limit.free for limit in limits)))
+
+
+def _cgroups(root: Path) -> Iterator[Memory]:
+    """Yield the limits of this process's cgroup and its ancestors (cgroup version 2)."""
+    group = next((line[3:] for line in _lines(root / "proc/self/cgroup") if line.startswith("0::")), "/").lstrip("/")
+    for folder in [root / "sys/fs/cgroup" / parent for parent in (group, *Path(group).parents)]:
+        with suppress(OSError, ValueError):  # a container may lack the folder; "max" means no limit
+            total = int((folder / "memory.max").read_text())
+            pages = dict(entry.split() for entry in _lines(folder / "memory.stat"))
+            free = total - int((folder / "memory.current").read_text()) + int(pages.get("inactive_file", 0))
+            yield Memory(total, free, f"the cgroup memory limit ({folder / 'memory.max'}) is")
+
+
+def _lines(file: Path) -> list[str]:
+    with suppress(OSError):
+        return file.read_text().splitlines()
+    return []
+
+
 def keep_freed_memory() -> bool:
-    """Let glibc keep freed memory for the next step; return False without glibc. By default, it returns the memory of a
-    step's activations to the system and requests it again for the next step, with a page fault per 4 KiB: a third of
-    the time of a memory core's step for 128 environments."""
+    """Let glibc keep freed memory; return False without glibc. By default, it returns a step's memory to the system and
+    requests it again for the next step: a third of a core's time for 128 environments."""
     mallopt = getattr(_libc(), "mallopt", None)
     if mallopt is None:
         return False
@@ -82,9 +128,8 @@ def keep_freed_memory() -> bool:
 
 
 def use_huge_pages() -> bool:
-    """Use 2 MiB pages for the heap's next gigabyte; return False if the system has none. The CPU caches the addresses
-    of a few thousand pages; other lookups are slowest in a virtual machine, whose page tables are nested: with 4 KiB
-    pages, small operations of a memory core took up to four times as long there."""
+    """Use 2 MiB pages for the heap's next gigabyte; return False if the system has none. With 4 KiB pages, small
+    operations took up to four times as long in a virtual machine, whose page tables are nested."""
     libc = _libc()
     if libc is None or not Path("/sys/kernel/mm/transparent_hugepage").exists():
         return False
@@ -125,6 +170,24 @@ def interface(address: str) -> str:
     """Name of this machine's network interface with `address`; empty if there is none."""
     interfaces = psutil.net_if_addrs().items()
     return next((name for name, entries in interfaces if any(entry.address == address for entry in entries)), "")
+
+
+def writable_home() -> Path | None:
+    """Return the home directory; None if the user has no writable one, as in many containers."""
+    home = Path(os.path.expanduser("~"))  # Path.home() raises for a user missing from /etc/passwd
+    return home if home.is_absolute() and os.access(home, os.W_OK | os.X_OK) else None
+
+
+def private_folder(name: str, parent: str | None = None) -> Path:
+    """Return the folder `NAME-UID`, created if missing, which no other user can read or write, in `parent` or the
+    folder for temporary files. Raises OSError, such as PermissionError if the name belongs to another user."""
+    folder = Path(parent or tempfile.gettempdir()) / f"{name}-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to another user")
+    folder.chmod(0o700)
+    return folder
 
 
 @contextmanager

@@ -2,8 +2,9 @@
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -13,32 +14,25 @@ from .messages import calling, check_name
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
 class Registry(Generic[T]):
-    """Classes of one kind.
+    """Classes of one kind. Third-party entry points are in the group `engram.<kind>s`."""
 
-    Args:
-        kind: noun for messages, such as "core".
-        base: their base class.
-        own: `module:Class` relative to `package`, by name. Third-party entry points are in the group `engram.<kind>s`.
-        outside: folders whose frames do not belong to the user.
-    """
-
-    def __init__(
-        self, kind: str, base: type[T], own: Mapping[str, str], package: str | None, outside: Sequence[Path] = ()
-    ) -> None:
-        self.kind, self.base, self.own, self.package, self.outside = kind, base, own, package, outside
-        self.group = f"engram.{kind}s"
+    kind: str  # Noun for messages, such as "core"
+    base: type[T]
+    own: Mapping[str, str]  # `module:Class` relative to `package`, by name
+    package: str | None
+    outside: Sequence[Path] = ()  # Folders whose frames do not belong to the user
 
     def names(self) -> list[str]:
-        """All registered names."""
-        return sorted({*self.own, *(point.name for point in entry_points(group=self.group))})
+        return sorted({*self.own, *(point.name for point in self._points())})
 
     def find(self, name: str) -> type[T]:
         """Load the class of a registered name or `module:Class`. Raises EngramError with the nearest names."""
         module, colon, attribute = self.own.get(name, name).partition(":")
         if name in self.own:
             return getattr(importlib.import_module(module, self.package), attribute)
-        point = next(iter(entry_points(group=self.group, name=name)), None)
+        point = next(iter(self._points(name=name)), None)
         if point is None and not colon:
             check_name(self.kind, name, self.names())
         load: Callable[[], Any] = point.load if point else partial(importlib.import_module, module)
@@ -49,3 +43,6 @@ class Registry(Generic[T]):
             base = f"{self.base.__module__}.{self.base.__qualname__}"
             raise EngramError(f"{self.kind} {name!r} is not a subclass of {base}")
         return loaded
+
+    def _points(self, **which: str) -> EntryPoints:
+        return entry_points(group=f"engram.{self.kind}s", **which)

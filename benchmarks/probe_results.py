@@ -18,7 +18,7 @@ from engram.launch.config.settings.plain import from_dict
 from engram.launch.metrics.provenance import provenance
 from engram.launch.probe.command import RESULT, TEST_BATCH, ProbeConfig, ProbeRun
 from engram.launch.runs.directory import RunDirectory
-from engram.learners.supervised.learner import examine
+from engram.learners.supervised import examine
 
 RESULTS = Path(__file__).parent / "results" / "probe-runs.json"
 DELAYS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)

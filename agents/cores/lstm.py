@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from .. import bf16
 from ..kernels import linear
 from .core import Axis, HiddenState, Projected, Step, Unrolled, under_torch_func
+from .fast import gated as fast
 from .fast.acting import Affine
 from .fast.elementwise import Array
-from .fast.gated import unroll as fast
 from .fast.routes import stands_for
 
 SHORTEST = 3  # Smallest memory span for which biases exist
@@ -75,7 +75,7 @@ class LSTM(Projected):
         return step
 
     def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: LSTMState, bptt_length: int | None) -> Unrolled:
-        outputs, *last = fast.run_lstm(self._project(inputs), self.cell.weight_hh, *state, reset, bptt_length)
+        outputs, *last = fast.run(self._project(inputs), self.cell.weight_hh, *state, reset, bptt_length)
         return outputs, LSTMState(*last), None
 
     def _project(self, inputs: Tensor) -> Tensor:
@@ -127,7 +127,8 @@ class GRU(Projected):
         cell = self.cell
         from_h, inner = cell.bias_hh.split([2 * self.output_size, self.output_size])
         gates = linear(inputs, cell.weight_ih, cell.bias_ih + F.pad(from_h, (0, self.output_size)))
-        outputs, h = fast.run_gru(gates, cell.weight_hh, inner, state.h, reset, bptt_length)
+        none = state.h.new_empty(len(state.h), 0)
+        outputs, h, _ = fast.run(gates, cell.weight_hh, state.h, none, reset, bptt_length, inner)
         return outputs, HiddenState(h), None
 
     def _project(self, inputs: Tensor) -> Tensor:
@@ -226,7 +227,7 @@ class ConvLSTM(Projected):
         weight = self.state_conv.weight.permute(0, 2, 3, 1).flatten(1)
         assert self.state_conv.bias is not None
         gates = self._project(inputs) + self.state_conv.bias
-        outputs, *last = fast.run_lstm(gates, weight, *state, reset, bptt_length, self.places)
+        outputs, *last = fast.run(gates, weight, *state, reset, bptt_length, places=self.places)
         return outputs.flatten(2), LSTMState(*last), None
 
     def _project(self, inputs: Tensor) -> Tensor:

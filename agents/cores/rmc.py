@@ -11,7 +11,6 @@ from .core import Axis, Projected, Step, Unrolled
 from .fast.acting import Affine
 from .fast.elementwise import EPS
 from .fast.rmc import unroll as fast
-from .fast.rmc.arrays import Leaves
 from .fast.routes import arrays, stands_for
 
 Gate = Literal["unit", "memory"]
@@ -119,11 +118,11 @@ class RMC(Projected):
             return False
         return all(part.eps == EPS for part in self.blocks[0].children() if isinstance(part, nn.LayerNorm))
 
-    def _leaves(self, projected: Tensor, gates: Tensor, memory: Tensor) -> Leaves:
+    def _leaves(self, projected: Tensor, gates: Tensor, memory: Tensor) -> fast.Leaves:
         """Collect the compiled route's inputs from x', its part of the gates, and M."""
         block = cast(RelationalBlock, self.blocks[0])
         layers, gate = cast(list[nn.Linear], self.mlp), cast(list[nn.Linear], self.memory_gates)
-        return Leaves(
+        return fast.Leaves(
             row=projected,
             gates_input=gates,
             memory=memory,
@@ -148,8 +147,7 @@ class RMC(Projected):
         memory = self.initial_state(batch_size).memory
         projected, gates = (memory.new_empty(1, batch_size, size) for size in (self.width, 2 * self.gates))
         leaves = self._leaves(projected, gates, memory)
-        mlp = [cast(nn.Linear, layer).weight for layer in self.mlp]
-        run = fast.prepare(leaves, mlp, memory[0], self.num_heads)
+        run = fast.prepare(leaves, memory[0], self.num_heads)
         project = Affine(weight, self.input_projection.bias)
         layers = cast(list[nn.Linear], self.input_gates)
         gate = [Affine(layer.weight, layer.bias + self._gate_bias(layer.bias)) for layer in layers]
@@ -179,8 +177,7 @@ class RMC(Projected):
         self, inputs: Tensor, reset: Tensor | None, state: RMCState, bptt_length: int | None
     ) -> Unrolled:
         leaves, initial = self._leaves(*self._read(inputs), state.memory), self.initial_state(1).memory[0]
-        mlp = [cast(nn.Linear, layer).weight for layer in self.mlp]
-        memory, last = fast.run(leaves, mlp, initial, self.num_heads, reset, bptt_length)
+        memory, last = fast.run(leaves, initial, self.num_heads, reset, bptt_length)
         return memory.flatten(2), RMCState(last), None
 
     def _project(self, inputs: Tensor) -> Tensor:

@@ -2,9 +2,7 @@
 
 A core computes a chunk of L steps from the state before it. The unroll is split into blocks of consecutive steps; every
 reset begins a block, so steps before it cannot affect later blocks, not even as 0 * nan. Blocks of equal depth run in
-parallel.
-
-Shapes: T steps, B environments, N chunks, L steps per chunk.
+parallel. Shapes: T steps, B environments, N chunks, L steps per chunk.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,9 +14,7 @@ from torch import Tensor
 States: TypeAlias = tuple[Tensor, ...]
 Chunk: TypeAlias = Callable[[tuple[Tensor, ...], Tensor, States], tuple[Tensor, States]]
 """chunk(steps, each [N, L, ...]; used, bool [N, L]; states before, each [N, ...]) -> outputs [N, L, ...], states after.
-
-An unused step must not change the state; its output is not read. Unused steps come last.
-"""
+An unused step must not change the state; its output is not read. Unused steps come last."""
 
 LENGTH = 32  # Largest number of steps per chunk
 
@@ -68,12 +64,10 @@ def unroll_chunks(
     """Return the outputs of all T steps [T, B, ...] and the states after the last step.
 
     Args:
-        chunk: computes the steps of one chunk.
         steps: inputs of each step, each [T, B, ...].
-        reset: bool [T, B]; where set, the state before the step is the initial state.
+        reset, bptt_length: as in `Core.unroll`.
         start: states before step 0, each [B, ...].
         initial: initial(n) returns n initial states, each [n, ...].
-        bptt_length: no gradient passes from step t to step t - 1 where t is a multiple of this.
         length: largest number of steps per chunk.
     """
     rows = reset.shape[1]

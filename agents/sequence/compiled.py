@@ -41,14 +41,13 @@ class CompiledUnroll:
         self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
     ) -> tuple[Tensor, CoreState, Tensor | None]:
         """Run `Core.unroll`, with compiled steps where possible."""
-        return in_full_precision(self._core, self._over_time, inputs, reset, state, bptt_length)
 
-    def _over_time(
-        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None
-    ) -> tuple[Tensor, CoreState, Tensor | None]:
-        if torch.is_grad_enabled() and self._works and self._can_compile(inputs):
-            return unroll_step_by_step(self._core, inputs, reset, state, bptt_length, self._step)
-        return type(self._core).unroll(self._core, inputs, reset, state, bptt_length)
+        def run(inputs: Tensor) -> tuple[Tensor, CoreState, Tensor | None]:
+            if torch.is_grad_enabled() and self._works and self._can_compile(inputs):
+                return unroll_step_by_step(self._core, inputs, reset, state, bptt_length, self._step)
+            return type(self._core).unroll(self._core, inputs, reset, state, bptt_length)
+
+        return in_full_precision(self._core, run, inputs)
 
     def _step(self, inputs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         return self._compiled(_alike(inputs), map_state(_alike, state))

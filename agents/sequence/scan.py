@@ -2,13 +2,12 @@
 
     h_t = a_t * h_{t-1} + x_t        elementwise, real or complex, h_{t-1} = 0 where a new sequence begins
 
-On a CPU, compiled code computes h step by step (cores/fast/scan.py). Elsewhere, T steps are cut into blocks of about
-sqrt(T) consecutive steps, which are processed in parallel from zero; with p_t the product of a since the block's start,
+On a CPU, compiled code computes h step by step (cores/fast/scan.py). Elsewhere, blocks of about sqrt(T) consecutive
+steps are processed in parallel from zero; with p_t the product of a since the block's start,
 
-    h_t = (h_t from zero) + p_t * (h at the end of the previous block),
+    h_t = (h_t from zero) + p_t * (h at the end of the previous block)
 
-so that only the ends of the blocks are sequential. There is no division by powers of a, so nothing overflows (Blelloch
-1990, "Prefix sums and their applications", section 1.4).
+There is no division by powers of a, so nothing overflows (Blelloch 1990, "Prefix sums and their applications", 1.4).
 
 Shapes: T steps, B environments, L steps per block, N blocks, "..." features.
 """

@@ -17,7 +17,7 @@ from ...actors.pool import ActorPool
 from ...agents import unique_observations
 from ...agents.agent import Agent
 from ...agents.threads import use_threads
-from ...base.compiled import is_kept, when_compiling
+from ...base.compiled import is_kept
 from ...base.errors import user_errors
 from ...base.stop_flag import StopFlag
 from ...envs.foreign import ForeignBatch
@@ -103,12 +103,9 @@ def train(
         restart_episodes = saved is not None and not trust and drop_code(saved)
         factory = replace(config.factory(), resumed_at=steps_of(saved), trust_checkpoint=trust)
         with stop, Acting(config, factory, stop) as acting:
-            with (
-                make_panel(config, directory.path if directory else None, steps_of(saved), show) as panel,
-                when_compiling(lambda: panel.message(COMPILING)),
-            ):
-                if not (config.in_process or is_kept(unique_observations.look_up)):
-                    panel.message(COMPILING)  # actor processes compile the environment
+            with make_panel(config, directory.path if directory else None, steps_of(saved), show) as panel:
+                if not is_kept(unique_observations.look_up):
+                    panel.message(COMPILING)
                 acting.begin(panel.message)
                 panel.message(describe(config, agents[0], device))
                 if directory:

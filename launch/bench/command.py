@@ -1,11 +1,8 @@
 """`rl-bench`: training speed as a fraction of this machine's ideal speed (docs/explanation/speed.md).
 
 The parts of training are timed separately, on one CPU core, per environment step, as in the rest of engram: steps with
-an ignored action, between two episodes, take time but do not count.
-
-    env      step_into of a batch of environments, actions of real unrolls
-    infer    Agent.step on steps of real unrolls, with the recurrent state
-    learn    Learner.step on real batches
+an ignored action, between two episodes, take time but do not count. Their actions, observations and batches are those
+of real unrolls.
 """
 
 import itertools
@@ -29,7 +26,7 @@ from ...actors.actor import Actor
 from ...actors.unroll import Unroll
 from ...agents.process import prepare_process
 from ...agents.values import map_leaves
-from ...base.errors import EngramError, refuse, user_errors
+from ...base.errors import refuse, user_errors
 from ...base.messages import check_new_file
 from ...base.processes import num_cores
 from ...base.units import Seconds, duration
@@ -44,15 +41,12 @@ from ..config.settings.plain import to_dict
 from ..metrics.provenance import provenance
 from ..metrics.rows import read_log
 
-UNROLLS = 6  # Number of unrolls on which the parts are measured
-EARLIER_UNROLLS = 4  # Number of earlier unrolls, after which the environments are out of phase
+EARLIER_UNROLLS, UNROLLS = 4, 6  # After the first, environments are out of phase; the parts are measured on the others
 Work = Callable[[], float]  # Does some work of a part; returns its environment steps
 OWN_FLAGS = ("--seconds", "--json")  # Flags of rl-bench; every other flag is rl-train's
-OWN_SETTINGS = ("--run-dir", "--total-steps", "--time-limit", "--log-seconds")
-"""Flags of rl-train that the measurement sets itself."""
+OWN_SETTINGS = ("--run-dir", "--total-steps", "--time-limit", "--log-seconds")  # Flags that the measurement sets
 SLICES, ROWS = 6, 9  # Slices of each part per measurement; rows of metrics in the measured time
-MOST_WARM_UP, MOST_PART = 5.0, 3.0
-"""Maximum seconds of warm-up and of each part per measurement; shorter if --seconds is short."""
+MOST_WARM_UP, MOST_PART = 5.0, 3.0  # Maximum seconds of warm-up and of each part; shorter if --seconds is short
 _HELP = """usage: rl-bench [--seconds S] [--json FILE] [flags of rl-train]
 
 Measures the parts of training alone on one core, then rl-train end to end, and reports the fraction of the ideal.
@@ -86,15 +80,12 @@ def open_parts(config: RunConfig, device: torch.device) -> Generator[dict[str, W
         batcher = Batcher(config.columns)
         for unroll in unrolls:
             batcher.add(unroll)
-        batches: list[Any] = [batcher.next(actor.unroll)]
-        while (batch := batcher.take()) is not None:
-            batches.append(batch)
-        work = {
-            "env": _step_environments(actor, unrolls, steps),
-            "infer": _infer(actor, unrolls, steps),
-            "learn": _learn(learner, batches, device),
+        batches: list[Any] = [batcher.next(actor.unroll), *iter(batcher.take, None)]
+        yield {
+            "env": _step_environments(actor, unrolls, steps).__next__,
+            "infer": _infer(actor, unrolls, steps).__next__,
+            "learn": _learn(learner, batches, device).__next__,
         }
-        yield {name: part.__next__ for name, part in work.items()}
 
 
 def measure(work: dict[str, Work], seconds: float, slices: int) -> dict[str, float]:
@@ -117,7 +108,7 @@ def _step_environments(actor: Actor, unrolls: Sequence[Unroll], steps: float) ->
     spec: Any = actor.agent.action_spec
     rng, n = np.random.default_rng(0), batch.num_envs
     observation, reward = batch.new_observation(), np.zeros(n, np.float32)
-    terminated, truncated = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+    terminated, truncated = np.zeros((2, n), np.bool_)
     batch.reset_into(observation, 0)
     for unroll in itertools.cycle(unrolls):
         for actions in unroll.agent.action.cpu().numpy():
@@ -213,33 +204,29 @@ def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> 
         limits = ["--total-steps", str(10**15), "--time-limit", f"{warm_up + seconds}s"]
         often = ["--log-seconds", str(seconds / ROWS), "--run-dir", str(path)]
         program = [sys.executable, "-P", "-c", "from engram.launch.train.command import run; run()"]
-        command = [*program, *without(arguments, OWN_SETTINGS), *limits, *often]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            raise EngramError(lines[-1])
+        flags = [*without(arguments, OWN_SETTINGS), *limits, *often]
+        done = subprocess.run([*program, *flags], capture_output=True, text=True, check=False)
+        refuse(done.returncode, done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}")
         log = read_log(path / "metrics.jsonl")
     rows = [row for row in log if row["time"] >= log[0]["time"] + warm_up]
     refuse(len(rows) < 2, f"rl-train logged {len(rows)} rows in --seconds {seconds:g}; needed: 2; raise --seconds")
     first, last = rows[0], rows[-1]
     steps, elapsed = int(last["step"] - first["step"]), last["time"] - first["time"]
-    names = [name for name in last if name.startswith("perf/")]
-    means = {name: fmean(row.get(name, 0.0) for row in rows[1:]) for name in names}
+    means = {name: fmean(row.get(name, 0.0) for row in rows[1:]) for name in last if name.startswith("perf/")}
     return TrainingSpeed(steps / elapsed, steps, elapsed, means, log[0]["time"] - started)
 
 
 def show(result: dict[str, Any]) -> None:
     """Print the result of `bench` as a table."""
-    config, machine, training = result["configuration"], result["machine"], result["training"]
+    config, machine = result["configuration"], result["machine"]
     title = (
         f"{config['env']} with {config['agent']['core']}, {config['num_actors']} actor(s) of "
         f"{config['envs_per_actor']} environments, updates of {config['unroll_length']} x {config['envs_per_update']}"
     )
     table = Table("", Column("steps/s", justify="right", no_wrap=True), title=title, title_justify="left")
-    labels = ["environments, alone on 1 core", "inference, alone on 1 core", "learner, alone on 1 core"]
+    labels = [f"{part}, alone on 1 core" for part in ("environments", "inference", "learner")]
     labels += [f"ideal: {machine['cores']} times what one core does alone", "reached by rl-train"]
     for label, rate in zip(labels, result["steps_per_second"].values(), strict=True):
         table.add_row(label, f"{rate:,.0f}")
     table.add_row("fraction of the ideal", f"{result['fraction']:.2f}", style="bold")
-    first_row = f"first row of metrics {training['seconds_to_first_row']:.1f} s after the command"
-    make_console().print(table, f"{machine['processor']}, {machine['cores']} core(s); {first_row}")
+    make_console().print(table, f"{machine['processor']}, {machine['cores']} core(s)")

@@ -25,7 +25,7 @@ from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
 from ...base.errors import MISTAKE, NOT_AVAILABLE, EngramError, refuse
-from ...base.places import private_folder, writable_home
+from ...base.processes import private_folder, writable_home
 from . import orphans
 
 LOOPBACK = "127.0.0.1"

@@ -14,9 +14,8 @@ from ...actors.levels.config import LevelsConfig
 from ...agents.agent import AgentConfig
 from ...agents.values import map_leaves
 from ...base.errors import refuse
-from ...base.memory import memory
 from ...base.messages import SEEDS, size_in_words
-from ...base.processes import num_cores
+from ...base.processes import memory, num_cores
 from ...base.settings import Settings, declared, setting
 from ...base.units import Minutes, Seconds
 from ...learners.config import LearnerConfig

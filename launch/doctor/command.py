@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -20,11 +21,9 @@ from ...actors.unroll import nbytes
 from ...agents.process import prepare_process
 from ...agents.values import flatten
 from ...base.errors import EngramError, file_errors, library_errors, user_errors
-from ...base.memory import memory as memory_here
-from ...base.memory import own_memory
 from ...base.messages import size_in_words
-from ...base.places import writable_home
-from ...base.processes import num_cores
+from ...base.processes import memory as memory_here
+from ...base.processes import num_cores, writable_home
 from ..cluster.ray_session import OBJECT_STORE_BYTES
 from ..config.command_line import make_console
 from ..config.run_config import RunConfig, check_memory
@@ -92,14 +91,14 @@ def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
             sizes.append(nbytes(actor.unroll()))
             weights = flatten(actor.agent).nbytes
     unroll = config.actor_envs * (sizes[0] + (config.unroll_length - 1) * (sizes[1] - sizes[0]))
-    whole, private = own_memory()
+    own = psutil.Process().memory_full_info()
     store, processes = 0, 0
     if not config.in_process:
         ahead = config.lag_bound + 1
         unrolls = actors if config.synchronous else -(-ahead * config.columns // config.actor_envs)
         store = config.num_members * (unrolls * unroll + (1 + ahead) * weights)
-        processes = RAY_BYTES + actors * (private + 2 * unroll)
-    memory = whole + work + TRAINING_COPIES * weights * config.num_members + processes + store
+        processes = RAY_BYTES + actors * (own.uss + 2 * unroll)
+    memory = own.rss + work + TRAINING_COPIES * weights * config.num_members + processes + store
     disk = (config.keep_checkpoints + 2) * CHECKPOINT_COPIES * weights * config.num_members
     return Estimate(unroll, store, memory, disk)
 

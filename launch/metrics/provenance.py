@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from ...base.memory import memory
-from ...base.processes import num_cores
+from ...base.processes import memory, num_cores
 
 PACKAGES = ("engram", "torch", "numpy", "numba", "gymnasium", "ray")
 

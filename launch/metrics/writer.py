@@ -82,8 +82,6 @@ class MetricsWriter:
 
     def close(self) -> None:
         self._track(lambda tracker: tracker.close())
-        self._rows.close()
-        self._events.close()
 
     def __enter__(self) -> "MetricsWriter":
         return self

@@ -5,7 +5,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
@@ -205,7 +205,7 @@ def add_population(
         abandon_after(directory.population_file, -1 if step is None else step)  # a start event has step 0
     except OSError as problem:
         panel.message(f"cannot read the population's log: {problem}; training continues")
-    log = files.enter_context(closing(AppendedFile(lambda: directory.population_file)))
+    log = AppendedFile(lambda: directory.population_file)
     writer = files.enter_context(MetricsWriter(directory.path, step or 0, panel.message))
     host = PopulationHost(config, members, log, writer, panel.message)
     if isinstance(panel, PopulationPanel):

@@ -27,8 +27,14 @@ from ...base.units import Minutes, Seconds
 from ...envs.tasks.registry import TASKS, examined_on, find_task, make_task, task_parameters
 from ...envs.tasks.task import Task
 from ...learners import checkpoints
-from ...learners.supervised.learner import Score, SupervisedLearner, examine
-from ...learners.supervised.model import SequenceModel, SupervisedConfig, to_tensors
+from ...learners.supervised import (
+    Score,
+    SequenceModel,
+    SupervisedConfig,
+    SupervisedLearner,
+    examine,
+    to_tensors,
+)
 from ..config.command_line import dashed, make_console, parse, value_of, without
 from ..config.device import check_device, find_device
 from ..config.settings.plain import differences, from_dict, to_dict

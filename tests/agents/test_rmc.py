@@ -14,7 +14,7 @@ from engram.agents.cores.fast import elementwise, routes
 from engram.agents.cores.fast.rmc import kernels
 from engram.agents.cores.rmc import RMC, RMCState
 from engram.base import compiled
-from engram.base.sources import sources
+from engram.base.compiled import sources
 from unrolls import (
     check_gradients,
     compare_chunks,
@@ -345,7 +345,7 @@ print(found.double().sum().item().hex(), (found.double() * torch.arange(len(foun
 def test_code_on_disk_is_renewed_when_a_part_of_it_changes():
     """Numba by itself would look at the file of the loop only, and go on with old parts."""
     names = {Path(file).name for file in sources(kernels.__name__)}
-    assert {"kernels.py", "arrays.py", "attention.py", "elementwise.py", "blas.py"} <= names
+    assert {"kernels.py", "attention.py", "elementwise.py", "blas.py"} <= names
     assert "contract.py" not in names  # nothing of it is compiled
 
 

@@ -84,7 +84,7 @@ def test_code_for_types_that_are_no_more_is_compiled_anew_and_kept(tmp_path):
 def test_environments_depend_on_the_modules_that_they_share(module):
     """A change of the random numbers is a change of every environment."""
     name = f"engram.envs.{module}"
-    program = f"from engram.base.sources import sources\nimport {name}\nprint(*sources({name!r}))"
+    program = f"from engram.base.compiled import sources\nimport {name}\nprint(*sources({name!r}))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     files = {Path(file).name for file in done.stdout.split()}
     assert {"randomness.py", "arrays.py", "compiled.py"} <= files
@@ -153,25 +153,3 @@ def test_sums_of_cores_release_the_lock_and_rules_do_not_count_references():
     assert first(np.ones(3)) == 1.0
     assert first.targetoptions["_nrt"] is False
     assert first.targetoptions["forceinline"]
-
-
-ONCE = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from engram.base.compiled import when_compiling
-said = []
-with when_compiling(lambda: said.append("compiling")):
-    import slow
-    slow.twice(2.0), slow.twice(3)
-print(said)
-"""
-
-
-@pytest.mark.integration
-def test_compiling_is_said_once_and_not_when_code_is_on_disk(tmp_path):
-    (tmp_path / "slow.py").write_text(
-        "from engram.base.compiled import compiled\n\n\n@compiled()\ndef twice(x):\n    return x + x\n"
-    )
-    words = [sys.executable, "-c", ONCE, str(tmp_path)]
-    said = [subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout for _ in range(2)]
-    assert said == ["['compiling']\n", "[]\n"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engram.base.memory import memory
+from engram.base.processes import memory
 
 MIB = 2**20
 
@@ -44,7 +44,7 @@ def test_without_limits_it_is_that_of_the_machine(tmp_path: Path) -> None:
 
 def test_the_address_space_is_a_limit() -> None:
     limit = 1024 * MIB
-    program = "from engram.base.memory import memory; found = memory(); print(found.total, found)"
+    program = "from engram.base.processes import memory; found = memory(); print(found.total, found)"
     done = subprocess.run(
         [sys.executable, "-P", "-c", program],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),

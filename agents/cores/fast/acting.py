@@ -7,7 +7,7 @@ from ....base.compiled import compiled
 from ... import bf16
 from .blas import multiply
 from .elementwise import Array, add, copy, dot, normalize, part, sigmoid, tanh
-from .routes import arrays, packed, routine
+from .routes import arrays, factor, routine
 
 
 class Affine:
@@ -16,8 +16,7 @@ class Affine:
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._routine, self._shape = routine(weight.dtype, weight), weight.shape[1:]
         bias = weight.new_zeros(len(weight)) if bias is None else bias
-        weights, self._bias = arrays(weight, bias)
-        self._weight = packed(weight) if self._routine < 0 else weights
+        self._weight, (self._bias,) = factor(self._routine, weight), arrays(bias)
 
     def __call__(self, x: Array) -> Array:
         """x [B, I] -> [B, J]."""

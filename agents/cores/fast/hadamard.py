@@ -13,12 +13,13 @@ R, I]; b [T, B, G, J], or `rates` [G, J, I] and b [T, B, G, 0], or both empty (b
 import math
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ....base.compiled import compiled
-from .elementwise import Array, add_scaled, copy, dot, gradient_ends, part, tanh
+from .elementwise import Array, add, add_scaled, copy, dot, gradient_ends, part, tanh
 from .routes import arrays, by_groups, check
 
 FORMS = {"exp": 0, "tanh": 1, "complement": 2}  # f(P): exp(-P), 1 + tanh(P), 1 - P
@@ -44,18 +45,19 @@ def remember(
 
     Args:
         form: f(P), "exp": exp(-P), P >= 0; "tanh": 1 + tanh(P); "complement": 1 - P.
-        decay: a [T, B, G, I], and b [T, B, G, J], or [G, J, I] if b is constant and P = b * a^T; None: b = 1.
-        write: u [T, B, G, I], w [T, B, G, J].
-        query: q [T, B, G, J].
+        decay: a, and b, or the rates; None: b = 1.
+        write: u, w.
+        query: q.
         reset: bool [T, B]; where set, the memory before the step is zero, by selection.
-        start: the memory before step 0 [B, G, J, I].
+        start: the memory before step 0.
         bptt_length: no gradient passes from step t to step t - 1 where t is a multiple of this.
         reads: R; result r is read from rows r J / R to (r + 1) J / R.
     """
     (a, b), (u, w) = decay, write
     (*before, columns), height = a.shape, w.shape[3]
-    rates = b if b is not None and b.dim() == 3 else a.new_empty(before[2], 0, columns)
-    b = b if b is not None and b.dim() == 4 else a.new_empty(*before, 0)
+    constant = b is not None and b.dim() == 3
+    rates = b if constant else a.new_empty(before[2], 0, columns)
+    b = a.new_empty(*before, 0) if b is None or constant else b
     check("matrix memory", a, reset=(reset, before[:2]), start=(start, (*before[1:], height, columns)))
     steps = (a, b, rates, u, w, query)
     return _Remember.apply(FORMS[form], reads, bptt_length or 0, reset, start, *steps)  # pyright: ignore
@@ -76,7 +78,7 @@ class _Remember(torch.autograd.Function):
         inputs, outputs = tuple(arrays(*steps, reset)), tuple(arrays(out, saved, memory))
 
         def run(_: int, first: int, last: int) -> None:
-            _recur(form, (first, last), period, _like(a, columns), inputs, outputs)
+            _recur(form, (first, last), period, np.empty(columns, inputs[0].dtype), inputs, outputs)
 
         by_groups(run, batch, ENVIRONMENTS)
         ctx.form, ctx.cut, ctx.period = form, cut, period
@@ -94,8 +96,8 @@ class _Remember(torch.autograd.Function):
         inputs, gradients = tuple(arrays(*steps, reset)), tuple(arrays(grad, carried, *results))
 
         def run(_: int, first: int, last: int) -> None:
-            memories, decays = _like(a, ctx.period + 1, height, columns), _like(a, ctx.period, height, columns)
-            buffers = saved.numpy(), memories, decays, _like(a, columns)
+            shapes = (ctx.period + 1, height, columns), (ctx.period, height, columns), (columns,)
+            buffers = saved.numpy(), *(np.empty(shape, inputs[0].dtype) for shape in shapes)
             _recur_backward(ctx.form, (first, last), ctx.period, ctx.cut, buffers, inputs, gradients)
 
         by_groups(run, batch, ENVIRONMENTS)
@@ -103,25 +105,18 @@ class _Remember(torch.autograd.Function):
         return None, None, None, None, carried, *results
 
 
-def _like(tensor: Tensor, *shape: int) -> Array:
-    return tensor.new_empty(shape).numpy()
-
-
 @part
 def _decay_row(form: int, a: Array, b: Array, rates: Array, j: int, out: Array) -> None:
     """Write row j of f(P) to `out` [I]; exp(-P) = (1 - t) / (1 + t) with t = tanh(P / 2)."""
     one = a.dtype.type(1)
     half = a.dtype.type(0.5) if form == EXP else one
-    if len(b):
-        scale = half * b[j]
-        for i in range(len(out)):
-            out[i] = scale * a[i]
-    elif len(rates):
+    if len(rates):
         for i in range(len(out)):
             out[i] = half * rates[j, i] * a[i]
     else:
+        scale = half * b[j] if len(b) else half
         for i in range(len(out)):
-            out[i] = half * a[i]
+            out[i] = scale * a[i]
     if form == COMPLEMENT:
         for i in range(len(out)):
             out[i] = one - out[i]
@@ -173,8 +168,7 @@ def _to_factors(grad: Array, factors: Arrays, j: int, on_a: Array, on_b: Array, 
             on_a[i] += grad[i] * rates[j, i]
             on_rates[j, i] += grad[i] * a[i]
     else:
-        for i in range(len(grad)):
-            on_a[i] += grad[i]
+        add(on_a, grad)
 
 
 @_loops

@@ -35,24 +35,14 @@ class Views(torch.autograd.Function):
     """relu(V_n p^n_t + b_n) for all n and t, and the last pools; gradients pass only through the first pool."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        filters: Filters,
-        reset: Tensor,
-        cut: Tensor,
-        inputs: Tensor,
-        start: Tensor,
-        embedding: Tensor | None,
-        viewports: Tensor,
-        bias: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """inputs [T, B, D], start [B, k, P], viewports [k, P, V], bias [k, V] -> views [T, B, C], pools [B, k, P]. The
-        embedding is W [P, D], or None if the inputs are already embedded. No gradient passes from t to t - 1 where
-        `cut` (bool [T, B]) is set, which includes all resets."""
+    def forward(ctx: Any, filters: Filters, reset: Tensor, cut: Tensor, *tensors: Any) -> tuple[Tensor, Tensor]:
+        """inputs [T, B, D], start [B, k, P], embedding W [P, D] or None if the inputs are embedded, viewports
+        [k, P, V], bias [k, V] -> views [T, B, C], pools [B, k, P]. No gradient passes from t to t - 1 where `cut`
+        (bool [T, B]) is set, which includes all resets."""
+        inputs, start, embedding, viewports, bias = tensors
         start = torch.where(reset[0].reshape(-1, 1, 1), 0.0, start)
         wide = viewports.transpose(0, 1).flatten(1)  # [P, C]
-        matrix = wide if embedding is None else embedding.t() @ wide
-        views = linear(inputs, matrix.t())
+        views = linear(inputs, (wide if embedding is None else embedding.t() @ wide).t())
         gains, decays, on_start, resets, offset, visible = arrays(
             filters.gains, filters.decays, start @ wide, reset, bias.flatten(), views
         )
@@ -66,20 +56,28 @@ class Views(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore
         inputs, start, embedding, viewports, views = ctx.saved_tensors
+        filters, (count, _, width) = ctx.filters, viewports.shape
         above = torch.zeros_like(views) if grads[0] is None else grads[0]
-        on_inputs, on_start, path, path_start, grad_bias = _adjoint(above, views, viewports, ctx)
+        on_inputs, path = torch.empty_like(views), views.new_empty(*views.shape[:2], width)
+        grad_bias = views.new_zeros(count, width)
+        g, visible, reset, cut, gains, decays, out, first, offset = arrays(
+            above, views, ctx.reset, ctx.cut, filters.gains, filters.decays, on_inputs, path, grad_bias.view(-1)
+        )
+        # Gradients of the initial views [B, k, C]; the parts that pass through the first pool: [T, B, V] and [B, V].
+        on_start = torch.from_numpy(see_backward(g, visible, reset, gains, decays, filters.in_a_row, out, offset))
+        path_start = torch.from_numpy(smooth_backward(g, visible, cut, decays, first))
         x, viewport = inputs.flatten(0, 1), viewports[0]
         gradient = x.t() @ on_inputs.flatten(0, 1)  # [D, C]
         gradient = gradient if embedding is None else embedding @ gradient
         gradient += start.flatten(0, 1).t() @ on_start.flatten(0, 1)
-        grad_viewports = gradient.unflatten(1, (len(viewports), -1)).transpose(0, 1)
+        grad_viewports = gradient.unflatten(1, (count, -1)).transpose(0, 1)
         matrix = viewport.t() if embedding is None else viewport.t() @ embedding
         grad_inputs, grad_start = linear(path, matrix.t()), torch.zeros_like(start)
         grad_embedding = None if embedding is None else viewport @ (path.flatten(0, 1).t() @ x)
         grad_start[:, 0] = path_start @ viewport.t()
         if grads[1] is not None:
             # The gradient of the last step's first pool [B, P] is decay^j times as large j steps earlier.
-            last, decay, steps = grads[1][:, 0], float(ctx.filters.decays[0]), len(inputs)
+            last, decay, steps = grads[1][:, 0], float(filters.decays[0]), len(inputs)
             age = torch.arange(steps - 1, -1, -1, dtype=last.dtype).unsqueeze(1)
             cuts = ctx.cut.flip(0).cumsum(0).flip(0)  # at this step and later
             left = torch.where(cuts == ctx.cut, decay**age, 0.0).unsqueeze(2)
@@ -88,22 +86,6 @@ class Views(torch.autograd.Function):
                 grad_embedding = grad_embedding + last.t() @ (left * inputs).sum(0)
             grad_start[:, 0] += torch.where(cuts[0].unsqueeze(1) == 0, decay**steps * last, 0.0)
         return None, None, None, grad_inputs, grad_start, grad_embedding, grad_viewports, grad_bias
-
-
-def _adjoint(grad: Tensor, views: Tensor, viewports: Tensor, ctx: Any) -> tuple[Tensor, ...]:
-    """Gradient of the views -> gradients of the filters' inputs [T, B, C] and of the initial views [B, k, C], the parts
-    of both that pass through the first pool, [T, B, V] and [B, V], and the gradient of the bias [k, V]."""
-    filters: Filters = ctx.filters
-    count, width = len(viewports), viewports.shape[2]
-    on_inputs, bias = torch.empty_like(views), torch.zeros(count * width, dtype=views.dtype)
-    g, visible, reset, gains, decays, out, offset = arrays(
-        grad, views, ctx.reset, filters.gains, filters.decays, on_inputs, bias
-    )
-    on_start = torch.from_numpy(see_backward(g, visible, reset, gains, decays, filters.in_a_row, out, offset))
-    path = views.new_empty(*views.shape[:2], width)
-    cut, out = arrays(ctx.cut, path)
-    path_start = torch.from_numpy(smooth_backward(g, visible, cut, decays, out))
-    return on_inputs, on_start, path, path_start, bias.view(count, width)
 
 
 def _last_pools(filters: Filters, inputs: Tensor, start: Tensor, embedding: Tensor | None, reset: Tensor) -> Tensor:

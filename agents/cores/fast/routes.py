@@ -6,6 +6,7 @@ and with `ENGRAM_COMPILED=0`.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,16 +41,9 @@ def suits(tensor: Tensor) -> bool:
 
 def stands_for(core: nn.Module, inputs: Tensor) -> bool:
     """Whether a compiled route is equivalent to this core's own modules."""
-    return suits(inputs) and _uniform(core, inputs.dtype) and not touched(core)
-
-
-def _uniform(module: nn.Module, dtype: torch.dtype) -> bool:
-    """Whether all parameters are of this type and on the CPU."""
-    attributes = vars(module)
-    for parameter in attributes["_parameters"].values():
-        if parameter is not None and not (parameter.dtype == dtype and parameter.device.type == "cpu"):
-            return False
-    return all(part is None or _uniform(part, dtype) for part in attributes["_modules"].values())
+    if not suits(inputs) or touched(core):
+        return False
+    return all(weight.dtype == inputs.dtype and weight.device.type == "cpu" for weight in core.parameters())
 
 
 def refuse_second_derivative() -> None:
@@ -91,6 +85,10 @@ def group_size(batch: int) -> int:
 
 def by_groups(work: Callable[[int, int, int], None], batch: int, width: int) -> None:
     """Run work(index, first, last) for groups of `width` environments, each on the first free thread."""
+    if batch <= width:  # without the cost of `share`, which acting would notice
+        work(0, 0, batch)
+        bf16.release()
+        return
 
     def run(index: int) -> None:
         work(index, index * width, min((index + 1) * width, batch))
@@ -109,19 +107,23 @@ def routine(dtype: torch.dtype, weight: Tensor) -> int:
     return -bf16.routine() if rounds else gemm(dtype)
 
 
-def turned(matrices: Array) -> Array:
-    """[..., outputs, inputs] -> [..., inputs, outputs], contiguous."""
-    return np.ascontiguousarray(matrices.swapaxes(-1, -2))
+def factor(routine: int, weight: Tensor, turned: bool = False, adjoint: bool = False) -> Array:
+    """Return weights [..., outputs, inputs] in a layout for `multiply`: packed if the routine rounds factors, for the
+    forward pass or for the `adjoint`; otherwise unchanged, or `turned`, [..., inputs, outputs]."""
+    (matrix,) = arrays(weight)
+    if routine >= 0:
+        return np.ascontiguousarray(matrix.swapaxes(-1, -2)) if turned else matrix
+    if weight.dim() == 3:
+        return np.stack([factor(routine, layer, turned, adjoint) for layer in weight])
+    if not weight.numel():  # a part that this core does not have
+        return matrix
+    return (bf16.packed(weight.t()) if adjoint else bf16.once(bf16.packed, weight)).numpy()
 
 
-def packed(*weights: Tensor, turn: bool = False) -> Array:
-    """Pack weights [outputs, inputs] for a routine with bfloat16 factors, stacked if several; with `turn`, for the
-    gradient."""
-    if not weights[0].numel():  # a part that this core does not have
-        return weights[0].detach().numpy()
-    if turn:
-        return bf16.packed_stack(*(weight.t() for weight in weights)).numpy()
-    return bf16.once(bf16.packed_stack, *weights).numpy()
+def arranged(leaves: Any, matrices: Sequence[str], routine: int, turned: bool = False, adjoint: bool = False) -> Any:
+    """Return a tuple of tensors as arrays, the named ones in the layout for the routine, as in `factor`."""
+    factors = {name: factor(routine, getattr(leaves, name), turned, adjoint) for name in matrices}
+    return type(leaves)(*arrays(*leaves))._replace(**factors)
 
 
 def matrix_gradients(pairs: Sequence[tuple[Array, Array]], rounded: bool = False) -> list[Tensor]:

@@ -1,6 +1,7 @@
-"""Linear recurrences step by step in compiled code, as one node of the autograd graph, for a CPU. Differentiable once.
+"""Linear recurrences and short convolutions over time in compiled code, each as one node of the autograd graph, for a
+CPU. Differentiable once.
 
-Values are real or complex. Shapes: T steps, B environments, C channels.
+Values of recurrences are real or complex. Shapes: T steps, B environments, C channels.
 """
 
 from typing import Any
@@ -11,10 +12,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ....base.compiled import compiled
-from .elementwise import Array
-from .routes import check, gradient_cuts, suits
+from .elementwise import Array, part
+from .routes import arrays, by_groups, check, gradient_cuts, suits
+
+ENVIRONMENTS = 8  # Of a convolution, per piece of work
 
 _scans = compiled(allocates=False)
+_convolutions = compiled("reassoc", "nsz", allocates=False)
 
 
 @_scans
@@ -94,7 +98,7 @@ class _Scan(torch.autograd.Function):
     def forward(ctx: Any, decay: Tensor, inputs: Tensor, reset: Tensor, cut: Tensor, start: Tensor) -> Tensor:
         """decay [T, B, C] or [1, 1, C], inputs [T, B, C], reset and cut bool [T, B], start [B, C] -> h [T, B, C]."""
         out = torch.empty_like(inputs, memory_format=torch.contiguous_format)
-        recur(_array(decay), _array(inputs), _array(reset), _array(start), out.numpy())
+        recur(*_arrays(decay, inputs, reset, start, out))
         ctx.save_for_backward(decay, out, reset, cut, start)
         return out
 
@@ -105,12 +109,75 @@ class _Scan(torch.autograd.Function):
         on_inputs = torch.empty_like(states)
         on_decay = torch.zeros_like(decay, memory_format=torch.contiguous_format)
         on_start = torch.zeros_like(start, memory_format=torch.contiguous_format)
-        grads = _array(on_inputs), _array(on_decay), _array(on_start)
-        g, a, h, resets, cuts, first = map(_array, (grad, decay, states, reset, cut, start))
-        recur_backward(g, a, h, resets, cuts, first, grads)
+        grads = tuple(arrays(on_inputs, on_decay, on_start))
+        recur_backward(*_arrays(grad, decay, states, reset, cut, start), grads)
         return on_decay, on_inputs, None, None, on_start
 
 
-def _array(tensor: Tensor) -> Array:
+def _arrays(*tensors: Tensor) -> list[Array]:
     """As `routes.arrays`, for tensors that may be lazily conjugated."""
-    return tensor.detach().resolve_conj().contiguous().numpy()
+    return arrays(*map(Tensor.resolve_conj, tensors))
+
+
+# -- causal convolutions of every channel over K steps: y_t = sum_i w_i x_{t-i}, t - i not before the episode of t -----
+
+
+@part
+def add_product(total: Array, x: Array, y: Array) -> None:
+    """total [F] += x y."""
+    for c in range(len(total)):
+        total[c] += x[c] * y[c]
+
+
+@_convolutions
+def convolve(first: int, last: int, x: Array, taps: Array, began: Array, out: Array) -> None:
+    """Write y [T, B, C] of environments first to last - 1 to `out`, initially zero; began as in `Convolution`."""
+    size = len(taps)
+    for t in range(len(out)):
+        for e in range(first, last):
+            for lag in range(min(size, t - began[t, e] + 1)):
+                add_product(out[t, e], taps[lag], x[t - lag + size - 1, e])
+
+
+@_convolutions
+def convolve_backward(
+    first: int, last: int, cut: int, x: Array, taps: Array, began: Array, grad: Array, on_x: Array, on_taps: Array
+) -> None:
+    """The adjoint of `convolve`: on_x and on_taps [B, K, C] are initially zero. No gradient passes to steps before the
+    last multiple of `cut`, except from the first piece to steps before the unroll."""
+    size = len(taps)
+    for t in range(len(grad)):
+        piece = t - t % cut if cut > 0 else 0
+        for e in range(first, last):
+            for lag in range(min(size, t - began[t, e] + 1)):
+                dy, row = grad[t, e], t - lag + size - 1
+                add_product(on_taps[e, lag], x[row, e], dy)
+                if piece == 0 or t - lag >= piece:
+                    add_product(on_x[row, e], taps[lag], dy)
+
+
+class Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, taps: Tensor, began: Tensor, cut: int) -> Tensor:
+        """x [K - 1 + T, B, C], from K - 1 steps before the unroll, taps w [K, C], cut (0: none) -> y [T, B, C].
+        began int64 [T, B]: the episode's first step; -K if it is before the unroll."""
+        steps, batch = began.shape
+        check("short convolution", x, x=(x, (len(taps) - 1 + steps, batch, taps.shape[1])), taps=(taps, taps.shape))
+        out = x.new_zeros(steps, *x.shape[1:])
+        tensors = arrays(x, taps, began, out)
+        by_groups(lambda _, first, last: convolve(first, last, *tensors), batch, ENVIRONMENTS)
+        ctx.save_for_backward(x, taps, began)
+        ctx.cut = cut
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        x, taps, began = ctx.saved_tensors
+        batch = x.shape[1]
+        on_x, on_taps = x.new_zeros(x.shape), taps.new_zeros(batch, *taps.shape)
+        inputs, outputs = arrays(x, taps, began), arrays(grad, on_x, on_taps)
+        by_groups(
+            lambda _, first, last: convolve_backward(first, last, ctx.cut, *inputs, *outputs), batch, ENVIRONMENTS
+        )
+        return on_x, on_taps.sum(0), None, None

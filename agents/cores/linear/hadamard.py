@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..fast.hadamard import remember
-from ..fast.short_convolution import Convolution
+from ..fast.scan import Convolution
 from .stack import Mixer, Stack, Steps
 
 

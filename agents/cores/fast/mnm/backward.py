@@ -1,4 +1,4 @@
-"""Compiled gradient of MNM's unroll, for some environments of a batch on a CPU; shapes are those of `arrays.py`.
+"""Compiled gradient of MNM's unroll, for some environments of a batch on a CPU; shapes are those of `forward.py`.
 
 The memories of all steps would be by far the largest part of a record. The backward pass undoes writes instead:
 M_{t-1} = M_t + beta s sum_heads D z^T. Only memories that resets replace are saved.
@@ -11,9 +11,8 @@ import numpy as np
 from .....base.compiled import compiled
 from ..blas import multiply
 from ..elementwise import Array, add, add_through_tanh, dot, gradient_ends, normalize_backward, part
-from ..gated.kernels import cell_backward
-from .arrays import Gradients, Inputs, Leaves, Record, Result
-from .forward import add_outer, copy_memory, times, turned_times
+from ..gated import cell_backward
+from .forward import Gradients, Inputs, Leaves, Record, Result, add_outer, copy_memory, times, turned_times
 
 
 class Room(NamedTuple):

@@ -1,7 +1,7 @@
 """MNM's unroll by compiled functions, as one node of the autograd graph, for a CPU."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,9 +10,10 @@ from torch import Tensor
 from .... import bf16
 from .. import routes
 from ..elementwise import Array
-from .arrays import Gradients, Inputs, Leaves, Record, Result, make_record
 from .backward import backward
-from .forward import forward
+from .forward import Gradients, Inputs, Leaves, Record, Result, forward
+
+MATRICES = ("recurrent", "heads", "targets")
 
 
 def run(
@@ -27,23 +28,17 @@ def run(
         heads: H.
     """
     (steps, batch, _), size = tensors.gates.shape, tensors.recurrent.shape[0] // 4
-    routes.check(
-        "MNM",
-        tensors.gates,
-        h=(tensors.h, (batch, size)),
-        c=(tensors.c, (batch, size)),
-        read=(tensors.read, (batch, initial.shape[1])),
-        memory=(tensors.memory, (batch, *initial.shape)),
-        reset=(reset, (steps, batch)),
-    )
+    shapes = {"h": (size,), "c": (size,), "read": initial.shape[1:2], "memory": initial.shape}
+    states = {name: (getattr(tensors, name), (batch, *shape)) for name, shape in shapes.items()}
+    routes.check("MNM", tensors.gates, **states, reset=(reset, (steps, batch)))
     resets, first = routes.arrays(reset, initial)
     recording = torch.is_grad_enabled()
     replaced = resets & recording
     replaced[0] = False  # no gradient reaches the memory that the first step replaces
     indices = np.where(replaced, replaced.cumsum().reshape(replaced.shape) - 1, -1)
     inputs = Inputs(resets, indices, first, np.asarray(scales, first.dtype), bptt_length or 0)
-    plan = _Plan(inputs, heads, recording, routes.routine(tensors.gates.dtype, tensors.recurrent))
-    return Result(*_Unroll.apply(plan, *tensors))  # pyright: ignore
+    address = routes.routine(tensors.gates.dtype, tensors.recurrent)
+    return Result(*_Unroll.apply(inputs, heads, recording, address, *tensors))  # pyright: ignore
 
 
 def prepare(
@@ -52,11 +47,10 @@ def prepare(
     """Prepare a step for acting: step(gates [B, 4 S], h, c, read, reset bool [B]) returns [h ; v^r] [B, S + d], the
     next cells and meta errors [B], and overwrites `tensors.memory`. Arguments as in `run`, with T = 1."""
     batch, (first, memory) = len(tensors.h), routes.arrays(initial, tensors.memory)
-    address, scale = routes.routine(tensors.gates.dtype, tensors.recurrent), np.asarray(scales, first.dtype)
-    weights, none = Leaves(*routes.arrays(*tensors)), np.full((1, batch), -1)
+    address = routes.routine(tensors.gates.dtype, tensors.recurrent)
+    weights, scale = routes.arranged(tensors, MATRICES, address, turned=True), np.asarray(scales, first.dtype)
+    record, none = make_record(1, batch, weights, heads, 0), np.full((1, batch), -1)
     width = min(batch, routes.GROUP_OF_A_STEP)
-    record = make_record(1, batch, weights, heads, 0)
-    weights = _arrange(address, tensors, weights)
 
     def step(gates: Array, h: Tensor, c: Tensor, read: Tensor, reset: Array) -> tuple[Tensor, Tensor, Tensor]:
         states = dict(zip(("h", "c", "read"), routes.arrays(h, c, read), strict=True))
@@ -73,71 +67,74 @@ def prepare(
     return step
 
 
-class _Plan(NamedTuple):
-    inputs: Inputs
-    heads: int
-    recording: bool  # Whether a backward pass may follow
-    routine: int  # Address of the multiplication routine
+def make_record(steps: int, batch: int, w: Leaves, heads: int, replaced: int) -> Record:
+    """Allocate a record."""
+    size, width, local, normalized = w.h.shape[1], w.read.shape[1], len(w.targets_bias) > 0, len(w.norm_gain) > 0
+
+    def room(*sizes: int) -> Array:
+        return np.empty((steps, batch, *sizes), w.h.dtype)
+
+    return Record(
+        joined=room(size + width),
+        c=room(size),
+        gates=room(4 * size),
+        squashed=room(size),
+        heads=room((3 * heads + 1) * width),
+        normal=room((3 * heads + 1) * width if normalized else 0),
+        spread=room(1),
+        beta=room(1),
+        keys=room(2 * heads, width),
+        values=room(heads, width),
+        targets=room(heads, 3 * width if local else 0),
+        written=room(3, heads, width),
+        errors=room(3, heads, width),
+        back=room(2, 0 if local else heads, width),
+        found=room(3, 2 * heads, width),
+        memories=np.empty((replaced, *w.memory.shape[1:]), w.h.dtype),
+    )
 
 
 class _Unroll(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, *leaves: Tensor) -> tuple[Tensor, ...]:
-        tensors, weights, inputs = Leaves(*leaves), Leaves(*routes.arrays(*leaves)), plan.inputs
-        (steps, batch), size, width = inputs.reset.shape, weights.h.shape[1], weights.read.shape[1]
-        weights = _arrange(plan.routine, tensors, weights)
-        record = make_record(steps if plan.recording else 1, batch, weights, plan.heads, inputs.kept.max() + 1)
-        out, errors = tensors.gates.new_empty(steps, batch, size + width), tensors.gates.new_empty(steps, batch)
+    def forward(
+        ctx: Any, inputs: Inputs, heads: int, recording: bool, address: int, *leaves: Tensor
+    ) -> tuple[Tensor, ...]:
+        tensors, (steps, batch) = Leaves(*leaves), inputs.reset.shape
+        weights = routes.arranged(tensors, MATRICES, address, turned=True)
+        record = make_record(steps if recording else 1, batch, weights, heads, inputs.kept.max() + 1)
+        width = record.joined.shape[2]
+        out, errors = tensors.c.new_empty(steps, batch, width), tensors.c.new_empty(steps, batch)
         outputs = out, errors, tensors.c.new_empty(tensors.c.shape), tensors.memory.clone()
-        group, result = routes.group_size(batch), Result(*(output.numpy() for output in outputs))
+        result = Result(*(output.numpy() for output in outputs))
 
         def work(_: int, first: int, last: int) -> None:
-            forward(plan.routine, first, last, inputs, weights, record, result)
+            forward(address, first, last, inputs, weights, record, result)
 
-        routes.by_groups(work, batch, group)
-        if plan.recording:
-            ctx.plan, ctx.record = plan, record
+        routes.by_groups(work, batch, routes.group_size(batch))
+        if recording:
+            ctx.inputs, ctx.address, ctx.record = inputs, address, record
             ctx.save_for_backward(*tensors, out, outputs[-1])
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         routes.refuse_second_derivative()
-        plan, record = ctx.plan, ctx.record
+        inputs, address, record = ctx.inputs, ctx.address, ctx.record
         *leaves, out, last_memory = ctx.saved_tensors
-        tensors, weights = Leaves(*leaves), Leaves(*routes.arrays(*leaves))
-        if plan.routine < 0:
-            weights = _arrange(plan.routine, tensors, weights, turn=True)
+        tensors, weights = Leaves(*leaves), routes.arranged(Leaves(*leaves), MATRICES, address, adjoint=True)
         (memory,), above = routes.arrays(last_memory.clone()), Result(*routes.arrays(*grad))
         group = routes.group_size(len(memory))
         sums = np.zeros((2, routes.groups(len(memory), group), len(weights.norm_gain)), record.normal.dtype)
-        grads = Gradients(
-            gates=np.empty_like(record.gates),
-            heads=np.empty_like(record.heads),
-            targets=np.empty_like(record.targets),
-            norm_gain=sums[0],
-            norm_bias=sums[1],
-            rate=np.empty_like(record.beta),
-            joined=np.zeros(record.joined.shape[1:], record.joined.dtype),
-            c=above.c.copy(),
-            memory=above.memory.copy(),
-        )
+        joined = np.zeros(record.joined.shape[1:], record.joined.dtype)
+        products = (np.empty_like(array) for array in (record.gates, record.heads, record.targets))
+        grads = Gradients(*products, *sums, np.empty_like(record.beta), joined, above.c.copy(), above.memory.copy())
 
         def work(index: int, first: int, last: int) -> None:
             own = grads._replace(norm_gain=sums[0, index], norm_bias=sums[1, index])
-            backward(plan.routine, first, last, plan.inputs, weights, record, memory, above, own)
+            backward(address, first, last, inputs, weights, record, memory, above, own)
 
         routes.by_groups(work, len(memory), group)
-        return None, *_collect(tensors, grads, record, out.numpy(), plan.routine < 0)
-
-
-def _arrange(address: int, tensors: Leaves, weights: Leaves, turn: bool = False) -> Leaves:
-    """Return the weights with matrices in the layout of the forward pass; for a routine with bfloat16 factors and with
-    `turn`, of the backward pass."""
-    names = "recurrent", "heads", "targets"
-    if address < 0:
-        return weights._replace(**{name: routes.packed(getattr(tensors, name), turn=turn) for name in names})
-    return weights._replace(**{name: routes.turned(getattr(weights, name)) for name in names})
+        return None, None, None, None, *_collect(tensors, grads, record, out.numpy(), address < 0)
 
 
 def _collect(tensors: Leaves, grads: Gradients, record: Record, out: Array, rounded: bool) -> Leaves:

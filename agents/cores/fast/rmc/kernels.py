@@ -1,10 +1,13 @@
 """Compiled unroll of the relational memory core and its gradient, for some environments of a batch on a CPU.
 
-The equations are in `rmc.RMC`, the letters of shapes in `arrays.py`. A call processes a few environments, step by step,
-so that their values stay in the CPU's nearest caches.
+The equations are in `rmc.RMC`. A call processes a few environments, step by step, so that their values stay in the
+CPU's nearest caches.
+
+Shapes: T steps, B environments, N slots of F values, H heads with q, k, v of D values in total, L layers of the MLP,
+2 G values of the gates (G = 0: none).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,13 +29,63 @@ from ..elementwise import (
     tanh,
     through_relu,
 )
-from .arrays import Leaves, Record, Settings
 from .attention import attend, attend_backward, mix, mix_backward
+
+
+class Leaves(NamedTuple):
+    """All values that the unroll depends on and that have gradients, as tensors, or as arrays for compiled functions.
+    Matrices are [outputs, inputs]."""
+
+    row: Any  # [T, B, F]: the projected input
+    gates_input: Any  # [T, B, 2 G]: its contribution to the gates
+    memory: Any  # [B, N, F], before the first step
+    qkv: Any  # [D, F]
+    mlp: Any  # [L, F, F]
+    gates: Any  # [2 G, F]: from the memory to the gates
+    qkv_bias: Any  # [D], like gain and offset
+    qkv_gain: Any
+    qkv_offset: Any
+    attention_gain: Any  # [F], like the three below
+    attention_offset: Any
+    mlp_gain: Any
+    mlp_offset: Any
+    mlp_bias: Any  # [L, F]
+    gates_bias: Any  # [2 G]
+
+
+VECTORS = Leaves._fields[6:]  # Biases, and gains and offsets of norms
+
+
+class Settings(NamedTuple):
+    """Values without gradients."""
+
+    reset: Array  # bool [T, B]
+    initial: Array  # [N, F]: the memory after a reset
+    turned: bool  # Whether matrices are [inputs, outputs] in the forward pass, which is faster for few rows
+    cut: int  # Gradients are truncated before every `cut`-th step; 0: none are
+
+
+class Record(NamedTuple):
+    """Activations saved by the forward pass for the backward pass; a record of one step is reused."""
+
+    rows: Array  # [T, B, N + 1, F]: the memory before each step, after resets, and the projected input
+    projected: Array  # [T, B, N + 1, D], normalized values
+    projected_rstd: Array  # [T, B, N + 1]
+    attention: Array  # [T, B, H, N, N + 1]: weights
+    attended: Array  # [T, B, N, F], normalized values of memory + attention
+    attended_rstd: Array  # [T, B, N]
+    hidden: Array  # [L + 1, T, B, N, F]: inputs of the MLP's layers, then normalized values of its residual sum
+    hidden_rstd: Array  # [T, B, N]
+    candidate: Array  # [T, B, N, F]: tanh of the gates' candidate
+    squashed: Array  # [T, B, N, F]: tanh of the memory
+    gates: Array  # [T, B, N, 2 G]
 
 
 class Group(NamedTuple):
     """Environments `first` to `last` - 1 at step t, whose activations are entry s of the record."""
 
+    gemm: int  # Routine for `multiply`
+    turned: bool  # Whether weights are [I, J] for `multiply`, as always in the backward pass
     t: int
     s: int
     first: int
@@ -45,14 +98,18 @@ def _rows(x: Array, span: Group) -> Array:
     return x[span.first : span.last].reshape((span.last - span.first) * x.shape[1], x.shape[2])
 
 
+@part
+def _multiply(span: Group, x: Array, weight: Array, out: Array) -> None:
+    multiply(span.gemm, _rows(x, span), weight, not span.turned, _rows(out, span))
+
+
 @compiled("reassoc", "nsz")
 def forward(gemm: int, first: int, last: int, settings: Settings, w: Leaves, record: Record, out: Array) -> None:
-    """Compute all steps of environments `first` to `last` - 1; write the record and the memories [T, B, N, F]. A record
-    of one step is reused."""
+    """Compute all steps of environments `first` to `last` - 1; write the record and the memories [T, B, N, F]."""
     slots = len(settings.initial)
     qkv = np.empty((slots + 1, len(w.qkv_gain)), out.dtype)
     for t in range(len(out)):
-        span = Group(t, t % len(record.rows), first, last)
+        span = Group(gemm, settings.turned, t, t % len(record.rows), first, last)
         for b in range(first, last):
             rows = record.rows[span.s, b]
             copy(w.row[t, b], rows[slots])
@@ -60,18 +117,18 @@ def forward(gemm: int, first: int, last: int, settings: Settings, w: Leaves, rec
                 copy_rows(settings.initial, rows[:slots])
             else:
                 copy_rows(out[t - 1, b] if t > 0 else w.memory[b], rows[:slots])
-        _attention(gemm, span, w, settings.turned, record, qkv)
-        _mlp(gemm, span, w, settings.turned, record, out[t])
+        _attention(span, w, record, qkv)
+        _mlp(span, w, record, out[t])
         if len(w.gates_bias) > 0:
-            _gates(gemm, span, w, settings.turned, record, out[t])
+            _gates(span, w, record, out[t])
 
 
 @part
-def _attention(gemm: int, span: Group, w: Leaves, turned: bool, record: Record, qkv: Array) -> None:
+def _attention(span: Group, w: Leaves, record: Record, qkv: Array) -> None:
     """Write LayerNorm(M + A), the input of the MLP, to the record."""
     s = span.s
     rows, projected, rstd, attended = record.rows[s], record.projected[s], record.projected_rstd[s], record.attended[s]
-    multiply(gemm, _rows(rows, span), w.qkv, not turned, _rows(projected, span))
+    _multiply(span, rows, w.qkv, projected)
     for b in range(span.first, span.last):
         for n in range(rows.shape[1]):
             add(projected[b, n], w.qkv_bias)
@@ -84,13 +141,13 @@ def _attention(gemm: int, span: Group, w: Leaves, turned: bool, record: Record, 
 
 
 @part
-def _mlp(gemm: int, span: Group, w: Leaves, turned: bool, record: Record, out: Array) -> None:
+def _mlp(span: Group, w: Leaves, record: Record, out: Array) -> None:
     """Write LayerNorm(Z + MLP(Z)) to `out` [B, N, F]."""
     s, layers = span.s, len(w.mlp)
     z, last = record.hidden[0, s], record.hidden[layers, s]
     for layer in range(layers):
         y = record.hidden[layer + 1, s]
-        multiply(gemm, _rows(record.hidden[layer, s], span), w.mlp[layer], not turned, _rows(y, span))
+        _multiply(span, record.hidden[layer, s], w.mlp[layer], y)
         if layer < layers - 1:
             for b in range(span.first, span.last):
                 for n in range(y.shape[1]):
@@ -104,13 +161,13 @@ def _mlp(gemm: int, span: Group, w: Leaves, turned: bool, record: Record, out: A
 
 
 @part
-def _gates(gemm: int, span: Group, w: Leaves, turned: bool, record: Record, out: Array) -> None:
+def _gates(span: Group, w: Leaves, record: Record, out: Array) -> None:
     """Overwrite the candidate in `out` [B, N, F] with the new memory."""
     memory, squashed, gates = record.rows[span.s], record.squashed[span.s], record.gates[span.s]
     for b in range(span.first, span.last):
         for n in range(squashed.shape[1]):
             tanh(memory[b, n], squashed[b, n])
-    multiply(gemm, _rows(squashed, span), w.gates, not turned, _rows(gates, span))
+    _multiply(span, squashed, w.gates, gates)
     for b in range(span.first, span.last):
         for n in range(squashed.shape[1]):
             candidate, new = record.candidate[span.s, b, n], out[b, n]
@@ -135,14 +192,14 @@ def backward(
     old = np.zeros_like(through)
     rows_grad = np.empty((last, slots + 1, width), grad_out.dtype)
     for t in range(len(grad_out) - 1, -1, -1):
-        span = Group(t, t, first, last)
+        span = Group(gemm, True, t, t, first, last)
         for b in range(first, last):
             for n in range(slots):
                 add(memory_grad[b, n], grad_out[t, b, n])
         if len(w.gates_bias) > 0:
-            _gates_backward(gemm, span, w, record, through, old, grads)
-        _mlp_backward(gemm, span, w, record, through, grads)
-        _attention_backward(gemm, span, w, record, through, rows_grad, grads)
+            _gates_backward(span, w, record, through, old, grads)
+        _mlp_backward(span, w, record, through, grads)
+        _attention_backward(span, w, record, through, rows_grad, grads)
         for b in range(first, last):
             copy(rows_grad[b, slots], grads.row[t, b])
             if gradient_ends(settings.reset, settings.cut, t, b):
@@ -155,9 +212,7 @@ def backward(
 
 
 @part
-def _gates_backward(
-    gemm: int, span: Group, w: Leaves, record: Record, through: Array, old: Array, grads: Leaves
-) -> None:
+def _gates_backward(span: Group, w: Leaves, record: Record, through: Array, old: Array, grads: Leaves) -> None:
     """Overwrite the gradient of the new memory with that of the candidate; write that of the memory to `old`."""
     t, grad = span.t, grads.memory
     memory, gates, to_gates = record.rows[t], record.gates[t], grads.gates[t]
@@ -171,14 +226,14 @@ def _gates_backward(
             copy(row, above)
             add(to_input, down)
         add(grads.gates_bias, to_input)
-    multiply(gemm, _rows(to_gates, span), w.gates, False, _rows(through, span))
+    _multiply(span, to_gates, w.gates, through)
     for b in range(span.first, span.last):
         for n in range(grad.shape[1]):
             add_through_tanh(old[b, n], through[b, n], record.squashed[t, b, n])
 
 
 @part
-def _mlp_backward(gemm: int, span: Group, w: Leaves, record: Record, through: Array, grads: Leaves) -> None:
+def _mlp_backward(span: Group, w: Leaves, record: Record, through: Array, grads: Leaves) -> None:
     """Gradient of LayerNorm(Z + MLP(Z)) in `grads.memory` -> that of Z in `through` [B, N, F]."""
     t, layers, grad = span.t, len(w.mlp), grads.memory
     last, rstd, top = record.hidden[layers, t], record.hidden_rstd[t], grads.mlp[layers - 1, t]
@@ -188,7 +243,7 @@ def _mlp_backward(gemm: int, span: Group, w: Leaves, record: Record, through: Ar
             normalize_backward(grad[b, n], last[b, n], rstd[b, n], w.mlp_gain, top[b, n], to_gain, to_offset)
             add(to_bias[layers - 1], top[b, n])
     for layer in range(layers - 1, -1, -1):
-        multiply(gemm, _rows(grads.mlp[layer, t], span), w.mlp[layer], False, _rows(through, span))
+        _multiply(span, grads.mlp[layer, t], w.mlp[layer], through)
         if layer > 0:
             for b in range(span.first, span.last):
                 for n in range(grad.shape[1]):
@@ -201,9 +256,7 @@ def _mlp_backward(gemm: int, span: Group, w: Leaves, record: Record, through: Ar
 
 
 @part
-def _attention_backward(
-    gemm: int, span: Group, w: Leaves, record: Record, through: Array, out: Array, grads: Leaves
-) -> None:
+def _attention_backward(span: Group, w: Leaves, record: Record, through: Array, out: Array, grads: Leaves) -> None:
     """Overwrite `through` [B, N, F] of LayerNorm(M + A) with that of M + A; write that of the rows by A to `out`."""
     t, slots = span.t, through.shape[1]
     qkv = np.empty((slots + 1, len(w.qkv_gain)), out.dtype)
@@ -225,4 +278,4 @@ def _attention_backward(
             normal, size = projected[b, n], projected_rstd[b, n]
             normalize_backward(grad_qkv[n], normal, size, w.qkv_gain, down[b, n], to_qkv_gain, to_qkv_offset)
             add(grads.qkv_bias, down[b, n])
-    multiply(gemm, _rows(down, span), w.qkv, False, _rows(out, span))
+    _multiply(span, down, w.qkv, out)

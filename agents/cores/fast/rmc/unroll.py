@@ -1,7 +1,7 @@
 """The relational memory core's unroll by compiled functions, as one node of the autograd graph, for a CPU."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,18 +10,18 @@ from torch import Tensor
 from .... import bf16
 from .. import routes
 from ..elementwise import Array
-from .arrays import VECTORS, Leaves, Record, Settings, make_gradients, make_record
-from .kernels import backward, forward
+from .kernels import VECTORS, Leaves, Record, Settings, backward, forward
+
+MATRICES = ("qkv", "mlp", "gates")
 
 
 def run(
-    leaves: Leaves, mlp: list[Tensor], initial: Tensor, heads: int, reset: Tensor | None, bptt_length: int | None
+    leaves: Leaves, initial: Tensor, heads: int, reset: Tensor | None, bptt_length: int | None
 ) -> tuple[Tensor, Tensor]:
     """Return the memories [T, B, N, F] after each step, and the last memory.
 
     Args:
         leaves: inputs, state and parameters, as tensors.
-        mlp: the weights that `leaves.mlp` stacks.
         initial: the memory at the start of an episode, [N, F].
         heads: H.
         reset, bptt_length: as in `Core.unroll`; without resets, `reset` may be None.
@@ -30,24 +30,19 @@ def run(
     steps = row.shape[:2]
     reset = torch.zeros(steps, dtype=torch.bool) if reset is None else reset
     routes.check("RMC", row, memory=(leaves.memory, (steps[1], *initial.shape)), reset=(reset, steps))
-    resets, first = routes.arrays(reset, initial)
-    settings = Settings(resets, first, False, bptt_length or 0)
-    plan = _Plan(heads, settings, torch.is_grad_enabled(), routes.routine(row.dtype, leaves.qkv), mlp)
-    return _Unroll.apply(plan, *leaves)  # pyright: ignore
+    # for a single step, transposing matrices does not pay
+    settings = Settings(*routes.arrays(reset, initial), len(row) > 1, bptt_length or 0)
+    address = routes.routine(row.dtype, leaves.qkv)
+    return _Unroll.apply(heads, settings, torch.is_grad_enabled(), address, *leaves)  # pyright: ignore
 
 
-def prepare(
-    tensors: Leaves, mlp: list[Tensor], initial: Tensor, heads: int
-) -> Callable[[Array, Array, Tensor, Array], Tensor]:
+def prepare(tensors: Leaves, initial: Tensor, heads: int) -> Callable[[Array, Array, Tensor, Array], Tensor]:
     """Prepare a step for acting: step(row, gates_input, memory, reset bool [B]) returns the next memory [B, N, F].
     The first two arguments are those of `Leaves`, with T = 1. Arguments as in `run`."""
-    address = routes.routine(tensors.row.dtype, tensors.qkv)
-    leaves, (first,) = Leaves(*routes.arrays(*tensors)), routes.arrays(initial)
-    if address < 0:
-        leaves = _pack(tensors, leaves, mlp)
-    batch = len(leaves.memory)
-    width = min(batch, routes.GROUP_OF_A_STEP)
-    record = make_record(leaves, heads, 1, batch)
+    address, (first,) = routes.routine(tensors.row.dtype, tensors.qkv), routes.arrays(initial)
+    leaves = routes.arranged(tensors, MATRICES, address)
+    batch = len(tensors.memory)
+    record, width = make_record(leaves, heads, 1, batch), min(batch, routes.GROUP_OF_A_STEP)
 
     def step(row: Array, gates: Array, memory: Tensor, reset: Array) -> Tensor:
         out, settings = memory.new_empty(1, *memory.shape), Settings(reset[np.newaxis], first, False, 0)
@@ -61,61 +56,72 @@ def prepare(
     return step
 
 
-class _Plan(NamedTuple):
-    heads: int
-    settings: Settings
-    recording: bool  # Whether a backward pass may follow
-    routine: int  # Address of the multiplication routine
-    mlp: list[Tensor]  # The weights that `Leaves.mlp` stacks
+def make_record(leaves: Leaves, heads: int, steps: int, batch: int) -> Record:
+    """Allocate a record of this number of steps and environments."""
+    slots, width = leaves.memory.shape[1:]
+    layers, gates, size = len(leaves.mlp), len(leaves.gates_bias), len(leaves.qkv_bias)
+    gated = (slots, width if gates else 0)
 
+    def room(*sizes: int) -> Array:
+        return np.empty((steps, batch, *sizes), leaves.memory.dtype)
 
-def _pack(tensors: Leaves, leaves: Leaves, mlp: list[Tensor], turn: bool = False) -> Leaves:
-    """Pack the weights for the routine with bfloat16 factors; with `turn`, for the gradient."""
-    qkv, layers, gates = (routes.packed(*part, turn=turn) for part in ([tensors.qkv], mlp, [tensors.gates]))
-    return leaves._replace(qkv=qkv, mlp=layers.reshape(len(mlp), -1, layers.shape[-1]), gates=gates)
+    return Record(
+        rows=room(slots + 1, width),
+        projected=room(slots + 1, size),
+        projected_rstd=room(slots + 1),
+        attention=room(heads, slots, slots + 1),
+        attended=room(slots, width),
+        attended_rstd=room(slots),
+        hidden=np.empty((layers + 1, steps, batch, slots, width), leaves.memory.dtype),
+        hidden_rstd=room(slots),
+        candidate=room(*gated),
+        squashed=room(*gated),
+        gates=room(slots, gates),
+    )
 
 
 class _Unroll(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        leaves, memory = Leaves(*routes.arrays(*tensors)), Leaves(*tensors).memory
-        steps, batch = plan.settings.reset.shape
-        record = make_record(leaves, plan.heads, steps if plan.recording else 1, batch)
+    def forward(
+        ctx: Any, heads: int, settings: Settings, recording: bool, address: int, *tensors: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        leaves = routes.arranged(Leaves(*tensors), MATRICES, address, settings.turned)
+        steps, batch = settings.reset.shape
+        record = make_record(leaves, heads, steps if recording else 1, batch)
+        width = routes.GROUP if settings.turned else routes.GROUP_OF_A_STEP
+        memory = Leaves(*tensors).memory
         out = memory.new_empty(steps, *memory.shape)
-        values, many = out.numpy(), steps > 1  # for a single step, transposing matrices does not pay
-        width = routes.GROUP if many else routes.GROUP_OF_A_STEP
-        if plan.routine < 0:
-            leaves = _pack(Leaves(*tensors), leaves, plan.mlp)
-        elif many:
-            matrices = {name: routes.turned(getattr(leaves, name)) for name in ("qkv", "mlp", "gates")}
-            leaves = leaves._replace(**matrices)
-        settings = plan.settings._replace(turned=many)
+        values = out.numpy()
 
         def work(_: int, first: int, last: int) -> None:
-            forward(plan.routine, first, last, settings, leaves, record, values)
+            forward(address, first, last, settings, leaves, record, values)
 
         routes.by_groups(work, batch, width)
-        if plan.recording:
-            ctx.plan, ctx.record = plan, record
+        if recording:
+            ctx.settings, ctx.address, ctx.record = settings, address, record
             ctx.save_for_backward(*tensors)
         return out, out[-1].clone()
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         routes.refuse_second_derivative()
-        plan, record = ctx.plan, ctx.record
-        leaves, batch = Leaves(*routes.arrays(*ctx.saved_tensors)), len(grad_last)
-        grads = make_gradients(leaves, record, grad_last, routes.groups(batch, routes.GROUP))
-        (above,) = routes.arrays(grad_out)
-        if plan.routine < 0:
-            leaves = _pack(Leaves(*ctx.saved_tensors), leaves, plan.mlp, turn=True)
+        settings, address, record, batch = ctx.settings, ctx.address, ctx.record, len(grad_last)
+        leaves = routes.arranged(Leaves(*ctx.saved_tensors), MATRICES, address, adjoint=True)
+        # Of matrices, the gradients of their results; of vectors, one sum per group; of the memory, that of the last.
+        like = {"qkv": record.projected, "mlp": record.hidden[1:], "gates": record.gates}
+        like |= {name: getattr(leaves, name) for name in ("row", "gates_input")}
+        new = {name: np.empty_like(array) for name, array in like.items()}
+        shape = routes.groups(batch, routes.GROUP)
+        new |= {name: np.zeros((shape, *getattr(leaves, name).shape), record.rows.dtype) for name in VECTORS}
+        above, last_memory = routes.arrays(grad_out, grad_last)
+        grads = Leaves(memory=last_memory.copy(), **new)
 
         def work(group: int, first: int, last: int) -> None:
             sums = grads._replace(**{name: getattr(grads, name)[group] for name in VECTORS})
-            backward(plan.routine, first, last, plan.settings, leaves, record, above, sums)
+            backward(address, first, last, settings, leaves, record, above, sums)
 
         routes.by_groups(work, batch, routes.GROUP)
-        return None, *_collect(grads, record, plan.routine < 0)
+        return None, None, None, None, *_collect(grads, record, address < 0)
 
 
 def _collect(grads: Leaves, record: Record, rounded: bool) -> Leaves:

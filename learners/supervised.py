@@ -1,19 +1,95 @@
-"""Supervised learning of a task with a memory core: one update per batch, and scores on new data."""
+"""Supervised learning of sequences with the agents' memory cores: measures memory capacity, without acting.
+
+The network maps symbols or features -> memory core -> class logits. Shapes: T steps, B sequences, N steps with a query,
+K answers per query, C classes.
+"""
 
 import math
 import operator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from ...agents.cores.core import CoreState, map_state, reset_state, state_leaves
-from ...envs.tasks.task import Task
-from ..optimizers import clip_global_norm, make_optimizer
-from .model import SequenceModel, Sequences, SupervisedConfig, to_tensors
+from ..agents.cores import make_core
+from ..agents.cores.core import CoreState, map_state, reset_state, state_leaves
+from ..base.messages import above
+from ..base.settings import Settings, setting
+from ..envs.tasks.task import Batch, Task
+from .optimizers import clip_global_norm, make_optimizer
 
+MOST_ONE_HOT = 64  # Largest number of symbols for one-hot encoding; more are embedded
 CONFIDENT = 1.959964  # 95% of a normal distribution lies within this many standard deviations of the mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisedConfig(Settings):
+    """Common settings: Adam, clipping by the global norm, cross entropy."""
+
+    batch_size: int = setting(64, (1, None))
+    """Sequences per update."""
+    lr: float = setting(1e-3, above(0))
+    """Adam's learning rate, above 0."""
+    eps: float = setting(1e-8, above(0))
+    """Adam's epsilon, above 0."""
+    max_grad_norm: float = setting(1.0, (0, None))
+    """Gradients are scaled down to at most this global norm; 0 disables clipping."""
+    bptt_length: int = setting(0, (0, None))
+    """Gradients through time are truncated after this number of steps inside a batch; 0 truncates only at its start."""
+    auxiliary_cost: float = setting(1.0, (0, None))
+    """Weight of the core's own loss (MNM's meta loss), at least 0."""
+    embedding_size: int = setting(0, (0, None))
+    """Number of features per embedded symbol; 0 is one-hot for up to 64 symbols, 64 features for more."""
+    head_layers: int = setting(0, (0, 1000))
+    """Number of hidden layers (ReLU) between core and output, at most 1000."""
+    head_size: int = setting(256, (1, None))
+    """Width of the hidden layers."""
+
+
+class Sequences(NamedTuple):
+    """A batch of a task as tensors."""
+
+    inputs: Tensor  # float32 [T, B, D] or int64 [T, B]
+    targets: Tensor  # int64 [T, B, K], negative where there is no query
+    reset: Tensor  # bool [T, B]
+
+
+def to_tensors(batch: Batch, device: torch.device) -> Sequences:
+    return Sequences(*(torch.from_numpy(array).to(device) for array in batch))
+
+
+class SequenceModel(nn.Module):
+    """Classifier with K groups of classes at every step with a query of a task."""
+
+    def __init__(self, task: Task, core: str, core_args: dict[str, Any], config: SupervisedConfig) -> None:
+        super().__init__()
+        self.symbols, self.num_inputs, self.shape = task.symbols, task.inputs, (task.groups, task.classes)
+        width = config.embedding_size or (0 if task.inputs <= MOST_ONE_HOT else MOST_ONE_HOT)
+        self.embedding = nn.Embedding(task.inputs, width) if task.symbols and width else None
+        self.core = make_core(core, width if self.embedding else task.inputs, **core_args)
+        layers: list[nn.Module] = []
+        size = self.core.output_size
+        for _ in range(config.head_layers):
+            layers += [nn.Linear(size, config.head_size), nn.ReLU()]
+            size = config.head_size
+        self.head = nn.Sequential(*layers, nn.Linear(size, task.groups * task.classes))
+
+    def forward(
+        self, batch: Sequences, state: CoreState, bptt_length: int | None = None
+    ) -> tuple[Tensor, CoreState, Tensor | None]:
+        """Return logits [N, K, C], the last state, and the core's own loss [T, B] or None."""
+        outputs, state, loss = self.core.unroll(self.shown(batch.inputs), batch.reset, state, bptt_length)
+        return self.head(outputs[(batch.targets >= 0).any(-1)]).unflatten(-1, self.shape), state, loss
+
+    def shown(self, inputs: Tensor) -> Tensor:
+        """Inputs of the core [T, B, D]; a blank step is all zeros."""
+        if not self.symbols:
+            return inputs
+        symbols = inputs.clamp(min=0)
+        features = self.embedding(symbols) if self.embedding else F.one_hot(symbols, self.num_inputs).float()
+        return torch.where((inputs < 0).unsqueeze(-1), 0.0, features)
 
 
 class Score(NamedTuple):
@@ -63,16 +139,11 @@ def score(logits: Tensor, targets: Tensor) -> Score:
     expected, counts = targets[query], targets[query] >= 0
     right = (logits.argmax(-1) == expected) & counts
     nats = -logits.log_softmax(-1).gather(-1, expected.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    mistakes = torch.zeros(query.shape, dtype=torch.bool, device=query.device)
+    mistakes = torch.zeros_like(query)
     mistakes[query] = (counts & ~right).any(-1)
     answered = query.any(0)
-    return Score(
-        int(right.sum()),
-        int(counts.sum()),
-        int((answered & ~mistakes.any(0)).sum()),
-        int(answered.sum()),
-        float(torch.where(counts, nats, 0.0).double().sum()),
-    )
+    perfect, total = (answered & ~mistakes.any(0)).sum(), torch.where(counts, nats, 0.0).double().sum()
+    return Score(int(right.sum()), int(counts.sum()), int(perfect), int(answered.sum()), float(total))
 
 
 class SupervisedLearner:
@@ -104,15 +175,15 @@ class SupervisedLearner:
 
     def _loss(self, batch: Sequences) -> tuple[Tensor, dict[str, float]]:
         """Compute the mean cross entropy of the answers and the core's own loss."""
-        query = (batch.targets >= 0).any(-1)
+        config, query = self.config, (batch.targets >= 0).any(-1)
         state = self.model.core.initial_state(query.shape[1]) if self._state is None else self._state
-        logits, state, auxiliary = self.model(batch.inputs, batch.reset, query, state, self.config.bptt_length or None)
+        logits, state, auxiliary = self.model(batch, state, config.bptt_length or None)
         if self.stream:
             self._state = self._finite(map_state(Tensor.detach, state))
         targets = batch.targets[query]
         entropy = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum")
         entropy = entropy / (targets >= 0).sum().clamp(min=1)
-        extra = entropy.new_zeros(()) if auxiliary is None else self.config.auxiliary_cost * auxiliary.mean()
+        extra = entropy.new_zeros(()) if auxiliary is None else config.auxiliary_cost * auxiliary.mean()
         total, result = entropy + extra, score(logits.detach(), batch.targets)
         metrics = {"loss/cross_entropy": entropy.item(), "loss/auxiliary": extra.item(), "loss/total": total.item()}
         if result.answers:
@@ -149,14 +220,11 @@ class SupervisedLearner:
 @torch.no_grad()
 def examine(model: SequenceModel, task: Task, batches: int) -> Score:
     """Score a model on `batches` batches of a task; a stream begins with the initial state."""
-    device = next(model.parameters()).device
-    total = Score()
-    state = None
+    device, total, state = next(model.parameters()).device, Score(), None
     for _ in range(batches):
         batch = to_tensors(task.next(), device)
         if state is None or not task.stream:
             state = model.core.initial_state(task.num_sequences)
-        query = (batch.targets >= 0).any(-1)
-        logits, state, _ = model(batch.inputs, batch.reset, query, state, None)
+        logits, state, _ = model(batch, state)
         total = total.plus(score(logits, batch.targets))
     return total

@@ -7,8 +7,17 @@ import pytest
 import torch
 
 from engram.envs.tasks.registry import make_task
-from engram.learners.supervised.learner import Score, SupervisedLearner, examine, score, wilson
-from engram.learners.supervised.model import SequenceModel, Sequences, SupervisedConfig, to_tensors
+from engram.learners.supervised import (
+    Score,
+    SequenceModel,
+    Sequences,
+    SupervisedConfig,
+    SupervisedLearner,
+    examine,
+    score,
+    to_tensors,
+    wilson,
+)
 
 CPU = torch.device("cpu")
 SMALL = SupervisedConfig(batch_size=4, lr=1e-2)
@@ -29,11 +38,10 @@ def made(name, core, config=SMALL, seed=0):
 def test_the_loss_is_the_mean_cross_entropy_of_what_is_asked():
     task, learner = made("priority-sort", "lstm")
     batch = to_tensors(task.next(), CPU)
-    asked = (batch.targets >= 0).any(-1)
     state = learner.model.core.initial_state(4)
-    logits, _, _ = learner.model(batch.inputs, batch.reset, asked, state, None)
+    logits, _, _ = learner.model(batch, state)
     total, count = 0.0, 0
-    for answer, wanted in zip(logits.tolist(), batch.targets[asked].tolist(), strict=True):
+    for answer, wanted in zip(logits.tolist(), batch.targets[(batch.targets >= 0).any(-1)].tolist(), strict=True):
         for pair, bit in zip(answer, wanted, strict=True):
             total += math.log(sum(map(math.exp, pair))) - pair[bit]
             count += 1

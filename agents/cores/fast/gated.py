@@ -1,4 +1,4 @@
-"""Compiled unrolls of LSTM, ConvLSTM and GRU and their gradients, for some environments of a batch on a CPU.
+"""Compiled unrolls of LSTM, ConvLSTM and GRU and their gradients, as one node of the autograd graph, for a CPU.
 
 The equations are in `lstm.LSTM`, `conv_lstm.ConvLSTM` and `gru.GRU`. A convolution is one matrix multiplication: every
 position's neighborhood is one contiguous row of `seen`. Without an image, there is one position, its own neighborhood.
@@ -7,15 +7,21 @@ Shapes: T steps, B environments, P positions of the image (1 without an image), 
 units per position, G gates per unit (LSTM 4, GRU 3).
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from .....base.compiled import compiled
-from ..blas import multiply
-from ..elementwise import Array, add, copy, copy_rows, gradient_ends, part, sigmoid, tanh
+from ....base.compiled import compiled
+from ... import bf16
+from . import routes
+from .blas import gemm, multiply
+from .elementwise import Array, add, copy, copy_rows, gradient_ends, part, sigmoid, tanh
 
 ONE_PLACE = np.zeros((1, 1), np.int64)  # `Inputs.places` without an image
+PLACES_AT_ONCE = 400  # Rows per matrix multiplication: fewer need too many calls, more do not fit in a core's cache
 
 
 class Inputs(NamedTuple):
@@ -33,7 +39,7 @@ class Inputs(NamedTuple):
 
 
 class Record(NamedTuple):
-    """Activations saved by the forward pass for the backward pass."""
+    """Activations saved by the forward pass for the backward pass; a record of one step is reused."""
 
     seen: Array  # [T, B P, K C]: the neighborhoods of h before each step, after resets; without an image, h itself
     c: Array  # [T, B P, C]: the LSTM's cells before each step, after resets; [T, B P, 0] for the GRU
@@ -51,18 +57,9 @@ class Gradients(NamedTuple):
     c: Array  # [B P, C]: of the last state, overwritten with those of the first
 
 
-def make_record(steps: int, batch: int, inputs: Inputs) -> Record:
-    """Allocate a record of this number of steps and environments."""
-    places, kernel = inputs.places.shape
-    size = inputs.h.shape[2]
-    widths = kernel * size, inputs.c.shape[2], inputs.gates.shape[3], size
-    return Record(*(np.empty((steps, batch * places, width), inputs.h.dtype) for width in widths))
-
-
 @compiled("reassoc", "nsz")
 def lstm(gemm: int, first: int, last: int, inputs: Inputs, record: Record, out: Array, cells: Array) -> None:
-    """Compute all steps of environments `first` to `last` - 1; write h [T, B, P, C] to `out`, the last c to `cells`. A
-    record of one step is reused."""
+    """Compute all steps of environments `first` to `last` - 1; write h [T, B, P, C] to `out`, the last c to `cells`."""
     size = len(inputs.places)
     group = slice(first * size, last * size)
     for b in range(first, last):
@@ -112,10 +109,8 @@ def lstm_backward(
 
 @part
 def cell(gates: Array, c: Array, squashed: Array, new_c: Array, new_h: Array) -> None:
-    """c' = sigmoid(f) * c + sigmoid(i) * tanh(g),  h' = sigmoid(o) * tanh(c').
-
-    gates [4 H] are i, f, g, o before their nonlinearities, which are applied in place; `squashed` [H] becomes tanh(c').
-    """
+    """c' = sigmoid(f) * c + sigmoid(i) * tanh(g),  h' = sigmoid(o) * tanh(c'); the nonlinearities of i, f, g, o, gates
+    [4 H], are applied in place, and `squashed` [H] becomes tanh(c')."""
     size = len(c)
     i, f, g, o = gates[:size], gates[size : 2 * size], gates[2 * size : 3 * size], gates[3 * size :]
     sigmoid(gates[: 2 * size])
@@ -232,3 +227,121 @@ def gru_backward(
                 grads.h[b, :] = 0
             else:
                 add(grads.h[b], through[b])
+
+
+def make_record(steps: int, rows: int, dtype: Any, *widths: int) -> Record:
+    return Record(*(np.empty((steps, rows, width), dtype) for width in widths))
+
+
+def run(
+    gates: Tensor,
+    weight: Tensor,
+    h: Tensor,
+    c: Tensor,
+    reset: Tensor,
+    bptt_length: int | None,
+    bias: Tensor | None = None,
+    places: Array | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return h [T, B, H] after each step, the last h and the last c; for a ConvLSTM, h is [T, B, P, C].
+
+    Args:
+        gates: W_x x with all biases except `bias`, [T, B, G H]; for a ConvLSTM, [T, B, P, 4 C].
+        weight: W_h, [G H, H]; for a ConvLSTM, [4 C, K C], with the channels of each kernel element contiguous.
+        h, c: before the first step, [B, H]; for a ConvLSTM, [B, P, C]; for a GRU, c is [B, 0].
+        reset, bptt_length: as in `Core.unroll`.
+        bias: for a GRU, b_hn [H].
+        places: for a ConvLSTM, `Inputs.places`.
+    """
+    (steps, batch, *image, _), size = gates.shape, weight.shape[0] // (4 if bias is None else 3)
+    shapes = (batch, *image, size), (batch, *image, size if bias is None else 0)
+    name, loops = ("LSTM", (lstm, lstm_backward)) if bias is None else ("GRU", (gru, gru_backward))
+    routes.check(name, gates, h=(h, shapes[0]), c=(c, shapes[1]), reset=(reset, (steps, batch)))
+    address = routes.routine(weight.dtype, weight) if places is None else gemm(weight.dtype)
+    places, bias = ONE_PLACE if places is None else places, weight.new_empty(0) if bias is None else bias
+    plan = _Plan(*loops, address, torch.is_grad_enabled(), places, *routes.arrays(reset), bptt_length or 0)
+    return _Unroll.apply(plan, gates, weight, bias, h, c)  # pyright: ignore
+
+
+def lstm_steps(weight: Tensor, batch: int) -> Callable[[Array, Array, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Prepare a step for acting with W_h [4 H, H]: step(gates [B, 4 H], reset bool [B], h, c) returns the next h, c."""
+    address, size, (bias,) = routes.routine(weight.dtype, weight), weight.shape[1], routes.arrays(weight.new_empty(0))
+    matrix, record = routes.factor(address, weight), make_record(1, batch, bias.dtype, size, size, 4 * size, size)
+    width = min(batch, routes.GROUP_OF_A_STEP)
+
+    def step(gates: Array, reset: Array, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        out, cells = h.new_empty(1, *h.shape), c.new_empty(c.shape)
+        h_before, c_before = (leaf[:, np.newaxis] for leaf in routes.arrays(h, c))
+        now, resets = gates[np.newaxis, :, np.newaxis], reset[np.newaxis]
+        inputs = Inputs(now, bias, ONE_PLACE, resets, h_before, c_before, matrix, False, 0)
+        results = out.numpy()[:, :, np.newaxis], cells.numpy()[:, np.newaxis]
+        for first in range(0, batch, width):
+            lstm(address, first, min(first + width, batch), inputs, record, *results)
+        bf16.release()
+        return out[0], cells
+
+    return step
+
+
+class _Plan(NamedTuple):
+    forward: Callable[..., None]
+    backward: Callable[..., None]
+    routine: int  # Address of the multiplication routine
+    recording: bool  # Whether a backward pass may follow
+    places: Array
+    reset: Array
+    cut: int
+
+    def group(self) -> int:
+        """Return the number of environments per group."""
+        places = len(self.places)
+        return routes.group_size(self.reset.shape[1]) if places == 1 else max(1, PLACES_AT_ONCE // places)
+
+
+class _Unroll(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, plan: _Plan, gates: Tensor, weight: Tensor, bias: Tensor, h: Tensor, c: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        (steps, batch), (image, kernel), size = plan.reset.shape, plan.places.shape, h.shape[-1]
+        turned = steps > 1 and image == 1  # A transposed matrix is faster for few rows, except for a single step.
+        x, offset, *state = routes.arrays(gates, bias, h, c)
+        x, before = x.reshape(steps, batch, image, -1), (leaf.reshape(batch, image, leaf.shape[-1]) for leaf in state)
+        matrix = routes.factor(plan.routine, weight, turned)
+        inputs = Inputs(x, offset, plan.places, plan.reset, *before, matrix, turned, plan.cut)
+        widths = kernel * size, c.shape[-1], x.shape[3], size
+        record = make_record(steps if plan.recording else 1, batch * image, x.dtype, *widths)
+        width = plan.group() if turned or image > 1 else routes.GROUP_OF_A_STEP
+        out, cells = h.new_empty(steps, *h.shape), c.new_empty(c.shape)
+        results = out.numpy().reshape(steps, *inputs.h.shape), cells.numpy().reshape(inputs.c.shape)
+
+        def work(_: int, first: int, last: int) -> None:
+            plan.forward(plan.routine, first, last, inputs, record, *results)
+
+        routes.by_groups(work, batch, width)
+        if plan.recording:
+            ctx.plan, ctx.inputs, ctx.record, ctx.shape = plan, inputs, record, gates.shape
+            ctx.save_for_backward(weight)
+        return out, out[-1].clone(), cells
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor, *grad_last: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        routes.refuse_second_derivative()
+        plan, record, inputs, (weight,) = ctx.plan, ctx.record, ctx.inputs, ctx.saved_tensors
+        inputs = inputs._replace(weight=routes.factor(plan.routine, weight, adjoint=True))
+        cells, rows, (steps, batch) = inputs.c.shape[2], record.seen.shape[1], plan.reset.shape
+        above = routes.arrays(grad_out)[0].reshape(steps, *inputs.h.shape)
+        h, c = (array.copy().reshape(rows, array.shape[-1]) for array in routes.arrays(*grad_last))
+        to_gates = np.empty_like(record.gates)
+        products = to_gates if cells else np.empty_like(to_gates)
+        grads = Gradients(to_gates, products, np.empty_like(record.seen[0]), h, c)
+
+        def work(_: int, first: int, last: int) -> None:
+            plan.backward(plan.routine, first, last, inputs, record, above, grads)
+
+        routes.by_groups(work, batch, plan.group())
+        (grad_weight,) = routes.matrix_gradients([(products, record.seen)], plan.routine < 0)
+        size = 0 if cells else h.shape[1]
+        grad_bias = torch.from_numpy(products[..., products.shape[2] - size :]).sum((0, 1))
+        states = (torch.from_numpy(leaf).view_as(grad) for leaf, grad in zip((h, c), grad_last, strict=True))
+        return None, torch.from_numpy(to_gates).view(ctx.shape), grad_weight, grad_bias, *states

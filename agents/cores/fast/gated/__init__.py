@@ -1,1 +1,0 @@
-"""The compiled route of LSTM and GRU."""

@@ -1,1 +1,0 @@
-"""Supervised learning of sequences with the agents' memory cores: measures memory capacity, without acting."""
