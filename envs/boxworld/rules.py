@@ -1,9 +1,5 @@
 """The rules of BoxWorld for one environment, and the sampling of its levels.
 
-A level is a chain: a loose key opens the first box, each box contains the key of the next one, and the last box
-contains the gem. Distractor branches start from keys of the chain and are dead ends. A box has two cells: its
-content, and its lock to the right.
-
 Cells are integer codes. The array has an additional rim of cells around the board, so that no window extends beyond
 it: board cell (r, c) is at [r + 1, c + 1].
 """
@@ -19,12 +15,9 @@ from ..randomness import integer
 NUM_COLORS = 20
 NOTHING, FLOOR, GEM, PLAYER = 0, 1, 2, 3
 KEY, LOCK, BAIT = 4, 4 + NUM_COLORS, 4 + 2 * NUM_COLORS
-"""First codes of 20 keys, of the 20 locks on the path to the gem, and of the 20 locks of distractor branches.
-
-NOTHING stands for the border, the cells outside it, and the absence of a carried key; all are black.
-"""
-MAX_FAILURES = 200
-"""Failed placements after which another level is sampled (as in the original)."""
+"""First codes of 20 keys, of the 20 locks on the path to the gem, and of the 20 locks of distractor branches. NOTHING
+stands for the border, the cells outside it, and the absence of a carried key."""
+MAX_FAILURES = 200  # Failed placements after which another level is sampled (as in the original)
 WINDOW = 5
 GEM_REWARD, LOCK_REWARD, BAIT_REWARD = 10.0, 1.0, -1.0
 ACTION_NAMES = ("up", "down", "left", "right")
@@ -144,30 +137,19 @@ def is_clear(board: Array, row: int, col: int) -> bool:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    reward, decided = move(state, i, action)
     state.steps[i] += 1
-    return reward, decided, not decided and state.steps[i] > params.max_steps
-
-
-@kernel
-def move(state: State, i: int, action: int) -> tuple[float, bool]:
-    """Move the player of environment i and process its new cell; return (reward, whether the game has ended)."""
-    row, col = state.row[i] + _ROWS[action], state.col[i] + _COLS[action]
+    row, col, reward, decided = state.row[i] + _ROWS[action], state.col[i] + _COLS[action], 0.0, False
     cell = state.board[i, row, col]
-    if not enters(cell, state.board[i, row, col + 1], state.held[i]):
-        return 0.0, False
-    state.row[i], state.col[i] = row, col
-    if cell == FLOOR:
-        return 0.0, False
-    state.board[i, row, col] = FLOOR
-    if cell == GEM:
-        state.solved[i] = True
-        return GEM_REWARD, True
-    if cell < LOCK:
-        state.held[i] = cell  # a key carried before is lost
-        return 0.0, False
-    state.held[i] = NOTHING
-    return (LOCK_REWARD, False) if cell < BAIT else (BAIT_REWARD, True)
+    if enters(cell, state.board[i, row, col + 1], state.held[i]):
+        state.row[i], state.col[i], state.board[i, row, col] = row, col, FLOOR
+        if cell == GEM:
+            state.solved[i], reward, decided = True, GEM_REWARD, True
+        elif cell >= LOCK:
+            state.held[i] = NOTHING
+            reward, decided = (LOCK_REWARD, False) if cell < BAIT else (BAIT_REWARD, True)
+        elif cell >= KEY:
+            state.held[i] = cell  # a key carried before is lost
+    return reward, decided, not decided and state.steps[i] > params.max_steps
 
 
 @kernel
@@ -182,36 +164,17 @@ def enters(cell: int, right: int, held: int) -> bool:
 
 @kernel
 def observe(state: State, params: Params, i: int, image: Array) -> None:
-    if params.full_view:
-        observe_board(state, i, image)
-    else:
-        observe_window(state, i, image)
-
-
-@kernel
-def observe_window(state: State, i: int, image: Array) -> None:
-    """RGB of the cells around the player, then RGB of the carried key in every pixel (black: none)."""
-    top, left, held = state.row[i] - WINDOW // 2, state.col[i] - WINDOW // 2, state.held[i]
-    red, green, blue = PALETTE[held, 0], PALETTE[held, 1], PALETTE[held, 2]
-    for r in range(WINDOW):
-        for c in range(WINDOW):
+    """Write RGB of the board or the window, and of the carried key (black: none) into (0, 0) or channels 3 to 5."""
+    row, col, held, full = state.row[i], state.col[i], state.held[i], params.full_view
+    top, left = (1, 1) if full else (row - WINDOW // 2, col - WINDOW // 2)
+    for r in range(image.shape[0]):
+        for c in range(image.shape[1]):
             cell = state.board[i, top + r, left + c]
             for channel in range(3):
                 image[r, c, channel] = PALETTE[cell, channel]
-            image[r, c, 3], image[r, c, 4], image[r, c, 5] = red, green, blue
+                if not full:
+                    image[r, c, 3 + channel] = PALETTE[held, channel]
     for channel in range(3):
-        image[WINDOW // 2, WINDOW // 2, channel] = PALETTE[PLAYER, channel]
-
-
-@kernel
-def observe_board(state: State, i: int, image: Array) -> None:
-    """RGB of all cells; the carried key is in the corner (0, 0) of the border."""
-    side = image.shape[0]
-    for r in range(side):
-        for c in range(side):
-            cell = state.board[i, r + 1, c + 1]
-            for channel in range(3):
-                image[r, c, channel] = PALETTE[cell, channel]
-    for channel in range(3):
-        image[0, 0, channel] = PALETTE[state.held[i], channel]
-        image[state.row[i] - 1, state.col[i] - 1, channel] = PALETTE[PLAYER, channel]
+        if full:
+            image[0, 0, channel] = PALETTE[held, channel]
+        image[row - top, col - left, channel] = PALETTE[PLAYER, channel]

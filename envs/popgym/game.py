@@ -12,7 +12,7 @@ from gymnasium import spaces
 from ...base.compiled import kernel
 from ...base.messages import check_choice, check_numbers
 from ..arrays import Array, check_cell, zeroed
-from ..drawing import Canvas, Color
+from ..drawing import Canvas, Color, mosaic
 from ..engine import BatchedEnv
 from ..randomness import integer
 
@@ -170,9 +170,7 @@ class PopgymBatch(BatchedEnv):
         colors = np.zeros((len(seen) + full + len(table), max(seen.shape[1], table.shape[1])), np.int64)
         colors[: len(seen), : seen.shape[1]] = seen
         colors[len(seen) + full :, : table.shape[1]] = table
-        canvas = Canvas(*colors.shape, cell=max(14, -(-SMALLEST // min(colors.shape))), smooth=1)
-        canvas.mosaic(np.array(PALETTE)[colors])
-        return canvas
+        return mosaic(np.array(PALETTE)[colors], max(14, -(-SMALLEST // min(colors.shape))))
 
     def put_deck(self, index: int, level: Mapping[str, Any], key: str, first: int, size: int) -> None:
         """Check that `level[key]` has every card 0..size - 1 once, and copy it to positions first.. of `hidden`."""
