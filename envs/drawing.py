@@ -62,7 +62,8 @@ class Canvas:
 
 def mosaic(colors: Array, cell: int = 24) -> Canvas:
     """Return a canvas whose cells have `colors`, RGB [rows, cols, 3] of 0..255."""
-    canvas = Canvas(*colors.shape[:2], cell)
+    rows, cols, _ = colors.shape
+    canvas = Canvas(rows, cols, cell)
     image = Image.fromarray(np.asarray(colors, np.uint8))
     canvas._image = image.resize(canvas._image.size, Image.Resampling.NEAREST)  # pyright: ignore[reportPrivateUsage]
     return canvas

@@ -164,17 +164,36 @@ def enters(cell: int, right: int, held: int) -> bool:
 
 @kernel
 def observe(state: State, params: Params, i: int, image: Array) -> None:
-    """Write RGB of the board or the window, and of the carried key (black: none) into (0, 0) or channels 3 to 5."""
-    row, col, held, full = state.row[i], state.col[i], state.held[i], params.full_view
-    top, left = (1, 1) if full else (row - WINDOW // 2, col - WINDOW // 2)
-    for r in range(image.shape[0]):
-        for c in range(image.shape[1]):
+    if params.full_view:
+        observe_board(state, i, image)
+    else:
+        observe_window(state, i, image)
+
+
+@kernel
+def observe_window(state: State, i: int, image: Array) -> None:
+    """RGB of the cells around the player, then RGB of the carried key in every pixel (black: none)."""
+    top, left, held = state.row[i] - WINDOW // 2, state.col[i] - WINDOW // 2, state.held[i]
+    red, green, blue = PALETTE[held, 0], PALETTE[held, 1], PALETTE[held, 2]
+    for r in range(WINDOW):
+        for c in range(WINDOW):
             cell = state.board[i, top + r, left + c]
             for channel in range(3):
                 image[r, c, channel] = PALETTE[cell, channel]
-                if not full:
-                    image[r, c, 3 + channel] = PALETTE[held, channel]
+            image[r, c, 3], image[r, c, 4], image[r, c, 5] = red, green, blue
     for channel in range(3):
-        if full:
-            image[0, 0, channel] = PALETTE[held, channel]
-        image[row - top, col - left, channel] = PALETTE[PLAYER, channel]
+        image[WINDOW // 2, WINDOW // 2, channel] = PALETTE[PLAYER, channel]
+
+
+@kernel
+def observe_board(state: State, i: int, image: Array) -> None:
+    """RGB of all cells; the carried key is in the corner (0, 0) of the border."""
+    side = image.shape[0]
+    for r in range(side):
+        for c in range(side):
+            cell = state.board[i, r + 1, c + 1]
+            for channel in range(3):
+                image[r, c, channel] = PALETTE[cell, channel]
+    for channel in range(3):
+        image[0, 0, channel] = PALETTE[state.held[i], channel]
+        image[state.row[i] - 1, state.col[i] - 1, channel] = PALETTE[PLAYER, channel]

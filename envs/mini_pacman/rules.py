@@ -52,9 +52,14 @@ PALETTE = np.array([[0, 0, 0], [0, 0, 255], [255, 255, 255]], np.uint8)  # Color
 PACMAN_COLOR, PILL_COLOR = (0, 255, 0), (0, 255, 255)
 
 
-# Board at the start of a level, with food in every corridor: int8 [HEIGHT * WIDTH]
-_INSIDE = np.array([[WALL if ch == "#" else FOOD for ch in line] for line in MAP], np.int8)
-FULL_BOARD = np.pad(_INSIDE, 1, constant_values=WALL).ravel()
+def _full_board() -> Array:
+    """Board at the start of a level, with food in every corridor: int8 [HEIGHT * WIDTH]."""
+    board = np.full((HEIGHT, WIDTH), WALL, np.int8)
+    board[1:-1, 1:-1] = [[WALL if ch == "#" else FOOD for ch in line] for line in MAP]
+    return board.ravel()
+
+
+FULL_BOARD = _full_board()
 NUM_FOOD = int((FULL_BOARD == FOOD).sum())
 
 
@@ -135,34 +140,29 @@ class Params(NamedTuple):
 def start(state: State, params: Params, i: int) -> None:
     # the reflection is computed from the level's random stream, which is not advanced
     state.reflection[i] = int(mixed(state.random[i] ^ _SALT) >> np.uint64(62)) if params.reflect else 0
-    state.frame[i] = 0
-    start_level(state, params, i, 0)
+    state.frame[i], state.levels_done[i] = 0, 0
+    start_level(state, params, i)
 
 
 @kernel
-def start_level(state: State, params: Params, i: int, level: int) -> None:
-    """Fill the board and place Pacman, ghosts and pills at random; `level` determines the difficulty."""
-    state.levels_done[i], state.power[i], state.level_steps[i] = level, 0, 0
+def start_level(state: State, params: Params, i: int) -> None:
+    """Fill the board and place Pacman, ghosts and pills at random; `levels_done` determines the difficulty."""
     for cell in range(HEIGHT * WIDTH):
         state.board[i, cell] = FULL_BOARD[cell]
-    state.food_left[i], state.num_pills[i] = NUM_FOOD, params.num_pills
+    state.food_left[i] = NUM_FOOD
+    state.num_pills[i] = params.num_pills
     for p in range(params.num_pills):
         state.pills[i, p] = corridor(state.random, i)
-    pacman = state.pacman[i] = corridor(state.random, i)
-    state.num_ghosts[i] = min(params.num_ghosts + level // 2, MAX_GHOSTS)
+    state.pacman[i] = corridor(state.random, i)
+    state.num_ghosts[i] = min(params.num_ghosts + state.levels_done[i] // 2, MAX_GHOSTS)
     for g in range(state.num_ghosts[i]):
-        near = True
-        while near:
-            cell = corridor(state.random, i)
-            down, right = cell // WIDTH - pacman // WIDTH, cell % WIDTH - pacman % WIDTH
-            near = -SAFE_DISTANCE <= down < SAFE_DISTANCE and -SAFE_DISTANCE <= right < SAFE_DISTANCE
-            state.ghosts[i, g] = cell
+        state.ghosts[i, g] = distant_corridor(state.random, i, state.pacman[i])
         state.headings[i, g] = integer(state.random, i, 4)
+    state.power[i], state.level_steps[i] = 0, 0
 
 
 @kernel
 def corridor(random: Array, i: int) -> int:
-    """Sample a cell without a wall."""
     while True:
         cell = (1 + integer(random, i, ROWS)) * WIDTH + 1 + integer(random, i, COLS)
         if FULL_BOARD[cell] != WALL:
@@ -170,9 +170,24 @@ def corridor(random: Array, i: int) -> int:
 
 
 @kernel
+def distant_corridor(random: Array, i: int, pacman: int) -> int:
+    while True:
+        cell = corridor(random, i)
+        down, right = cell // WIDTH - pacman // WIDTH, cell % WIDTH - pacman % WIDTH
+        if not (-SAFE_DISTANCE <= down < SAFE_DISTANCE and -SAFE_DISTANCE <= right < SAFE_DISTANCE):
+            return cell
+
+
+@kernel
+def next_level(state: State, params: Params, i: int) -> None:
+    state.levels_done[i] += 1
+    start_level(state, params, i)
+
+
+@kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
     if state.level_steps[i] == params.task.level_limit:
-        start_level(state, params, i, state.levels_done[i] + 1)
+        next_level(state, params, i)
     state.frame[i] += 1
     state.level_steps[i] += 1
     state.power[i] = max(0, state.power[i] - 1)
@@ -194,7 +209,7 @@ def move_pacman(state: State, params: Params, i: int, action: int) -> float:
         state.board[i, cell] = EMPTY
         state.food_left[i] -= 1
         if state.food_left[i] == 0 and params.task.all_food:
-            start_level(state, params, i, state.levels_done[i] + 1)
+            next_level(state, params, i)
     for p in range(state.num_pills[i]):
         if state.pills[i, p] == state.pacman[i]:
             reward += params.task.pill_reward
@@ -202,7 +217,7 @@ def move_pacman(state: State, params: Params, i: int, action: int) -> float:
             state.pills[i, p] = state.pills[i, state.num_pills[i]]
             state.power[i] = params.power_steps
             if state.num_pills[i] == 0 and params.task.all_pills:
-                start_level(state, params, i, state.levels_done[i] + 1)
+                next_level(state, params, i)
             break
     return reward
 
@@ -223,34 +238,38 @@ def move_ghosts(state: State, params: Params, i: int) -> tuple[float, bool]:
                 move_ghost(state, params, i, g)
             if state.ghosts[i, g] == state.pacman[i]:
                 if state.power[i] > 0:
-                    remove_ghost(state, i, g)
-                    if state.num_ghosts[i] == 0 and params.task.all_ghosts:
-                        start_level(state, params, i, state.levels_done[i] + 1)
+                    eat_ghost(state, params, i, g)
                     return reward + params.task.ghost_reward, died
                 reward, died = reward + params.task.death_reward, True
     return reward, died
 
 
 @kernel
-def remove_ghost(state: State, i: int, g: int) -> None:
+def eat_ghost(state: State, params: Params, i: int, g: int) -> None:
     state.num_ghosts[i] -= 1
     for later in range(g, state.num_ghosts[i]):
         state.ghosts[i, later], state.headings[i, later] = state.ghosts[i, later + 1], state.headings[i, later + 1]
+    if state.num_ghosts[i] == 0 and params.task.all_ghosts:
+        next_level(state, params, i)
 
 
 @kernel
 def move_ghost(state: State, params: Params, i: int, g: int) -> None:
-    """Turn ghost g and move it, unless a wall is ahead. Between two exits, it keeps its heading if possible, and
-    otherwise takes the exit that does not lead back."""
-    cell, heading = state.ghosts[i, g], state.headings[i, g]
-    first, second = EXITS[cell, 0], EXITS[cell, 1]
-    if NUM_EXITS[cell] != 2:
-        heading = pursue(state, params, i, g)
-    elif heading != first and heading != second:
-        heading = second if REVERSE[heading] == first else first
+    """Turn ghost g of environment i and move it, unless a wall is ahead."""
+    cell = state.ghosts[i, g]
+    heading = follow_corridor(cell, state.headings[i, g]) if NUM_EXITS[cell] == 2 else pursue(state, params, i, g)
     state.headings[i, g] = heading
     if FULL_BOARD[cell + STEP[heading]] != WALL:
         state.ghosts[i, g] = cell + STEP[heading]
+
+
+@kernel
+def follow_corridor(cell: int, heading: int) -> int:
+    """Choose a heading between two exits: straight ahead if possible, otherwise the exit that does not lead back."""
+    first, second = EXITS[cell, 0], EXITS[cell, 1]
+    if heading == first or heading == second:
+        return heading
+    return second if REVERSE[heading] == first else first
 
 
 @kernel

@@ -36,8 +36,10 @@ from ..config.command_line import parse
 from ..runs.trained import ActingAgent, evaluation_seed
 
 COMPILING = 30  # Seconds to compile the slowest environment
-KEYS = {"up": ("up", "w", "k"), "down": ("down", "s", "j"), "left": ("left", "a", "h"), "right": ("right", "d", "l")}
-KEYS |= {"stay": (" ", ".")}
+KEYS = {
+    **{"up": ("up", "w", "k"), "down": ("down", "s", "j"), "left": ("left", "a", "h"), "right": ("right", "d", "l")},
+    "stay": (" ", "."),
+}
 """Keys by the name of the action; other actions are typed as numbers, with leading zeros if there are over ten."""
 NEXT, QUIT, VIEW, RULES, PAUSE = ("n", "\n"), ("q", "\x1b"), "v", "?", " "
 AGENT_FPS, FASTEST_FPS = 8.0, 256.0  # Steps per second of an agent
