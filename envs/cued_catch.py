@@ -5,8 +5,8 @@ Everything except the player's row is a function of the frame number:
     frame 0 .. 4d-1     teaching: cue 3 for d frames, then cues 2, 1, 0, each with the symbol of its ball
     elapsed 1, 2, ...   trials of 7 frames: trial = elapsed // 7, the balls are in column 8 - elapsed % 7
 
-with d = initial_cue_duration and elapsed = frame - 4d + 1 (so the first trial starts with the balls in column 7). With
-num_cues below 4, the highest cues are never shown, and the teaching phase is shorter accordingly.
+with d = initial_cue_duration and elapsed = frame - 4d + 1 (so the first trial starts with the balls in column 7), and
+num_cues instead of 4 if there are fewer.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from gymnasium import spaces
 from ..base.compiled import kernel
 from ..base.messages import check_flag, check_integer, check_numbers, check_range
 from .arrays import Array, zeroed
-from .drawing import BLACK, WHITE, Canvas, Color
+from .drawing import BLACK, WHITE, Canvas, Color, mosaic
 from .engine import BatchedEnv
 from .loops import batch_loops
 from .parts import paint, put
@@ -64,23 +64,21 @@ class Params(NamedTuple):
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    """Begin a new episode: sample which two cues mean the top ball, and the cue of every trial."""
-    balls, cues = state.balls[i], state.cues[i]
+    """Sample which two cues mean the top ball, and the cue of every trial."""
     top_left = 2
     for cue in range(NUM_CUES):
         # sampling without replacement: a cue means the top ball with probability (top balls left) / (cues left)
         top = integer(state.random, i, NUM_CUES - cue) < top_left
-        balls[cue] = 0 if top else 1
+        state.balls[i, cue] = 0 if top else 1
         top_left -= top
-    for trial in range(len(cues)):
-        cues[trial] = integer(state.random, i, params.num_cues)
+    for trial in range(state.cues.shape[1]):
+        state.cues[i, trial] = integer(state.random, i, params.num_cues)
     begin(state, i)
 
 
 @kernel
 def begin(state: State, i: int) -> None:
-    state.frame[i], state.row[i], state.caught[i], state.missed[i] = 0, 0, 0, 0
-    state.solved[i] = False
+    state.frame[i], state.row[i], state.caught[i], state.missed[i], state.solved[i] = 0, 0, 0, 0, False
 
 
 @kernel
@@ -92,24 +90,22 @@ def clock(params: Params, frame: int) -> tuple[int, int]:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    """Advance environment i by one frame. The player moves first, so its last move before the catch still counts."""
+    """Advance by one frame. The player moves first, so its last move before the catch still counts."""
     state.frame[i] += 1
     if action == UP or action == DOWN:
         state.row[i] = action
     trial, moment = clock(params, state.frame[i])
-    over = trial == params.num_trials
+    reward, over = 0.0, trial == params.num_trials
     if over:
         state.solved[i] = state.missed[i] == 0
-    if moment != CATCH:
-        return 0.0, over, False
-    right = state.balls[i, state.cues[i, trial]] == state.row[i]
-    state.caught[i] += right
-    if trial < params.reward_free_trials:
-        return 0.0, over, False
-    state.missed[i] += not right
-    reward = 1.0 if right else 0.0
-    if params.reward_sigma > 0.0:
-        reward += params.reward_sigma * normal(state.random, i)
+    if moment == CATCH:
+        right = state.balls[i, state.cues[i, trial]] == state.row[i]
+        state.caught[i] += right
+        if trial >= params.reward_free_trials:
+            state.missed[i] += not right
+            reward = 1.0 if right else 0.0
+            if params.reward_sigma > 0.0:
+                reward += params.reward_sigma * normal(state.random, i)
     return reward, over, False
 
 
@@ -145,14 +141,13 @@ def observe(state: State, params: Params, i: int, planes: Array) -> None:
 class CuedCatchBatch(BatchedEnv):
     """N games of Cued Catch.
 
-    Two balls fly toward the player, one in the top row and one in the bottom row, and a cue indicates the
-    one to catch. Two of the four cues mean the top ball and two the bottom ball, resampled in every episode.
-    The teaching phase shows cues 3, 2, 1 and 0 for `initial_cue_duration` frames each, with the symbol of its ball;
-    then follow `num_trials` trials of 7 frames, each with a random cue. The player must be in the row of the
-    correct ball one frame after the balls were in the player's column; the move made in that frame still counts.
+    Two balls fly toward the player, one in the top row and one in the bottom row, and a cue indicates the one to catch.
+    Two of the four cues mean the top ball and two the bottom ball, resampled in every episode. The teaching phase shows
+    cues 3, 2, 1 and 0 for `initial_cue_duration` frames each, with the symbol of its ball; then follow `num_trials`
+    trials of 7 frames, each with a random cue. The player must be in the row of the correct ball one frame after the
+    balls were in the player's column; the move made in that frame still counts.
 
     Actions: 0 up, 1 down, 2 left, 3 right, 4 stay; left and right do nothing.
-
     Observations:
         uint8 [7, 12, 5], binary; one plane for each of the characters " PQab", in this order: nothing, player, cue
         layer, top ball, bottom ball. Every cell shows only the topmost character: balls hide the player.
@@ -166,19 +161,8 @@ class CuedCatchBatch(BatchedEnv):
         actions.
     Info: `solved` (every rewarded ball was caught), `caught` (correct balls caught, rewarded or not).
 
-    Args:
-        num_trials: trials in an episode.
-        num_cues: number of cues, the first 1 to 4; balls are sampled as if there were four. With one cue,
-            only its meaning must be remembered.
-        initial_cue_duration: frames for which each cue is taught.
-        cue_duration: frames for which a trial shows its cue (a trial has 7).
-        reward_free_trials: initial trials without reward; the more of them, the longer the agent must remember the
-            cues before it is rewarded.
-        always_show_ball_symbol: show the ball symbol with every cue: the memory-free twin.
-        reward_sigma: standard deviation of normal noise on the reward of every rewarded trial.
-        engine: "compiled", or "pycolab": a readable game with the same rules, a hundred times slower (`--env-args`).
-
-    Differences from the original: there is no action that quits the game.
+    Args: docs/reference/environments.md describes them.
+    Differences from the original: no action quits the game.
     References: Stepleton et al. 2018, "Low-pass recurrent neural networks", 5.2.1 and B.1.
     """
 
@@ -216,26 +200,18 @@ class CuedCatchBatch(BatchedEnv):
         check_integer("cue_duration", cue_duration, 1, None)
         check_integer("reward_free_trials", reward_free_trials, 0, num_trials)
         check_range("reward_sigma", reward_sigma, 0.0, None)
+        numbers = num_trials, num_cues, initial_cue_duration, cue_duration, reward_free_trials
         super().__init__(
             num_envs,
             observation_space=spaces.Box(0, 1, (ROWS, COLS, len(CHARACTERS)), np.uint8),
             state=zeroed(State, num_envs, balls=(np.int8, NUM_CUES), cues=(np.int8, num_trials + 1)),
-            params=Params(
-                num_trials,
-                num_cues,
-                initial_cue_duration,
-                cue_duration,
-                reward_free_trials,
-                always_show_ball_symbol,
-                float(reward_sigma),
-            ),
+            params=Params(*numbers, always_show_ball_symbol, float(reward_sigma)),
             **batch,
         )
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of environment `index`: `{"balls", "cues"}`. balls: for each of the 4 cues 0 (top ball) or 1
-        (bottom ball). cues: num_trials + 1 cues, one for each trial and one that appears only in the final
-        observation."""
+        """The level of environment `index`: `{"balls", "cues"}`, for each of the 4 cues 0 (top ball) or 1 (bottom
+        ball), and num_trials + 1 cues, of which the last appears only in the final observation."""
         return {"balls": self.state.balls[index].tolist(), "cues": self.state.cues[index].tolist()}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
@@ -245,7 +221,6 @@ class CuedCatchBatch(BatchedEnv):
         begin(self.state, index)
 
     def fact_columns(self) -> list[Array]:
-        """Ball of each cue, the current cue and its ball, and the trial (0: teaching)."""
         state, indices = self.state, np.arange(self.num_envs)
         trial = np.array([clock(self.params, int(frame))[0] for frame in state.frame])
         taught = self.params.num_cues - 1 - state.frame // self.params.initial_cue_duration
@@ -254,15 +229,9 @@ class CuedCatchBatch(BatchedEnv):
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         planes = np.zeros((ROWS, COLS, len(CHARACTERS)), np.uint8)
-        observe(
-            self.state,
-            self.params._replace(always_show_ball_symbol=full or self.params.always_show_ball_symbol),
-            index,
-            planes,
-        )
-        canvas = Canvas(ROWS, COLS, cell=36)
-        canvas.mosaic(np.array(_COLORS)[planes.argmax(2)])
-        return canvas
+        params = self.params._replace(always_show_ball_symbol=full or self.params.always_show_ball_symbol)
+        observe(self.state, params, index, planes)
+        return mosaic(np.array(_COLORS)[planes.argmax(2)], 36)
 
 
 CuedCatch = single(CuedCatchBatch)

@@ -1,8 +1,4 @@
-"""Maze exploration: find an invisible goal, then return to it repeatedly.
-
-All random values are sampled at the start of an episode: the goal, and the cells to which the agent is teleported, in
-order. A level contains all of them, so steps are deterministic.
-"""
+"""Maze exploration: find an invisible goal, then return to it repeatedly."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,7 +9,7 @@ from gymnasium import spaces
 from ..base.compiled import kernel
 from ..base.messages import check_flag, check_integer, check_range
 from .arrays import Array, check_cell, zeroed
-from .drawing import Canvas
+from .drawing import Canvas, mosaic
 from .engine import BatchedEnv
 from .loops import batch_loops
 from .randomness import integer
@@ -66,10 +62,9 @@ def make_walls(size: int) -> Array:
 @kernel
 def draw_teleports(state: State, params: Params, i: int, first: int) -> None:
     """Sample the destinations of environment i from index `first` on."""
-    random, teleports, free = state.random, state.teleports, params.free
-    for k in range(first, teleports.shape[1]):
-        cell = integer(random, i, len(free))
-        teleports[i, k, 0], teleports[i, k, 1] = free[cell, 0], free[cell, 1]
+    for k in range(first, state.teleports.shape[1]):
+        cell = params.free[integer(state.random, i, len(params.free))]
+        state.teleports[i, k, 0], state.teleports[i, k, 1] = cell[0], cell[1]
 
 
 @kernel
@@ -81,8 +76,8 @@ def begin(state: State, params: Params, i: int) -> None:
 
 @kernel
 def start(state: State, params: Params, i: int) -> None:
-    cell = integer(state.random, i, len(params.free))
-    state.goal[i, 0], state.goal[i, 1] = params.free[cell, 0], params.free[cell, 1]
+    cell = params.free[integer(state.random, i, len(params.free))]
+    state.goal[i, 0], state.goal[i, 1] = cell[0], cell[1]
     draw_teleports(state, params, i, 0)
     begin(state, params, i)
 
@@ -132,33 +127,19 @@ class MazeBatch(BatchedEnv):
     other, the same for the whole episode: reaching it earns 10 and teleports the agent to a random cell.
 
     Actions: 0 up, 1 down, 2 left, 3 right; walls block.
-
-    Observations:
-        float32 [11]:
-
-            0 .. 8      the 3x3 cells around the agent, row by row: 1 wall, 0 free
-            9           steps taken / num_steps
-            10          previous reward
-            11 .. 14    `previous_action=True`: previous action, one-hot; zeros at the start
-            last two    `show_goal=True`, the memory-free twin: rows and columns from agent to goal, in -1..1
-
+    Observations: float32 [11]: the 3x3 cells around the agent, row by row, 1 wall, 0 free; steps taken / num_steps; the
+        previous reward. `previous_action=True`: also the previous action, one-hot, zeros at the start.
+        `show_goal=True`, the memory-free twin: also rows and columns from agent to goal, in -1..1.
     Start: goal uniform over the free cells, including the center and the cells next to it.
-    Rewards: +10 for being on the goal after a step, -`wall_penalty` for a step into a wall; both for a step into a wall
-        by an agent on the goal, where a teleport may land. In 250 steps, an agent that knows the goal earns 411.7 on
-        average at size 11 (531.1 at size 9), a random one about 0 (10).
+    Rewards: +10 for being on the goal after a step, also where a teleport led; -`wall_penalty` for a step into a wall.
+        In 250 steps, an agent that knows the goal earns 411.7 on average at size 11, a random one about 0.
     Episode end: terminated after `num_steps` steps.
     Info: `successes`, `first_success` (the step of the first success, `num_steps` without one), `bumps`.
 
-    Args:
-        size: rows and columns including the outer wall, odd, 5..99; size 11 has 9x9 cells inside and 16 pillars.
-        num_steps: length of an episode.
-        wall_penalty: cost of a step into a wall.
-        previous_action: observe the previous action.
-        show_goal: observe the offset to the goal.
-
+    Args: docs/reference/environments.md describes them.
     Differences from the original: the step count is observed as a fraction; no constant inputs.
-    References: Munkhdalai, Sordoni, Wang, Trischler 2019, "Metalearned neural memory", section 4.3; Miconi, Stanley,
-        Clune 2018, "Differentiable plasticity" (the task).
+    References: Munkhdalai et al. 2019, "Metalearned neural memory", section 4.3; Miconi et al. 2018, "Differentiable
+        plasticity" (the task).
     """
 
     fact_values = dict.fromkeys(("goal_row", "goal_column", "row", "column"), ()) | {"found": ("no", "yes")}
@@ -189,7 +170,8 @@ class MazeBatch(BatchedEnv):
             raise ValueError(f"size is {size}; allowed: odd numbers in 5..99")
         check_integer("num_steps", num_steps, 1, 100_000)
         check_range("wall_penalty", wall_penalty, 0, GOAL_REWARD)
-        walls = make_walls(size)
+        walls, teleports = make_walls(size), (np.uint8, num_steps, 2)
+        free = np.argwhere(walls == 0).astype(np.uint8)
         low = np.zeros(11 + 4 * previous_action + 2 * show_goal, np.float32)
         high = np.ones_like(low)
         low[10], high[10] = -wall_penalty, GOAL_REWARD
@@ -198,37 +180,26 @@ class MazeBatch(BatchedEnv):
         super().__init__(
             num_envs,
             observation_space=spaces.Box(low, high),
-            state=zeroed(
-                State, num_envs, goal=(np.uint8, 2), teleports=(np.uint8, num_steps, 2), last_reward=np.float64
-            ),
-            params=Params(
-                walls=walls,
-                free=np.argwhere(walls == 0).astype(np.uint8),
-                num_steps=num_steps,
-                wall_penalty=float(wall_penalty),
-                previous_action=previous_action,
-                show_goal=show_goal,
-            ),
+            state=zeroed(State, num_envs, goal=(np.uint8, 2), teleports=teleports, last_reward=np.float64),
+            params=Params(walls, free, num_steps, float(wall_penalty), previous_action, show_goal),
             **batch,
         )
 
     def level(self, index: int) -> dict[str, Any]:
-        """The level of environment `index` from its start: `{"goal": (row, col), "teleports": [(row, col), ...]}`. The
-        teleports are the destinations after successive successes."""
+        """The level of environment `index` from its start: the goal, and the destinations of successive teleports."""
         row, col = self.state.goal[index].tolist()
         return {"goal": (row, col), "teleports": [(r, c) for r, c in self.state.teleports[index].tolist()]}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
         free = self.params.walls == 0
-        teleports = [check_cell("level teleport", cell, free) for cell in level.get("teleports", ())]
-        teleports = teleports[: self.params.num_steps]
+        cells = [check_cell("level teleport", cell, free) for cell in level.get("teleports", ())]
+        teleports = cells[: self.params.num_steps]
         self.state.goal[index] = check_cell("level goal", level["goal"], free)
         self.state.teleports[index, : len(teleports)] = np.array(teleports, np.uint8).reshape(-1, 2)
         draw_teleports(self.state, self.params, index, len(teleports))
         begin(self.state, self.params, index)
 
     def fact_columns(self) -> list[Array]:
-        """Cells of goal and agent, and whether the agent has found the goal."""
         return [*self.state.goal.T, self.state.row, self.state.col, self.state.successes > 0]
 
     def paint(self, index: int, full: bool = True) -> Canvas:
@@ -238,8 +209,7 @@ class MazeBatch(BatchedEnv):
             colors[tuple(self.state.goal[index])] = GOAL
         top, left = (0, 0) if full else (row - 1, col - 1)
         colors = colors if full else colors[top : top + VIEW, left : left + VIEW]
-        canvas = Canvas(*colors.shape[:2], cell=28 if full else 100)
-        canvas.mosaic(colors)
+        canvas = mosaic(colors, 28 if full else 100)
         canvas.disc(row - top, col - left, AGENT, 0.7)
         return canvas
 

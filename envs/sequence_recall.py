@@ -1,9 +1,8 @@
 """Sequence Recall: watch lights turn on one after another, then walk to them in the same order.
 
-Until the pen opens, the lights are a function of the frame number: for each element of the sequence all lights are off
-for `off_frames`, then one is on. From frame `free_frame` on there are two cases. If no light is on, the first light
-that the player enters turns on and is compared with the next element of the sequence. If a light is on, it turns off
-when the player is on the floor again; the next light counts one frame later at the earliest.
+Until the pen opens, the lights are a function of the frame number. From frame `free_frame` on, a light is on from the
+step on which the player enters it until the player is on the floor; the next light counts one frame later at the
+earliest.
 """
 
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from gymnasium import spaces
 from ..base.compiled import kernel
 from ..base.messages import check_flag, check_integer, check_numbers
 from .arrays import Array, zeroed
-from .drawing import BLACK, Canvas, Color
+from .drawing import BLACK, Canvas, Color, mosaic
 from .engine import BatchedEnv
 from .loops import batch_loops
 from .parts import last_frame, paint
@@ -24,8 +23,7 @@ from .randomness import integer
 from .single import single
 
 ROWS, COLS = 17, 21
-CHARACTERS = " #1234MP"
-"""Nothing, wall or pen, the lit lights left, top, right, bottom, an unlit light, player: the planes, in this order."""
+CHARACTERS = " #1234MP"  # Of the planes
 NOTHING, WALL, LIGHT, UNLIT, PLAYER = 0, 1, 2, 6, 7  # Planes; LIGHT is that of the left light, the other three follow.
 LIGHT_NAMES = ("left", "top", "right", "bottom")
 NUM_LIGHTS = len(LIGHT_NAMES)
@@ -38,13 +36,10 @@ _LIT = (0, 225, 0), (240, 30, 30), (60, 90, 255), (255, 225, 0)
 _COLORS: tuple[Color, ...] = (BLACK, (150, 40, 200), *_LIT, (60, 60, 60), (0, 225, 235))  # Colors of the planes
 
 
-def _light_map() -> Array:
-    """The light of each cell, int64 [17, 21]: 0 none, 1 left, 2 top, 3 right, 4 bottom."""
-    lights = np.zeros((ROWS, COLS), np.int64)
-    for light, (row, col) in enumerate(((8, 4), (3, 10), (8, 16), (13, 10)), start=1):
-        lights[row - 1 : row + 2, col - 3 : col + 4] = light
-        lights[row - 2 : row + 3, col - 1 : col + 2] = light
-    return lights
+LIGHTS = np.zeros((ROWS, COLS), np.int64)  # The light of each cell: 0 none, 1 left, 2 top, 3 right, 4 bottom
+for _light, (_row, _col) in enumerate(((8, 4), (3, 10), (8, 16), (13, 10)), start=1):
+    LIGHTS[_row - 1 : _row + 2, _col - 3 : _col + 4] = _light
+    LIGHTS[_row - 2 : _row + 3, _col - 1 : _col + 2] = _light
 
 
 def _boards() -> Array:
@@ -58,7 +53,6 @@ def _boards() -> Array:
     return np.eye(len(CHARACTERS), dtype=np.uint8)[codes]
 
 
-LIGHTS = _light_map()
 _BOARDS = _boards()
 
 
@@ -155,16 +149,13 @@ def observe(state: State, params: Params, i: int, planes: Array) -> None:
 class SequenceRecallBatch(BatchedEnv):
     """N games of Sequence Recall.
 
-    Four lights (left, top, right, bottom) surround a player in a pen. They turn on in a random sequence; then
-    the pen opens, and the player must enter the lights in the same order. A light that the player enters turns on,
-    correct or not, and counts as the next element of the sequence; it turns off when the player is on floor again.
-    To enter the same light twice, the player must leave it in between.
-    Each element of the sequence takes `demo_light_off_frames` frames without and `demo_light_on_frames` frames with
-    its light; the first move takes effect in frame 362. Each of these durations, and the pause after the
-    demonstration, is at least 2 frames.
+    Four lights (left, top, right, bottom) surround a player in a pen. They turn on in a random sequence; then the pen
+    opens, and the player must enter the lights in the same order. A light that the player enters turns on, correct or
+    not, and counts as the next element of the sequence; it turns off when the player is on floor again.
+    Each element takes `demo_light_off_frames` frames without and `demo_light_on_frames` frames with its light; the
+    first move takes effect in frame 362. These durations and the pause after them are at least 2 frames.
 
     Actions: 0 up, 1 down, 2 left, 3 right, 4 stay; the player cannot move before the pen opens or after the last light.
-
     Observations:
         uint8 [17, 21, 8], binary; one plane for each of the characters " #1234MP", in this order: nothing, wall (the
         pen looks like one), the lights left, top, right, bottom when on, any unlit light, player. Every
@@ -180,16 +171,8 @@ class SequenceRecallBatch(BatchedEnv):
         the last light was entered in frame timeout_frames - 2).
     Info: `solved` (the complete sequence was correct), `correct` (correct elements).
 
-    Args:
-        sequence_length: lights in the sequence.
-        demo_light_on_frames: frames for which the demonstration shows a light.
-        demo_light_off_frames: frames before each light of the demonstration.
-        pause_frames: frames between the demonstration and the opening of the pen.
-        timeout_frames: frame in which the episode ends at the latest; -1 for no timeout.
-        show_sequence: always show the rest of the sequence: the memory-free twin.
-        engine: "compiled", or "pycolab": a readable game with the same rules, a hundred times slower (`--env-args`).
-
-    Differences from the original: there is no action that quits the game.
+    Args: docs/reference/environments.md describes them.
+    Differences from the original: no action quits the game.
     References: Stepleton et al. 2018, "Low-pass recurrent neural networks", 5.2.3 and B.3.
     """
 
@@ -230,15 +213,7 @@ class SequenceRecallBatch(BatchedEnv):
             num_envs,
             observation_space=spaces.Box(0, 1, (ROWS, COLS, len(CHARACTERS)), np.uint8),
             state=zeroed(State, num_envs, sequence=(np.int8, sequence_length)),
-            params=Params(
-                sequence_length=sequence_length,
-                off_frames=off,
-                cycle_frames=off + on,
-                demo_frames=demo,
-                free_frame=demo + pause,
-                timeout_frames=last,
-                show_sequence=show_sequence,
-            ),
+            params=Params(sequence_length, off, off + on, demo, demo + pause, last, show_sequence),
             **batch,
         )
         self.fact_values = {f"light_{element}": LIGHT_NAMES for element in range(1, sequence_length + 1)} | {
@@ -249,7 +224,6 @@ class SequenceRecallBatch(BatchedEnv):
         }
 
     def fact_columns(self) -> list[Array]:
-        """Sequence, its next light, the light that is on, the phase, and the number of correct lights."""
         state = self.state
         padded = np.pad(state.sequence, ((0, 0), (0, 1)), constant_values=NUM_LIGHTS)
         lit = np.array([visible_light(state, self.params, i) for i in range(self.num_envs)])
@@ -258,25 +232,22 @@ class SequenceRecallBatch(BatchedEnv):
 
     def level_set(self) -> set[bytes]:
         length = self.params.sequence_length
-        if NUM_LIGHTS**length > FEW:
-            return set()
-        return {bytes(sequence) for sequence in product(range(NUM_LIGHTS), repeat=length)}
+        few = NUM_LIGHTS**length <= FEW
+        return {bytes(sequence) for sequence in product(range(NUM_LIGHTS), repeat=length)} if few else set()
 
     def level(self, index: int) -> dict[str, Any]:
         """Level of environment `index`: `{"sequence": [...]}`, lights 0 left, 1 top, 2 right, 3 bottom."""
         return {"sequence": self.state.sequence[index].tolist()}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        sequence = check_numbers("level['sequence']", level["sequence"], self.params.sequence_length, NUM_LIGHTS)
-        self.state.sequence[index] = sequence
+        length = self.params.sequence_length
+        self.state.sequence[index] = check_numbers("level['sequence']", level["sequence"], length, NUM_LIGHTS)
         begin(self.state, self.params, index)
 
     def paint(self, index: int, full: bool = True) -> Canvas:
         planes = np.zeros((ROWS, COLS, len(CHARACTERS)), np.uint8)
         observe(self.state, self.params._replace(show_sequence=full or self.params.show_sequence), index, planes)
-        canvas = Canvas(ROWS, COLS)
-        canvas.mosaic(np.array(_COLORS)[planes.argmax(2)])
-        return canvas
+        return mosaic(np.array(_COLORS)[planes.argmax(2)])
 
 
 SequenceRecall = single(SequenceRecallBatch)

@@ -16,23 +16,13 @@ from ..single import single
 from . import rules
 from .rules import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLORS, PALETTE, PLAYER, WINDOW, Params, State
 
-_KEYS = tuple(chr(ord("a") + color) for color in range(NUM_COLORS))
-_LETTERS = (
-    {"#": NOTHING, " ": FLOOR, "*": GEM, ".": PLAYER}
-    | {letter: KEY + color for color, letter in enumerate(_KEYS)}
-    | {letter.upper(): LOCK + color for color, letter in enumerate(_KEYS)}
-)
+_KEYS = "abcdefghijklmnopqrst"
+_LETTERS = {letter: code for code, letter in enumerate(f"# *.{_KEYS}{_KEYS.upper()}")}
 
 
-def _map_table() -> Array:
-    """Kind and color of every cell code, as in maps: uint8 [64, 2]."""
-    kinds, colors = np.ones(BAIT + NUM_COLORS, np.uint8), np.zeros(BAIT + NUM_COLORS, np.uint8)
-    kinds[FLOOR], kinds[GEM], kinds[KEY:LOCK], kinds[LOCK:] = 2, 3, 4, 5
-    colors[KEY:] = 1 + np.arange(BAIT + NUM_COLORS - KEY) % NUM_COLORS
-    return np.stack([kinds, colors], 1)
-
-
-_MAP = _map_table()
+_MAP = np.zeros((BAIT + NUM_COLORS, 2), np.uint8)  # Kind and color of every cell code, as in maps
+_MAP[:, 0] = np.repeat([1, 2, 3, 1, 4, 5], [1, 1, 1, 1, NUM_COLORS, 2 * NUM_COLORS])
+_MAP[KEY:, 1] = np.tile(1 + np.arange(NUM_COLORS), 3)
 
 
 class BoxWorldBatch(BatchedEnv):
@@ -40,12 +30,10 @@ class BoxWorldBatch(BatchedEnv):
 
     A room contains boxes, a loose key and a player. A box has two cells: its content and, to the right of it, a
     lock that a key of the same color opens. The loose key opens a box that contains the key of the next box, and
-    so on, up to the gem.
-    Keys of this path also open boxes of distractor branches, which do not lead to the gem: opening
-    one ends the game. The player carries one key at a time, and a lock consumes it.
+    so on, up to the gem. Keys of this path also open boxes of distractor branches, which do not lead to the gem:
+    opening one ends the game. The player carries one key at a time, and a lock consumes it.
 
     Actions: 0 up, 1 down, 2 left, 3 right; the border, locks without their key and contents of locked boxes block.
-
     Observations:
         `view="viewport"`: uint8 [5, 5, 6]: RGB of the cells around the player (black outside the room), and RGB of the
         carried key in every pixel (black: none).
@@ -58,14 +46,7 @@ class BoxWorldBatch(BatchedEnv):
     Episode end: terminated when the gem is collected or a distractor is opened; truncated at action `max_steps` + 1.
     Info: `solved` (the gem was collected), `path_length`, `num_distractors`.
 
-    Args:
-        path_lengths: L, or its minimum and maximum.
-        num_distractors: D, or its minimum and maximum.
-        branch_length: boxes in a distractor branch.
-        grid_size: rows and columns of the room inside the border.
-        view: "viewport" or "full".
-        max_steps: the action after this many truncates the game.
-
+    Args: docs/reference/environments.md describes them.
     Differences from the original: there is no no-op action; the window never shows the carried key.
     References: Zambaldi et al. 2018, "Relational deep reinforcement learning" (the task); Santoro et al. 2018,
         "Relational recurrent neural networks", A.3 (the window and the defaults).
@@ -120,16 +101,14 @@ class BoxWorldBatch(BatchedEnv):
         )
 
     def level(self, index: int) -> dict[str, Any]:
-        """State of environment `index` as a level: `{"board", "solution_locks", "distractor_locks"}`. The board is a
-        list of strings: ' ' floor, '#' border, '.' player, '*' gem, 'a'-'t' keys, 'A'-'T' locks; a carried key is at
-        (0, 0). Right after a reset, it is the initial level. Locks are (row, col)."""
+        """State of environment `index` as a level; right after a reset, the initial one. The board has ' ' floor, '#'
+        border, '.' player, '*' gem, 'a'-'t' keys, 'A'-'T' locks, and a carried key at (0, 0). Locks are (row, col)."""
         board = self.state.board[index, 1:-1, 1:-1].copy()
         board[0, 0] = self.state.held[index]
         board[self.state.row[index] - 1, self.state.col[index] - 1] = PLAYER
-        letters = {code: letter for letter, code in _LETTERS.items()}
-        plain = np.where(board >= BAIT, board - NUM_COLORS, board).tolist()
+        letters = np.array([*_LETTERS, *_KEYS.upper()])
         return {
-            "board": ["".join(letters[code] for code in row) for row in plain],
+            "board": ["".join(row) for row in letters[board].tolist()],
             "solution_locks": [(r, c) for r, c in np.argwhere((board >= LOCK) & (board < BAIT)).tolist()],
             "distractor_locks": [(r, c) for r, c in np.argwhere(board >= BAIT).tolist()],
         }
@@ -146,7 +125,6 @@ class BoxWorldBatch(BatchedEnv):
         state.steps[index], state.solved[index] = 0, False
 
     def fact_columns(self) -> list[Array]:
-        """The carried key, the remaining locks on the path to the gem, and whether the gem was collected."""
         key, board = self.state.held.astype(np.int64), self.state.board
         locks = ((board >= LOCK) & (board < BAIT)).sum((1, 2))
         return [np.where(key == NOTHING, 0, key - KEY + 1), locks, self.state.solved]
@@ -158,35 +136,27 @@ class BoxWorldBatch(BatchedEnv):
     def privileged(self) -> Array:
         """float32 [N, 6]: number of remaining locks on the path; rows and columns from the player to the next one (0 if
         none); whether the carried key opens it, whether it opens any on the path, and how many distractors it opens."""
-        state, board = self.state, self.state.board
-        key, rows = state.held.astype(np.int64), np.arange(self.num_envs)
-        codes = board.reshape(self.num_envs, -1)
+        state, side, games = self.state, self.state.board.shape[2], np.arange(self.num_envs)
+        codes = state.board.reshape(self.num_envs, -1).astype(np.int64)
         n, cell = np.nonzero((codes >= LOCK) & (codes < BAIT))
-        color, content = codes[n, cell].astype(np.int64) - LOCK, codes[n, cell - 1].astype(np.int64) - KEY
         at = np.zeros((self.num_envs, NUM_COLORS), np.int64)  # cells of the path's locks by color, 0 for none
-        at[n, color] = cell
-        following = at > 0  # finally, only the next lock: its key is in none of the path's boxes
-        inside = (content >= 0) & (content < NUM_COLORS)
-        following[n[inside], content[inside]] = False
-        some, next_color = following.any(1), following.argmax(1)
-        row, col = np.divmod(at[rows, next_color], board.shape[2])
-        held, fits = key != NOTHING, np.clip(key - KEY, 0, NUM_COLORS - 1)
-        return np.stack(
-            [
-                (at > 0).sum(1),
-                np.where(some, row - state.row, 0),
-                np.where(some, col - state.col, 0),
-                some & (key == KEY + next_color),
-                held & (at[rows, fits] > 0),
-                (codes == (fits + BAIT)[:, None]).sum(1) * held,
-            ],
-            1,
-        ).astype(np.float32)
+        at[n, codes[n, cell] - LOCK] = cell
+        following, content = at > 0, codes[n, cell - 1]
+        inside = (content >= KEY) & (content < LOCK)
+        following[n[inside], content[inside] - KEY] = False  # only the next lock's key is in none of the path's boxes
+        some, color = following.any(1), following.argmax(1)
+        row, col = np.divmod(at[games, color], side)
+        held = state.held != NOTHING
+        key = np.where(held, state.held.astype(np.int64) - KEY, 0)
+        columns = [
+            *((at > 0).sum(1), np.where(some, row - state.row, 0), np.where(some, col - state.col, 0)),
+            *(some & held & (key == color), held & (at[games, key] > 0), held * (codes == BAIT + key[:, None]).sum(1)),
+        ]
+        return np.stack(columns, 1).astype(np.float32)
 
     def mark_seen(self, seen: Array) -> Array:
         """Layer 0: border, floor, gem, key, lock; layer 1: the color of a key or lock."""
-        shown = _MAP[self.state.board[:, 1:-1, 1:-1]]
-        players = np.stack([self.state.row, self.state.col], 1) - 1
+        shown, players = _MAP[self.state.board[:, 1:-1, 1:-1]], np.stack([self.state.row, self.state.col], 1) - 1
         if self.params.full_view:
             seen[...] = shown
         else:
@@ -199,11 +169,18 @@ class BoxWorldBatch(BatchedEnv):
         board = self.state.board[index].copy()
         board[row, col] = PLAYER
         board = board[1:-1, 1:-1] if full else board[row - reach : row + reach + 1, col - reach : col + reach + 1]
-        canvas = Canvas(*board.shape, cell=28 if full else 78, caption_rows=1)
-        for (r, c), code in np.ndenumerate(board):
-            _draw_cell(canvas, r, c, int(code))
-        canvas.text(len(board), 0.25, "in hand:", height=0.5 if full else 0.3)
-        _draw_cell(canvas, len(board), 2.5 if full else 1.7, int(self.state.held[index]))
+        cells = np.pad(board, ((0, 1), (0, 0)), constant_values=NOTHING)  # the last row shows the carried key
+        cells[-1, 0] = self.state.held[index]
+        canvas = Canvas(*cells.shape, cell=28 if full else 78)
+        canvas.text(len(board), 1.25, "in hand", height=0.5 if full else 0.3)
+        for (r, c), code in np.ndenumerate(cells):
+            if code != NOTHING:
+                canvas.fill(r, c, rgb(PALETTE[code if code >= LOCK else FLOOR]))
+            if NOTHING < code < LOCK and code != FLOOR:
+                canvas.disc(r, c, rgb(PALETTE[code] // (2 if code == PLAYER else 1)), 0.6 if code >= KEY else 0.8)
+            if code >= KEY:
+                letter = _KEYS[(code - KEY) % NUM_COLORS]
+                canvas.text(r, c + 0.35, letter.upper() if code >= LOCK else letter, rgb(PALETTE[code] // 2), 0.5)
         return canvas
 
 
@@ -245,15 +222,3 @@ def _parse(level: Mapping[str, Any], side: int) -> Array:
     for r, c in level["distractor_locks"]:
         board[r, c] += NUM_COLORS
     return board
-
-
-def _draw_cell(canvas: Canvas, row: float, col: float, code: int) -> None:
-    """Paint one cell: a lock is a square, everything else a disc on the floor; keys and locks have letters."""
-    if code == NOTHING:
-        return
-    canvas.fill(row, col, rgb(PALETTE[code if code >= LOCK else FLOOR]))
-    if code != FLOOR and code < LOCK:
-        canvas.disc(row, col, rgb(PALETTE[code] // (2 if code == PLAYER else 1)), 0.6 if code >= KEY else 0.8)
-    if code >= KEY:
-        letter = _KEYS[(code - KEY) % NUM_COLORS]
-        canvas.sign(row, col, f"{letter.upper()} " if code >= LOCK else f"{letter}▌", rgb(PALETTE[code] // 2))

@@ -1,9 +1,5 @@
 """The rules of BoxWorld for one environment, and the sampling of its levels.
 
-A level is a chain: a loose key opens the first box, each box contains the key of the next one, and the last box
-contains the gem. Distractor branches start from keys of the chain and are dead ends. A box has two cells: its
-content, and its lock to the right.
-
 Cells are integer codes. The array has an additional rim of cells around the board, so that no window extends beyond
 it: board cell (r, c) is at [r + 1, c + 1].
 """
@@ -19,12 +15,9 @@ from ..randomness import integer
 NUM_COLORS = 20
 NOTHING, FLOOR, GEM, PLAYER = 0, 1, 2, 3
 KEY, LOCK, BAIT = 4, 4 + NUM_COLORS, 4 + 2 * NUM_COLORS
-"""First codes of 20 keys, of the 20 locks on the path to the gem, and of the 20 locks of distractor branches.
-
-NOTHING stands for the border, the cells outside it, and the absence of a carried key; all are black.
-"""
-MAX_FAILURES = 200
-"""Failed placements after which another level is sampled (as in the original)."""
+"""First codes of 20 keys, of the 20 locks on the path to the gem, and of the 20 locks of distractor branches. NOTHING
+stands for the border, the cells outside it, and the absence of a carried key."""
+MAX_FAILURES = 200  # Failed placements after which another level is sampled (as in the original)
 WINDOW = 5
 GEM_REWARD, LOCK_REWARD, BAIT_REWARD = 10.0, 1.0, -1.0
 ACTION_NAMES = ("up", "down", "left", "right")
@@ -144,30 +137,19 @@ def is_clear(board: Array, row: int, col: int) -> bool:
 
 @kernel
 def advance(state: State, params: Params, i: int, action: int) -> tuple[float, bool, bool]:
-    reward, decided = move(state, i, action)
     state.steps[i] += 1
-    return reward, decided, not decided and state.steps[i] > params.max_steps
-
-
-@kernel
-def move(state: State, i: int, action: int) -> tuple[float, bool]:
-    """Move the player of environment i and process its new cell; return (reward, whether the game has ended)."""
-    row, col = state.row[i] + _ROWS[action], state.col[i] + _COLS[action]
+    row, col, reward, decided = state.row[i] + _ROWS[action], state.col[i] + _COLS[action], 0.0, False
     cell = state.board[i, row, col]
-    if not enters(cell, state.board[i, row, col + 1], state.held[i]):
-        return 0.0, False
-    state.row[i], state.col[i] = row, col
-    if cell == FLOOR:
-        return 0.0, False
-    state.board[i, row, col] = FLOOR
-    if cell == GEM:
-        state.solved[i] = True
-        return GEM_REWARD, True
-    if cell < LOCK:
-        state.held[i] = cell  # a key carried before is lost
-        return 0.0, False
-    state.held[i] = NOTHING
-    return (LOCK_REWARD, False) if cell < BAIT else (BAIT_REWARD, True)
+    if enters(cell, state.board[i, row, col + 1], state.held[i]):
+        state.row[i], state.col[i], state.board[i, row, col] = row, col, FLOOR
+        if cell == GEM:
+            state.solved[i], reward, decided = True, GEM_REWARD, True
+        elif cell >= LOCK:
+            state.held[i] = NOTHING
+            reward, decided = (LOCK_REWARD, False) if cell < BAIT else (BAIT_REWARD, True)
+        elif cell >= KEY:
+            state.held[i] = cell  # a key carried before is lost
+    return reward, decided, not decided and state.steps[i] > params.max_steps
 
 
 @kernel

@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from ...base.messages import check_choice, check_flag, check_integer, check_range
 from ..arrays import Array, check_cell, zeroed
-from ..drawing import WHITE, Canvas, rgb
+from ..drawing import WHITE, Canvas, mosaic, rgb
 from ..engine import BatchedEnv
 from ..loops import batch_loops
 from ..seen_map import mark_window
@@ -21,13 +21,11 @@ class MiniPacmanBatch(BatchedEnv):
     """N games of Mini-Pacman.
 
     Pacman walks in a maze of 138 corridor cells full of food, with two power pills and ghosts. A pill lets it eat
-    ghosts for 20 steps, one per step; otherwise a ghost ends the episode. Ghosts move at random times, keep
-    their direction in corridors and turn toward Pacman at crossings (away while it has power).
-    Every level starts with all food and new positions; ghosts become faster from level to level, and every second
-    level adds one.
+    ghosts for 20 steps, one per step; otherwise a ghost ends the episode. Ghosts move at random times, keep their
+    direction in corridors and turn toward Pacman at crossings (away while it has power). Every level starts with all
+    food and new positions; ghosts become faster from level to level, and every second level adds one.
 
     Actions: 0 stay, 1 right, 2 up, 3 left, 4 down; a move into a wall has no effect.
-
     Observations:
         `view="viewport"`: uint8 [5, 5, 3]: RGB of the cells around Pacman (walls beyond the map).
         `view="full"`: uint8 [15, 19, 3], the memory-free twin: RGB of the map.
@@ -35,7 +33,6 @@ class MiniPacmanBatch(BatchedEnv):
         Pacman green over ghosts red (yellower with more power left) over pills cyan over food blue; walls white.
 
     Start: level 1 with one ghost; Pacman and pills anywhere, ghosts away from Pacman.
-
     Rewards:
         task       step   food   pill  ghost  death   level done
         regular       0      1      2      5      0   all food
@@ -48,20 +45,7 @@ class MiniPacmanBatch(BatchedEnv):
     Episode end: terminated when Pacman dies; truncated after `frame_cap` steps.
     Info: `levels_done`, the levels completed.
 
-    Args:
-        task: "regular", "avoid", "hunt", "ambush" or "rush".
-        view: "viewport" or "full".
-        center: middle of the full view, "map" or "player".
-        reflect: mirror each episode at random, horizontally and vertically, in observations, actions and images; the
-            maze is symmetric. Levels refer to the map without mirroring. Off in evaluation.
-        num_ghosts: ghosts in level 1.
-        num_pills: power pills in a level.
-        power_steps: steps for which a pill's power lasts, including the step of eating it.
-        ghost_speed: probability that a ghost moves in a step of level 1; half of it while Pacman has power.
-        ghost_acceleration: increase of this speed with every level.
-        ghost_randomness: probability that a ghost takes a random direction at a crossing.
-        frame_cap: steps after which the game is truncated.
-
+    Args: docs/reference/environments.md describes them.
     Differences from the released code: the window; there are never more than 32 ghosts.
     References: Racaniere, Weber et al. 2017, "Imagination-augmented agents for deep reinforcement learning" (the game,
         as released with it); Santoro et al. 2018, "Relational recurrent neural networks", 4.2 (the window).
@@ -119,43 +103,31 @@ class MiniPacmanBatch(BatchedEnv):
         check_integer("frame_cap", frame_cap, 1, None)
         full, centered = view == "full", center == "player"
         rows, cols = (rules.AROUND if centered else (ROWS, COLS)) if full else (WINDOW, WINDOW)
+        board, ghosts, pills = ((np.int8, len(FULL_BOARD)), (np.int64, MAX_GHOSTS), (np.int64, num_pills))
+        counts = num_ghosts, num_pills, power_steps
+        chances = float(ghost_speed), float(ghost_acceleration), float(ghost_randomness)
         super().__init__(
             num_envs,
             observation_space=spaces.Box(0, 255, (rows, cols, 3), np.uint8),
-            state=zeroed(
-                State,
-                num_envs,
-                board=(np.int8, len(FULL_BOARD)),
-                **dict.fromkeys(("ghosts", "headings"), (np.int64, MAX_GHOSTS)),
-                pills=(np.int64, num_pills),
-            ),
-            params=Params(
-                task=TASKS[task],
-                num_ghosts=num_ghosts,
-                num_pills=num_pills,
-                power_steps=power_steps,
-                ghost_speed=float(ghost_speed),
-                ghost_acceleration=float(ghost_acceleration),
-                ghost_randomness=float(ghost_randomness),
-                frame_cap=frame_cap,
-                full_view=full,
-                centered=centered,
-                reflect=reflect,
-            ),
+            state=zeroed(State, num_envs, board=board, ghosts=ghosts, headings=ghosts, pills=pills),
+            params=Params(TASKS[task], *counts, *chances, frame_cap, full, centered, reflect),
             **batch,
         )
         self.evaluation_args = {"reflect": False} if reflect else {}
 
     def level(self, index: int) -> dict[str, Any]:
-        """State of environment `index` as a level: `{"pacman", "ghosts", "directions", "pills"}`, cells as (row,
-        col). Directions are 2 right, 3 up, 4 left, 5 down, and at the start of a level 0..3. Food is not included;
-        right after a reset, this is the initial level."""
+        """State of environment `index` as a level, without food; right after a reset, the initial one. Cells are (row,
+        col), directions 2 right, 3 up, 4 left, 5 down, and at the start of a level 0..3."""
         state, ghosts, pills = self.state, int(self.state.num_ghosts[index]), int(self.state.num_pills[index])
+
+        def cells(indices: Array) -> list[tuple[int, int]]:
+            return [(cell // WIDTH - 1, cell % WIDTH - 1) for cell in indices.tolist()]
+
         return {
-            "pacman": _row_col(state.pacman[index]),
-            "ghosts": [_row_col(cell) for cell in state.ghosts[index, :ghosts]],
+            "pacman": cells(state.pacman[index : index + 1])[0],
+            "ghosts": cells(state.ghosts[index, :ghosts]),
             "directions": state.headings[index, :ghosts].tolist(),
-            "pills": [_row_col(cell) for cell in state.pills[index, :pills]],
+            "pills": cells(state.pills[index, :pills]),
         }
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
@@ -168,16 +140,14 @@ class MiniPacmanBatch(BatchedEnv):
             raise ValueError(f"{len(headings)} directions for {len(ghosts)} ghosts; expected one for each")
         for heading in headings:
             check_integer("direction of a ghost", heading, 0, 5)
-        state.pacman[index], state.reflection[index] = pacman, 0
-        state.board[index], state.food_left[index] = FULL_BOARD, NUM_FOOD
+        state.pacman[index], state.board[index], state.food_left[index] = pacman, FULL_BOARD, NUM_FOOD
         state.ghosts[index, : len(ghosts)], state.num_ghosts[index] = ghosts, len(ghosts)
         state.headings[index, : len(ghosts)] = headings
         state.pills[index, : len(pills)], state.num_pills[index] = pills, len(pills)
-        for field in (state.power, state.frame, state.level_steps, state.levels_done):
+        for field in (state.power, state.frame, state.level_steps, state.levels_done, state.reflection):
             field[index] = 0
 
     def fact_columns(self) -> list[Array]:
-        """Pacman's cell, remaining food, pills and ghosts, whether ghosts can be eaten, and the levels completed."""
         state = self.state
         counts = [state.food_left, state.num_pills, state.num_ghosts]
         return [*self._displayed_cells().T, *counts, state.power > 0, state.levels_done]
@@ -209,17 +179,10 @@ class MiniPacmanBatch(BatchedEnv):
         full = full or self.params.full_view
         image = np.zeros((ROWS, COLS, 3) if full else (WINDOW, WINDOW, 3), np.uint8)
         rules.observe(self.state, self.params._replace(full_view=full, centered=False), index, image)
-        canvas = Canvas(*image.shape[:2], cell=24 if full else 72)
-        canvas.mosaic(image)
-        return canvas
+        return mosaic(image, 24 if full else 72)
 
 
 MiniPacman = single(MiniPacmanBatch)
-
-
-def _row_col(cell: int) -> tuple[int, int]:
-    """Return (row, col) of a cell on the map."""
-    return int(cell) // WIDTH - 1, int(cell) % WIDTH - 1
 
 
 def _cell_index(name: str, cell: Any) -> int:

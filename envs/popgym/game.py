@@ -9,7 +9,7 @@ from gymnasium import spaces
 from ...base.compiled import kernel
 from ...base.messages import check_choice
 from ..arrays import Array, check_cell, zeroed
-from ..drawing import Canvas, Color
+from ..drawing import Canvas, Color, mosaic
 from ..engine import BatchedEnv
 from ..loops import batch_loops
 from ..randomness import integer
@@ -133,9 +133,7 @@ class PopgymBatch(BatchedEnv):
         colors = np.zeros((len(seen) + full + len(table), max(seen.shape[1], table.shape[1])), np.int64)
         colors[: len(seen), : seen.shape[1]] = seen
         colors[len(seen) + full :, : table.shape[1]] = table
-        canvas = Canvas(*colors.shape, cell=max(14, -(-SMALLEST // min(colors.shape))), smooth=1)
-        canvas.mosaic(np.array(PALETTE)[colors])
-        return canvas
+        return mosaic(np.array(PALETTE)[colors], max(14, -(-SMALLEST // min(colors.shape))))
 
 
 def _board_task(params: Params) -> Task:

@@ -12,12 +12,6 @@ def board(lines: Sequence[str]) -> Array:
     return np.array([list(line.encode("ascii")) for line in lines], np.uint8)
 
 
-def cells(codes: Array, character: str) -> Array:
-    """Return where a character is: bool, in the shape of `codes`."""
-    return codes == ord(character)
-
-
-def position(codes: Array, character: str) -> tuple[int, int]:
-    """Return (row, col) of the only cell with a character."""
-    ((row, col),) = np.argwhere(cells(codes, character)).tolist()
-    return row, col
+def cells(codes: Array, characters: str) -> Array:
+    """Return where any of the characters is: bool, in the shape of `codes`."""
+    return np.isin(codes, list(characters.encode("ascii")))

@@ -24,12 +24,8 @@ GAMES = {
 class PycolabBatch:
     """N games on the pycolab engine, with the observations, rewards and ends of these games.
 
-    The compiled environment runs alongside: it samples the levels, counts results and draws images.
-
-    Args:
-        batch: the compiled environments.
-        name: short name of the environment.
-        values: all arguments of their constructor.
+    `batch`, the compiled environments, runs alongside: it samples the levels, counts results and draws images. `values`
+    are all arguments of their constructor.
     """
 
     def __init__(self, batch: BatchedEnv, name: str, values: dict[str, Any]) -> None:

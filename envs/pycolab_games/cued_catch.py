@@ -11,21 +11,17 @@ from pycolab.engine import Engine
 from pycolab.prefab_parts.sprites import MazeWalker
 from pycolab.things import Backdrop, Drape, Sprite
 
-from . import art
-
-BOARD = ("            ", "   P    a   ", "        b   ", "            ", "            ", "            ", "            ")
 REPAINT: dict[str, str] = {}  # Characters of the board that the compiled environment shows as others
 UP, DOWN = 0, 1
 
 
 def make_game(level: dict[str, Any], parameters: Any) -> Engine:
     """Make a game of a level `{"balls", "cues"}`; the parameters are attributes named as those of CuedCatch."""
-    board = art.board(BOARD)
-    game = Engine(*board.shape)
-    game.set_prefilled_backdrop(" ", np.full_like(board, ord(" ")), Backdrop)
-    game.add_sprite("P", art.position(board, "P"), Player, parameters.reward_free_trials, parameters.reward_sigma)
-    game.add_sprite("a", art.position(board, "a"), Ball)
-    game.add_sprite("b", art.position(board, "b"), Ball)
+    game = Engine(7, 12)
+    game.set_prefilled_backdrop(" ", np.full((7, 12), ord(" "), np.uint8), Backdrop)
+    game.add_sprite("P", (1, 3), Player, parameters.reward_free_trials, parameters.reward_sigma)
+    game.add_sprite("a", (1, 8), Ball)
+    game.add_sprite("b", (2, 8), Ball)
     game.add_drape("Q", Signs, level, parameters)
     game.set_z_order("PabQ")
     return game
@@ -54,25 +50,20 @@ class Player(MazeWalker):
 
     def __init__(self, corner: Any, position: Any, character: str, free_trials: int, sigma: float) -> None:
         super().__init__(corner, position, character, impassable="", confined_to_board=True)
-        self._rows = position.row, position.row + 1
-        self._free_trials = free_trials
-        self._sigma, self._random = sigma, np.random.default_rng()
+        self._free_trials, self._sigma, self._random = free_trials, sigma, np.random.default_rng()
 
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
-        if actions == UP and self.position.row > self._rows[0]:
+        if actions == UP and self.position.row > things["a"].start.row:
             self._north(board, the_plot)
-        elif actions == DOWN and self.position.row < self._rows[1]:
+        elif actions == DOWN and self.position.row < things["b"].start.row:
             self._south(board, the_plot)
-        the_plot.add_reward(self._catch_reward(things[the_plot.get("wanted", "a")]))
-
-    def _catch_reward(self, ball: Ball) -> float:
-        if ball.position.col != self.position.col:
-            return 0.0
-        if self._free_trials > 0:
+        ball, reward = things[the_plot.get("wanted", "a")], 0.0
+        if ball.position.col == self.position.col:
             self._free_trials -= 1
-            return 0.0
-        caught = float(ball.position.row == self.position.row)
-        return caught + (self._random.normal(0.0, self._sigma) if self._sigma else 0.0)
+            if self._free_trials < 0:
+                noise = self._random.normal(0.0, self._sigma) if self._sigma else 0.0
+                reward = float(ball.position.row == self.position.row) + noise
+        the_plot.add_reward(reward)
 
 
 class Signs(Drape):

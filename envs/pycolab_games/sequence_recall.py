@@ -34,8 +34,7 @@ BOARD = (
     "#####################",
 )
 LIGHTS = "1234"
-NOTES = "abcd"
-"""Drapes that show, for each light, its positions in the sequence on the upper wall (for the twin)."""
+NOTES = "abcd"  # Drapes that show, for each light, its positions in the sequence on the upper wall (for the twin)
 REPAINT = {"%": "#"} | dict(zip(NOTES, LIGHTS, strict=True))
 UP, DOWN, LEFT, RIGHT = range(4)
 
@@ -43,19 +42,18 @@ UP, DOWN, LEFT, RIGHT = range(4)
 def make_game(level: dict[str, Any], parameters: Any) -> Engine:
     """Make a game of a level `{"sequence"}`; the parameters are attributes named as those of SequenceRecall."""
     board = art.board(BOARD)
-    scenery = np.where(art.cells(board, "P") | art.cells(board, "%"), ord(" "), board).astype(np.uint8)
+    scenery = np.where(art.cells(board, "P%"), ord(" "), board).astype(np.uint8)
     game = Engine(*board.shape)
     game.set_prefilled_backdrop(" #" + LIGHTS, scenery, Backdrop)
-    game.add_sprite("P", art.position(board, "P"), Player)
+    game.add_sprite("P", (8, 10), Player)
     game.add_prefilled_drape("%", art.cells(board, "%"), Pen)
     sequence = [LIGHTS[light] for light in level["sequence"]]
-    frames = parameters.demo_light_off_frames, parameters.demo_light_on_frames, parameters.pause_frames
-    game.add_drape("M", Mask, sequence, *(max(2, count) for count in frames))
+    game.add_drape("M", Mask)
     for character in NOTES:
-        game.add_drape(character, Note, REPAINT[character], parameters.sequence_length)
+        game.add_drape(character, Note)
     game.set_z_order(f"M{NOTES}P%")
     game.the_plot["deadline"] = parameters.timeout_frames if parameters.timeout_frames > 0 else np.inf
-    game.the_plot["free"] = False
+    game.the_plot.update({"parameters": parameters, "sequence": sequence, "free": False})
     game.the_plot["noted"] = sequence if parameters.show_sequence else []
     return game
 
@@ -87,27 +85,19 @@ class Pen(Drape):
 class Note(Drape):
     """Note on the upper wall that shows at which positions of the sequence a light must still be entered."""
 
-    def __init__(self, curtain: Any, character: str, light: str, sequence_length: int) -> None:
-        super().__init__(curtain, character)
-        self._light, self._length = light, sequence_length
-        self._width = (curtain.shape[1] - 2) // sequence_length
-
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
         self.curtain[:] = False
-        noted = the_plot["noted"]
-        for position, light in enumerate(noted, start=self._length - len(noted)):
-            first = 1 + position * self._width
-            self.curtain[0, first : first + self._width] |= light == self._light
+        noted, length = the_plot["noted"], len(the_plot["sequence"])
+        width = (self.curtain.shape[1] - 2) // length
+        for position, light in enumerate(noted, start=length - len(noted)):
+            first = 1 + position * width
+            self.curtain[0, first : first + width] |= light == REPAINT[self.character]
 
 
 class Mask(Drape):
     """Mask that hides the lights that are off and controls the phases of the game: one step of `_phases` per frame."""
 
-    def __init__(self, curtain: Any, character: str, sequence: list[str], *frames: int) -> None:
-        super().__init__(curtain, character)
-        self._sequence = sequence
-        self._off_frames, self._on_frames, self._pause_frames = frames
-        self._steps: Iterator[None] | None = None
+    _steps: Iterator[None] | None = None
 
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
         self._steps = self._steps or self._phases(backdrop.curtain, things["P"], the_plot)
@@ -115,43 +105,35 @@ class Mask(Drape):
 
     def _phases(self, lights: Any, player: Player, the_plot: Any) -> Iterator[None]:
         """Run the demonstration, then the player's turn. Every `yield` ends a frame."""
-        for light in self._sequence:
-            self._only(None, lights)
-            yield from wait(self._off_frames)
+        sequence, values = the_plot["sequence"], the_plot["parameters"]
+        for light in sequence:
+            self._only("", lights)
+            yield from [None] * max(2, values.demo_light_off_frames)
             self._only(light, lights)
-            yield from wait(self._on_frames)
-        self._only(None, lights)
-        yield from wait(self._pause_frames - 1)
+            yield from [None] * max(2, values.demo_light_on_frames)
+        self._only("", lights)
+        yield from [None] * (max(2, values.pause_frames) - 1)
         the_plot["free"] = True
         yield
-        for position, requested in enumerate(self._sequence):
+        for position, requested in enumerate(sequence):
             while (light := chr(lights[player.position])) not in LIGHTS:
                 yield
             self._only(light, lights)
             the_plot["noted"] = the_plot["noted"][1:]
             if light == requested:
                 the_plot.add_reward(1.0)
-            if position + 1 == len(self._sequence):
+            if position + 1 == len(sequence):
                 the_plot["free"] = False
             yield
             while the_plot["free"] and chr(lights[player.position]) in LIGHTS:
                 yield
             if the_plot["free"]:
-                self._only(None, lights)
+                self._only("", lights)
                 yield
         the_plot["deadline"] = the_plot.frame + 2
         while True:
             yield
 
-    def _only(self, lit: str | None, lights: Any) -> None:
-        """Hide all lights except `lit`."""
-        self.curtain[:] = False
-        for light in LIGHTS:
-            if light != lit:
-                self.curtain[:] |= art.cells(lights, light)
-
-
-def wait(frames: int) -> Iterator[None]:
-    """Wait for a number of frames."""
-    for _ in range(frames):
-        yield
+    def _only(self, lit: str, lights: Any) -> None:
+        """Hide all lights except `lit` ("": all)."""
+        self.curtain[:] = art.cells(lights, LIGHTS) & (lights != ord(lit or " "))

@@ -29,24 +29,23 @@ def make_game(level: dict[str, Any], parameters: Any) -> Engine:
     ValueError if `endless`."""
     if parameters.endless:
         raise ValueError("endless is True; allowed in the pycolab game: False")
-    difficulty, limbo_time = parameters.difficulty, parameters.limbo_time
-    environment = draw_environment(difficulty, parameters.half_width)
+    environment = draw_environment(parameters.difficulty, parameters.half_width)
     game = Engine(VIEW_ROWS, VIEW_COLS)
     game.set_prefilled_backdrop(" ", np.full((VIEW_ROWS, VIEW_COLS), ord(" "), np.uint8), Backdrop)
     game.update_group("1 the cue and the clock")
     cue = np.zeros((VIEW_ROWS, VIEW_COLS), np.bool_)
     cue[4:7] = art.cells(art.board([CUES[level["goal"]]]), "Q")
-    game.add_prefilled_drape("Q", cue, Cue, parameters.cue_after_teleport)
+    game.add_prefilled_drape("Q", cue, Cue)
     game.update_group("2 the player")
-    game.add_sprite("P", (3, 5), Player, environment, limbo_time, 13 + 11 * difficulty)
+    game.add_sprite("P", (3, 5), Player)
     game.update_group("3 the environment")
     game.add_drape("#", Scenery, art.cells(environment, "#"))
     game.add_drape("*", Scenery, art.cells(environment, "*") & np.asarray(level["speckle"]))
-    game.add_drape("t", Teleporter, art.cells(environment, "t"), parameters.teleport_delay)
-    game.add_drape("l", Goal, art.cells(environment, "l"), 1.0 if level["goal"] == 0 else -1.0)
-    game.add_drape("r", Goal, art.cells(environment, "r"), 1.0 if level["goal"] == 1 else -1.0)
+    for character, kind in (("t", Teleporter), ("l", Goal), ("r", Goal)):
+        game.add_drape(character, kind, art.cells(environment, character))
     game.set_z_order("*#tlrQP")
     game.the_plot["deadline"] = parameters.timeout_frames if parameters.timeout_frames > 0 else np.inf
+    game.the_plot.update({"parameters": parameters, "goal": "lr"[level["goal"]]})
     return game
 
 
@@ -74,12 +73,8 @@ def draw_environment(difficulty: int, half_width: int | None) -> Array:
 class Cue(Drape):
     """Cue that shows the side of the goal in the room; also applies the cost of every frame and the time limit."""
 
-    def __init__(self, curtain: Any, character: str, after_teleport: bool) -> None:
-        super().__init__(curtain, character)
-        self._after_teleport = after_teleport
-
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
-        if "departure" in the_plot and not self._after_teleport:
+        if "departure" in the_plot and not the_plot["parameters"].cue_after_teleport:
             self.curtain[:] = False
         if the_plot.frame >= the_plot["deadline"]:
             the_plot.terminate_episode()
@@ -95,32 +90,26 @@ class Player(Sprite):
     beyond an edge, it shows the opposite one. `_first_col` is the resulting left edge.
     """
 
-    def __init__(
-        self, corner: Any, position: Any, character: str, environment: Array, limbo_time: int, row: int
-    ) -> None:
+    def __init__(self, corner: Any, position: Any, character: str) -> None:
         super().__init__(corner, position, character)
-        self._walls = art.cells(environment, "#")
-        self._limbo_time, self._entry_row = limbo_time, row
-        self._first_col = 0
-        self.place = self.previous = self.Position(6, 94)
-        """The player's position on the map, and its position one frame before."""
-        self.window = (3, 89)  # Upper left cell of the window on the map
+        self.place = self.previous = self.Position(6, 94)  # On the map, now and one frame before
+        self.window, self._first_col = (3, 89), 0  # Upper left cell of the window on the map
 
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
         self.previous = self.place
-        departure, journey = the_plot.get("departure"), max(1, self._limbo_time)
-        if departure is None or the_plot.frame > departure + journey + 1:
-            self._walk(*STEPS.get(actions, (0, 0)))
-        elif the_plot.frame == departure + journey:
-            self._carry(self._entry_row, 94 if self._limbo_time else self.place.col)
-        elif the_plot.frame == departure + 1 and self._limbo_time:
+        limbo_time, departure = the_plot["parameters"].limbo_time, the_plot.get("departure")
+        if departure is None or the_plot.frame > departure + max(1, limbo_time) + 1:
+            self._walk(*STEPS.get(actions, (0, 0)), things["#"].cells)
+        elif the_plot.frame == departure + max(1, limbo_time):
+            self._carry(13 + 11 * the_plot["parameters"].difficulty, 94 if limbo_time else self.place.col)
+        elif the_plot.frame == departure + 1 and limbo_time:
             self._first_col = 94 - self.place.col
             self._carry(4, 140)
         self._position = self.Position(self.place.row - self.window[0], self.place.col - self.window[1])
 
-    def _walk(self, down: int, right: int) -> None:
+    def _walk(self, down: int, right: int, walls: Array) -> None:
         row, col = self.place.row + down, self.place.col + right
-        if self._walls[row, col]:
+        if walls[row, col]:
             return
         self.place = self.Position(row, col)
         top, left = self.window[0] + down, self.window[1] + right
@@ -148,27 +137,18 @@ class Scenery(Drape):
 class Teleporter(Scenery):
     """Teleporter that appears after a delay, and then teleports a player who is on it."""
 
-    def __init__(self, curtain: Any, character: str, cells: Array, delay: int) -> None:
-        super().__init__(curtain, character, np.zeros_like(cells))
-        self._open, self._delay = cells, delay
-
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
-        if the_plot.frame >= self._delay - 1:
-            self.cells = self._open
-        super().update(actions, board, layers, backdrop, things, the_plot)
-        if self.cells[things["P"].place]:
-            the_plot["departure"] = the_plot.frame
+        if the_plot.frame >= the_plot["parameters"].teleport_delay - 1:
+            super().update(actions, board, layers, backdrop, things, the_plot)
+            if self.cells[things["P"].place]:
+                the_plot["departure"] = the_plot.frame
 
 
 class Goal(Scenery):
     """Goal pad that rewards the player one frame after its step on the pad, if time remains, and then ends the game."""
 
-    def __init__(self, curtain: Any, character: str, cells: Array, reward: float) -> None:
-        super().__init__(curtain, character, cells)
-        self._reward = reward
-
     def update(self, actions: Any, board: Any, layers: Any, backdrop: Any, things: Any, the_plot: Any) -> None:
         super().update(actions, board, layers, backdrop, things, the_plot)
         if self.cells[things["P"].previous] and the_plot.frame < the_plot["deadline"]:
-            the_plot.add_reward(self._reward)
+            the_plot.add_reward(1.0 if self.character == the_plot["goal"] else -1.0)
             the_plot["deadline"] = the_plot.frame + 1

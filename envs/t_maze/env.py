@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from ...base.messages import check_flag, check_integer, check_numbers
 from ..arrays import Array, zeroed
-from ..drawing import BLACK, Canvas, Color
+from ..drawing import BLACK, Canvas, Color, mosaic
 from ..engine import BatchedEnv
 from ..loops import batch_loops
 from ..parts import last_frame
@@ -16,7 +16,7 @@ from ..single import single
 from . import rules
 from .rules import COLS, PAD_WIDTH, ROWS, VIEW_COLS, VIEW_ROWS, pack, unpack
 
-_WALL, _SPECKLE, _FRAME = (150, 40, 200), (96, 30, 128), (120, 120, 130)
+_WALL = (150, 40, 200)
 _COLORS: tuple[Color, ...] = (BLACK, _WALL, (0, 225, 235), (0, 225, 0), (70, 110, 255))  # Colors of the planes
 
 
@@ -31,7 +31,6 @@ class TMazeBatch(BatchedEnv):
     maze from frame f + limbo_time on (f + 1 without limbo), and the moves of its first two frames are ignored.
 
     Actions: 0 up, 1 down, 2 left, 3 right, 4 stay; walls block, speckle only looks like wall.
-
     Observations:
         uint8 [7, 11, 5], binary: the part of the map around the player, who is in the middle (3, 5). One plane for
         each of the characters " #PQ~", in this order: nothing, wall or speckle, player, cue, teleporter or goal pad.
@@ -46,30 +45,16 @@ class TMazeBatch(BatchedEnv):
         steps); a timeout, as in random play, gives -0.998.
     Episode end: terminated one frame after the reward of a goal, or at frame `timeout_frames`.
     Info: `solved` (the correct goal was reached in time), `finished` (a goal was reached in time).
-    Endless: with `endless=True`, the episode does not end at a goal. In the frame that would be its last, one frame
-        after the reward, a new trial begins: the player is back in the room, and a new goal (left or right with
-        probability 1/2) and new speckle are sampled. The teleporter appears `teleport_delay` - 1 frames later;
-        otherwise, a trial has the same frames as an episode. The new cue replaces the old one, so the agent must
-        overwrite its memory. Every frame from frame 2 on costs 0.001, including the first frame of a trial but not the
-        last frame of the episode, which is terminated only at frame `timeout_frames`. Info also contains `decisions`
-        (goals reached) and `correct` (correct goals); `solved` refers to the latest goal.
+    Endless: with `endless=True`, a new trial begins in the frame that would be the last, one frame after the reward of
+        a goal: the player is back in the room, goal and speckle are sampled again, and the teleporter appears
+        `teleport_delay` - 1 frames later. Every frame from frame 2 on costs 0.001, except the last of the episode, at
+        frame `timeout_frames`. Info also contains `decisions` (goals reached) and `correct` (correct goals); `solved`
+        refers to the latest goal.
 
-    Args:
-        difficulty: 0 to 5: mazes whose outer walls are 10, 15, 22, 35, 56 or 92 columns from the middle.
-        limbo_time: frames in limbo: 0 for none, or at least 2.
-        teleport_delay: the teleporter appears in frame teleport_delay - 1 (0 and 1: from the start).
-        timeout_frames: frame in which the episode ends at the latest; -1 for no timeout.
-        cue_after_teleport: keep showing the cue: the memory-free twin.
-        endless: whether a new trial with a new cue follows every goal, until `timeout_frames`, which must be positive.
-        half_width: columns from the middle of the maze to its outer walls, 4 to 92; None: set by the difficulty. The
-            shortest path to a pad has half_width + 2 moves; from difficulty 4 on, one fewer to the left and one more to
-            the right. Agents quickly learn difficulty 0, half_width 5, limbo_time 40, teleport_delay 1.
-        engine: "compiled", or "pycolab": a readable game with the same rules, a hundred times slower (`--env-args`).
-
-    Differences from the original: there is no action that quits the game; a "down" right after stepping on a pad is
-        blocked by the wall below it, while in the original the player walks into that wall in the last two
-        observations; limbo_time 1 is rejected, since the original then leaves limbo at a wrong position; with
-        limbo_time 2 the original may misplace the right pad by one cell, which does not happen here.
+    Args: docs/reference/environments.md describes them.
+    Differences from the original: no action quits the game; a "down" right after stepping on a pad is blocked by the
+        wall below it; limbo_time 1 is rejected, since the original then leaves limbo at a wrong position; with
+        limbo_time 2 the original may misplace the right pad by one cell.
     References: Stepleton et al. 2018, "Low-pass recurrent neural networks", 5.2.2 and B.2.
     """
 
@@ -81,9 +66,7 @@ class TMazeBatch(BatchedEnv):
     )
     episode_fields = ("solved", "finished")
     fact_values = {  # noqa: RUF012
-        "goal": ("left", "right"),
-        "place": ("room", "limbo", "maze"),
-        "cue": ("hidden", "shown"),
+        **{"goal": ("left", "right"), "place": ("room", "limbo", "maze"), "cue": ("hidden", "shown")},
         "reached": ("no pad", "the wrong pad", "the right pad"),
     }
     action_names = rules.ACTION_NAMES
@@ -119,20 +102,11 @@ class TMazeBatch(BatchedEnv):
             self.episode_fields = (*self.episode_fields, "decisions", "correct")
         if half_width is not None:
             check_integer("half_width", half_width, PAD_WIDTH + 1, rules.HALF_WIDTHS[-1])
-        maze = self.maze = rules.maze_at(difficulty, half_width)
+        maze = rules.maze_at(difficulty, half_width)
         walls, speckle = map(pack, rules.draw_map(maze))
-        constants = rules.Rules(
-            limbo_time=limbo_time,
-            journey_time=max(1, limbo_time),
-            teleport_delay=teleport_delay,
-            timeout_frames=last,
-            cue_after_teleport=cue_after_teleport,
-            entry_row=maze.top + 1,
-            pad_row=maze.top + 6,
-            left_pad=maze.left + 1,
-            right_pad=maze.right - PAD_WIDTH,
-            endless=endless,
-        )
+        frames = limbo_time, max(1, limbo_time), teleport_delay, last
+        cells = maze.top + 1, maze.top + 6, maze.left + 1, maze.right - PAD_WIDTH
+        constants = rules.Rules(*frames, cue_after_teleport, *cells, endless)
         super().__init__(
             num_envs,
             observation_space=spaces.Box(0, 1, (VIEW_ROWS, VIEW_COLS, len(rules.CHARACTERS)), np.uint8),
@@ -142,19 +116,17 @@ class TMazeBatch(BatchedEnv):
         )
 
     def level(self, index: int) -> dict[str, Any]:
-        """Level of environment `index`: `{"goal", "speckle"}`. goal: 0 left, 1 right. speckle: bool [77, 191], the
-        cells of the map that look like wall but are not."""
+        """Level of environment `index`: the goal, 0 left or 1 right, and the cells that look like wall."""
         speckle = unpack(self.state.board[index] & self.params.speckle)
         return {"goal": int(self.state.goal[index]), "speckle": speckle}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        (goal,) = check_numbers("level['goal']", [level["goal"]], 1, 2)
-        state, params = self.state, self.params
+        (goal,), state, params = check_numbers("level['goal']", [level["goal"]], 1, 2), self.state, self.params
         if "speckle" in level:
             cells = np.asarray(level["speckle"])
             if cells.shape != (ROWS, COLS) or cells.dtype != np.bool_:
-                shape = f"{cells.dtype} {cells.shape}; expected bool ({ROWS}, {COLS})"
-                raise ValueError(f"level['speckle'] is an array of {shape}")
+                expected = f"expected bool ({ROWS}, {COLS})"
+                raise ValueError(f"level['speckle'] is an array of {cells.dtype} {cells.shape}; {expected}")
             state.board[index] = params.walls | (pack(cells) & params.speckle)
         else:
             rules.draw_board(state.random, index, params.walls, params.speckle, state.board[index])
@@ -162,35 +134,14 @@ class TMazeBatch(BatchedEnv):
         rules.begin(state, params.rules, index)
 
     def fact_columns(self) -> list[Array]:
-        """Goal, location, whether the cue is visible, and the pad that was reached."""
         state, rules = self.state, self.params.rules
         in_room = state.frame <= state.arrival - rules.journey_time
-        place = np.where(in_room, 0, np.where(state.frame < state.arrival, 1, 2))
+        place = np.where(in_room, 0, 2 - (state.frame < state.arrival))
         return [state.goal, place, in_room | rules.cue_after_teleport, state.finished.astype(np.int64) + state.solved]
 
     def paint(self, index: int, full: bool = True) -> Canvas:
-        """Paint the view; if `full`, room and limbo above, the maze below, and the view at the player's position."""
-        view = np.array(_COLORS)[self.observe_all()[index].argmax(2)]
-        if not full:
-            canvas = Canvas(VIEW_ROWS, VIEW_COLS, cell=40)
-            canvas.mosaic(view)
-            return canvas
-        maze, state = self.maze, self.state
-        first, last = min(maze.left, 89) - 2, max(maze.right, 145) + 3
-        height, width = min(maze.top + 11, ROWS), last - first
-        canvas = Canvas(height, width, cell=max(6, 960 // width), caption_rows=4, smooth=1)
-        kinds = np.where(unpack(self.params.walls), 2, self.level(index)["speckle"])
-        kinds[self.params.rules.pad_row, maze.left + 1 : maze.left + 1 + PAD_WIDTH] = 3
-        kinds[self.params.rules.pad_row, maze.right - PAD_WIDTH : maze.right] = 3
-        colors = np.array([BLACK, _SPECKLE, _WALL, _COLORS[rules.PAD]])
-        canvas.mosaic(colors[kinds[:height, first:last]])
-        top, left = int(state.row[index]) - rules.AHEAD, int(state.left[index]) - first
-        canvas.fill(top - 0.3, left - 0.3, _FRAME, VIEW_ROWS + 0.6, VIEW_COLS + 0.6)
-        canvas.mosaic(view, top, left)
-        facts = self.facts()
-        place, goal = (self.fact_values[name][facts[name][index]] for name in ("place", "goal"))
-        canvas.text(height + 1.7, 1, f"frame {state.frame[index]}: {place}; the goal is {goal}", height=2.4)
-        return canvas
+        """Paint the view, which is all that can be seen."""
+        return mosaic(np.array(_COLORS)[self.observe_all()[index].argmax(2)], 40)
 
 
 TMaze = single(TMazeBatch)

@@ -6,9 +6,8 @@ The player walks on a single map and is teleported between its parts:
     rows 1-7      limbo: one cell in a star of walls
     rows 12+11d.. maze of difficulty d: a corridor two cells high; from each end, an arm three cells wide leads down
 
-Everything below row 10 outside the mazes is speckle: each cell looks like wall with probability 0.6, and is
-unreachable. The agent's window may extend one column beyond either end of the map, where it shows the opposite end. So
-a row has 193 bits: bit c + 1 is column c, for c in -1..191.
+Everything below row 10 outside the mazes is unreachable speckle. The agent's window may extend one column beyond either
+end of the map, where it shows the opposite end. So a row has 193 bits: bit c + 1 is column c, for c in -1..191.
 
 With n = limbo_time and f the frame at which the player steps on the teleporter (or stands there when it appears):
 
@@ -17,9 +16,6 @@ With n = limbo_time and f the frame at which the player steps on the teleporter 
     frames from f+max(1, n)     maze; moves are ignored in its first two frames
 
 `arrival` is f + max(1, n), or NEVER before the teleporter is taken, so all of this follows from frame and arrival.
-
-An endless episode is a sequence of such trials: two frames after the player steps on a pad, when an episode would end,
-the next trial begins in the room, with a new goal and new speckle.
 """
 
 from typing import Any, NamedTuple
@@ -39,16 +35,15 @@ TELEPORTER_ROW, TELEPORTER_COL = 4, 93
 LIMBO = (4, 140)
 PAD_WIDTH = 3  # Columns of the teleporter, of an arm, and of the pad at its end
 HALF_WIDTHS = (10, 15, 22, 35, 56, 92)  # Columns from the middle of the maze to its outer walls, for each difficulty
-ENTRY_COL = 94
-"""Column in which a player leaves limbo; the middle of the original's two widest mazes is one column further right."""
+ENTRY_COL = 94  # Where a player leaves limbo; the middle of the two widest mazes is one column further right
 
 
 class Maze(NamedTuple):
-    """Position of one maze."""
+    """Row of the upper outer wall of one maze, and columns of its left and right ones."""
 
-    top: int  # Row of the upper outer wall
-    left: int  # Column of the left outer wall
-    right: int  # Column of the right outer wall
+    top: int
+    left: int
+    right: int
 
 
 def maze_at(difficulty: int, half_width: int | None) -> Maze:
@@ -128,7 +123,7 @@ class State(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Values that compiled functions need from the constructor's arguments."""
+    """The constructor's arguments, in the form that compiled functions use."""
 
     limbo_time: int
     journey_time: int  # Frames from the teleporter to the maze: max(1, limbo_time)
@@ -180,8 +175,8 @@ def draw_board(random: Array, i: int, walls: Array, speckle: Array, board: Array
 
 @kernel
 def sample_speckle(random: Array, i: int) -> Any:
-    """Sample 64 bits, each set with probability SPECKLE_SHARE / 2048. If a bit is set with probability p, its OR (AND)
-    with a random bit has probability (1 + p) / 2 (p / 2): a binary digit 1 (0) of the share, lowest digit first."""
+    """Sample 64 bits, each set with probability SPECKLE_SHARE / 2048: from a bit set with probability p, OR (AND) with
+    a random bit makes (1 + p) / 2 (p / 2), a binary digit 1 (0) of the share, lowest digit first."""
     bits = np.uint64(0)
     for digit in range(11):
         sampled = next_bits(random, i)

@@ -1,11 +1,10 @@
 """`rl-doctor`: problems of a machine or cluster for a run, the resources that the run needs, and advice."""
 
 import json
-import os
 import platform
 import shutil
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from ...agents.values import flatten
 from ...base.errors import EngramError, file_errors, library_errors, user_errors
 from ...base.messages import size_in_words
 from ...base.processes import memory as memory_here
-from ...base.processes import num_cores, writable_home
+from ...base.processes import num_cores
 from ..cluster.ray_session import OBJECT_STORE_BYTES
 from ..config.command_line import make_console
 from ..config.run_config import RunConfig, check_memory
@@ -35,13 +34,10 @@ from ..runs.trained import run_config
 from .symptoms import Finding, Verdict, symptoms
 
 RAY_BYTES = 400 * 2**20  # Bytes of Ray's own processes on one machine
-TRAINING_COPIES, CHECKPOINT_COPIES = 4, 3
-"""Multiples of the size of the weights: weights, at most two moments and, in training, gradients."""
-FILES, FILES_PER_ACTOR = 1024, 32  # Open files that Ray's processes need; with fewer, connections fail
+TRAINING_COPIES, CHECKPOINT_COPIES = 4, 3  # Of the weights: weights, at most two moments and, in training, gradients
 MEMORY_LIMIT = 0.95  # Fraction of a machine's memory above which Ray kills processes
 LESS = "fewer --num-actors or --envs-per-actor, or a shorter --unroll-length"
 NODE_TIMEOUT = 120.0  # Seconds in which a node of the cluster must respond
-RESOURCES = {"cores": "CPU", "learners": "learner"}  # Ray resources of a node, by the field of Facts
 _COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
 _HELP = """usage: rl-doctor [--json] [flags of rl-train]
        rl-doctor RUN [--json]
@@ -49,15 +45,11 @@ _HELP = """usage: rl-doctor [--json] [flags of rl-train]
 With a run directory: reads the run's metrics and reports symptoms, each with the flag that helps. Exit code 0 if
 there are none, else 1.
 
-Without one:
+Without one: examines this machine, or with --ray-address every node of a cluster (versions, CPUs, memory, shared
+memory, disk, GPU), estimates the memory, the object store and the checkpoints of a run with these flags of rl-train,
+and recommends changes. Exit code 0 if the run can start, 1 if there is a problem.
 
-Examines this machine, or with --ray-address every node of a cluster: versions, CPUs, memory, shared memory,
-limits, disk, token. Estimates the memory, the object store and the checkpoints of the run with these flags of
-rl-train (rl-train --help), and recommends changes. rl-bench measures the steps per second.
-
-  --json        print one JSON object instead of tables
-
-Exit code 0 if the run can start, 1 if there is a problem."""
+  --json        print one JSON object instead of tables"""
 
 
 class Estimate(NamedTuple):
@@ -70,7 +62,7 @@ class Estimate(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Facts about one machine, as seen by a process on it. Sizes are in bytes."""
+    """Facts about one machine, as seen by a process on it; sizes in bytes."""
 
     name: str
     versions: dict[str, str | None]  # Versions of Python and the packages
@@ -78,13 +70,10 @@ class Facts(NamedTuple):
     gpus: list[str]
     memory: int  # Free memory, within the container's limit
     shared_memory: int  # Free bytes in /dev/shm
-    files: int  # Files that a process may open, after raising its soft limit, as Ray does
-    learners: int = 0  # Ray resource `learner`: additional learners for which the node is reserved
 
 
 def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
-    """Estimate the cost of a run from a few steps of one environment; `work` is the size of the observations of an
-    update and of all actors, from `check_memory`. Raises ValueError if the agent cannot be made."""
+    """Estimate the cost of a run from a few steps of one environment; `work` is the result of `check_memory`."""
     sizes: list[int] = []
     for length in (1, 2):
         with closing(replace(config.factory(), num_envs=1, unroll_length=length).make_actor(0)) as actor:
@@ -105,9 +94,6 @@ def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
 
 def look() -> Facts:
     """Return the facts about this process's machine."""
-    import resource  # not on Windows
-
-    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Facts(
         name=socket.gethostname(),
         versions={"python": platform.python_version()} | {name: package_version(name) for name in PACKAGES},
@@ -115,33 +101,30 @@ def look() -> Facts:
         gpus=machine()["gpus"],
         memory=memory_here().free,
         shared_memory=shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0,
-        files=2**20 if files == resource.RLIM_INFINITY else files,
     )
 
 
-def examine(config: RunConfig, here: Facts, nodes: Sequence[Facts], estimate: Estimate, actors: int) -> list[Finding]:
-    """Return all findings; `here` is this machine, and `nodes` are all machines of the run."""
+def examine(config: RunConfig, here: Facts, nodes: Sequence[Facts], cost: Estimate, actors: int) -> list[Finding]:
+    """Return the findings about `nodes`, all machines of the run; `here` is this machine."""
     memory, cores = sum(node.memory for node in nodes), sum(node.cores for node in nodes)
-    value = f"{size_in_words(memory)} free, {size_in_words(estimate.memory)} needed"
-    findings = [versions(here, nodes), _if(estimate.memory > MEMORY_LIMIT * memory, "memory", "problem", value, LESS)]
+    value = f"{size_in_words(memory)} free, {size_in_words(cost.memory)} needed"
+    findings = [versions(here, nodes), _if(cost.memory > MEMORY_LIMIT * memory, "memory", "problem", value, LESS)]
     gpus, full = sum(len(node.gpus) for node in nodes), actors * config.actor_cpus > cores
     value = f"{cores} cores and {gpus} GPUs on {len(nodes)} machine(s) for {actors} actors"
-    advice = f"--num-actors {max(1, int(cores / config.actor_cpus))}: "
-    advice += "the others wait forever" if config.ray_address else "they take turns"
-    findings.append(_if(full, "CPUs", _severity(config), value, advice))
-    if config.num_learners > 1:
-        findings.append(learners(config, nodes))
+    verdict, effect = ("problem", "the others wait forever") if config.ray_address else ("warning", "they take turns")
+    advice = f"--num-actors {max(1, int(cores / config.actor_cpus))}: {effect}"
+    findings.append(_if(full, "CPUs", verdict, value, advice))
     if not config.in_process:
-        findings += [shared_memory(config, nodes, estimate), open_files(nodes, actors)]
-    return [*findings, run_disk(config, estimate), *environment()]
+        findings.append(shared_memory(config, nodes, cost))
+    findings.append(run_disk(config, cost))
+    if not torch.cuda.is_available() and Path("/proc/driver/nvidia/version").exists():
+        value = f"torch {torch.__version__} does not use this machine's GPU"
+        findings.append(Finding("GPU", value, "warning", "install torch for the GPU's driver, or --device cpu"))
+    return findings
 
 
 def _if(wrong: object, what: str, verdict: Verdict, value: str, advice: str) -> Finding:
     return Finding(what, value, verdict, advice) if wrong else Finding(what, value, "ok")
-
-
-def _severity(config: RunConfig) -> Verdict:
-    return "problem" if config.ray_address else "warning"  # a private Ray lets processes share CPUs
 
 
 def versions(here: Facts, nodes: Sequence[Facts]) -> Finding:
@@ -157,63 +140,27 @@ def versions(here: Facts, nodes: Sequence[Facts]) -> Finding:
     return _if(other, "versions", "problem", value, advice)
 
 
-def learners(config: RunConfig, nodes: Sequence[Facts]) -> Finding:
-    """Check that additional learners have CPUs in addition to the actors', and reserved nodes if there are any."""
-    cores, reserved = sum(node.cores for node in nodes), sum(node.learners for node in nodes)
-    room, claim = max(0, int(cores - (config.fixed_actors or 1) * config.actor_cpus)), f"a CPU of {cores}"
-    if 0 < reserved < room:
-        room, claim = reserved, f"one of {reserved} Ray resources `learner`"
-    advice, full = f"--num-learners {room + 1}: each but the first claims {claim}", config.num_learners - 1 > room
-    return _if(full, "learners", _severity(config), f"{config.num_learners}", advice)
-
-
-def shared_memory(config: RunConfig, nodes: Sequence[Facts], estimate: Estimate) -> Finding:
+def shared_memory(config: RunConfig, nodes: Sequence[Facts], cost: Estimate) -> Finding:
     """Check that unrolls fit in shared memory."""
-    needed, node = estimate.object_store, min(nodes, key=lambda node: node.shared_memory)
-    if not config.ray_address:
-        if needed > OBJECT_STORE_BYTES:
-            value = f"{size_in_words(needed)} needed, {size_in_words(OBJECT_STORE_BYTES)} allowed"
-            return Finding("shared memory", value, "problem", LESS)
-        needed = OBJECT_STORE_BYTES
+    needed, node = cost.object_store, min(nodes, key=lambda node: node.shared_memory)
+    if not config.ray_address and needed > OBJECT_STORE_BYTES:
+        value = f"{size_in_words(needed)} needed, {size_in_words(OBJECT_STORE_BYTES)} allowed"
+        return Finding("shared memory", value, "problem", LESS)
+    needed = needed if config.ray_address else OBJECT_STORE_BYTES
     value = f"{size_in_words(node.shared_memory)} free in /dev/shm of {node.name}, {size_in_words(needed)} needed"
     advice = f"docker run --shm-size={max(2, round(1.5 * needed / 2**30))}g, or Ray uses slow files"
     return _if(node.shared_memory < needed, "shared memory", "warning", value, advice)
 
 
-def open_files(nodes: Sequence[Facts], actors: int) -> Finding:
-    """Check the limit of open files of every node."""
-    needed, node = FILES + FILES_PER_ACTOR * actors, min(nodes, key=lambda node: node.files)
-    value = f"{node.files:,} allowed on {node.name}, {needed:,} needed"
-    return _if(node.files < needed, "open files", "problem", value, "ulimit -n 65536")
-
-
-def run_disk(config: RunConfig, estimate: Estimate) -> Finding:
-    """Check that the checkpoints fit on the disk and can be written."""
+def run_disk(config: RunConfig, cost: Estimate) -> Finding:
+    """Check that the checkpoints fit on the disk."""
     folder = Path(config.run_dir or "runs").absolute()
     while not folder.exists():
         folder = folder.parent
-    if not os.access(folder, os.W_OK):
-        return Finding("run directory", f"{folder} cannot be written", "problem", "another --run-dir")
     free = shutil.disk_usage(folder).free
-    value = f"{size_in_words(free)} free under {folder}, {size_in_words(estimate.disk)} for checkpoints"
+    value = f"{size_in_words(free)} free under {folder}, {size_in_words(cost.disk)} for checkpoints"
     advice = "another --run-dir, or fewer --keep-checkpoints"
-    return _if(free < estimate.disk + 2**28, "run directory", "problem", value, advice)
-
-
-def environment() -> Iterator[Finding]:
-    """Yield warnings about this process's environment."""
-    if (threads := os.environ.get("OMP_NUM_THREADS", "1")) != "1":
-        value = f"OMP_NUM_THREADS = {threads}"
-        yield Finding("threads", value, "warning", "unset it: actors then use one thread each")
-    if (mode := os.environ.get("RAY_AUTH_MODE", "token")) != "token":
-        value = f"RAY_AUTH_MODE = {mode}"
-        yield Finding("token", value, "warning", "unset it: anyone on the network can run code as you")
-    if writable_home() is None:
-        value = f"{os.path.expanduser('~')} cannot be written"
-        yield Finding("home directory", value, "warning", "HOME=DIR, a directory for tokens and caches")
-    if not torch.cuda.is_available() and Path("/proc/driver/nvidia/version").exists():
-        value = f"torch {torch.__version__} does not use this machine's GPU"
-        yield Finding("GPU", value, "warning", "install torch for the GPU's driver, or --device cpu")
+    return _if(free < cost.disk + 2**28, "run directory", "problem", value, advice)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -271,20 +218,18 @@ def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
     from ..cluster.ray_session import start_ray
 
     start_ray(0, address)
-    pending: dict[str, tuple[dict[str, int], Any]] = {}
+    facts: list[Facts] = []
+    lost: list[Finding] = []
+    pending: dict[str, tuple[int, Any]] = {}  # By address: the cores that Ray offers, and the facts
     for node in ray.nodes():
         if node["Alive"]:
             strategy: Any = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             remote = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=strategy)(look)
-            resources = {field: int(node["Resources"].get(name, 0)) for field, name in RESOURCES.items()}
-            pending[node["NodeManagerAddress"]] = resources, remote.remote()
-    facts: list[Facts] = []
-    lost: list[Finding] = []
-    for name, (resources, ref) in pending.items():
+            pending[node["NodeManagerAddress"]] = int(node["Resources"].get("CPU", 0)), remote.remote()
+    for name, (cores, ref) in pending.items():
         try:
-            # Ray may offer fewer cores than a node has, such as none on a GPU head node.
             node_facts: Any = ray.get(ref, timeout=NODE_TIMEOUT)
-            facts.append(node_facts._replace(**resources))
+            facts.append(node_facts._replace(cores=cores))  # may be none on a GPU head node
         except (GetTimeoutError, RayError) as problem:
             last = str(problem).strip().splitlines()[-1]
             advice = "install the same version of engram there (docs/tutorials/cluster.md)"
@@ -298,9 +243,6 @@ def show(findings: Sequence[Finding], cost: dict[str, int] | None, console: Cons
     table = Table("check", "result", "", "recommendation", box=None)
     for what, value, verdict, advice in findings:
         table.add_row(what, value, Text(verdict, _COLORS[verdict]), advice)
+    for name, size in (cost or {}).items():
+        table.add_row(f"{name.replace('_', ' ')} of this run", f"at most {size_in_words(size)}")
     console.print(table)
-    if cost:
-        needs = Table("this run needs", "at most", box=None)
-        for name, size in cost.items():
-            needs.add_row(name.replace("_", " "), size_in_words(size))
-        console.print("", needs)

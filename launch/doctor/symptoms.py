@@ -4,7 +4,7 @@ A rule examines the second half of the rows, the run's recent state, and reports
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean, median, variance
 from typing import Literal, NamedTuple
 
@@ -21,7 +21,6 @@ SOLVED = 0.9  # Solved rate above which a low entropy is no symptom
 WAITS = 0.5  # Fraction of time that the learner waits above which more actors help
 
 Verdict = Literal["ok", "warning", "problem"]
-Symptom = tuple[str, str, str]  # What it is about, the description, and the advice
 
 
 class Finding(NamedTuple):
@@ -33,21 +32,24 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
+Symptoms = Iterator[tuple[str, str, str]]  # What each is about, the description, and the advice
+
+
 class Metrics:
     """Rows of metrics, and values of the second half of them."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows, self.last = rows, rows[-1]
-        returns = self.all("episode/return")
-        quarter = len(returns) // 4
+        self.returns = self.all("episode/return")
+        self.quarter = quarter = len(self.returns) // 4
         self.rising = False
         """Whether the mean return of the last quarter exceeds that of the first by twice the standard error of the
         difference."""
         if quarter >= 2:
-            first, last = returns[:quarter], returns[-quarter:]
+            first, last = self.returns[:quarter], self.returns[-quarter:]
             error = math.sqrt((variance(first) + variance(last)) / quarter)
             self.rising = fmean(last) - fmean(first) > 2 * error
-        self.solved = (self.mean("episode/solved") or 0.0) >= SOLVED
+        self.solved = self.mean("episode/solved") >= SOLVED
 
     def all(self, name: str) -> list[float]:
         """Values of a metric in all rows that have it."""
@@ -57,9 +59,9 @@ class Metrics:
         """Values of a metric in the second half of the rows."""
         return [row[name] for row in self.rows[len(self.rows) // 2 :] if name in row]
 
-    def mean(self, name: str) -> float | None:
-        """Mean of the late values."""
-        return fmean(values) if (values := self.late(name)) else None
+    def mean(self, name: str) -> float:
+        """Mean of the late values; 0 without any."""
+        return fmean(self.late(name) or [0.0])
 
     def typical(self, name: str) -> float | None:
         """Median of the absolute late values."""
@@ -72,98 +74,71 @@ def symptoms(rows: Sequence[Row], config: RunConfig) -> list[Finding]:
         description = f"{len(rows)} rows of metrics; at least {FEWEST} are needed to judge"
         return [Finding("metrics", description, "ok", "wait, or lower --log-every")]
     metrics = Metrics(rows)
-    reported = [symptom for rule in RULES if (symptom := rule(metrics, config)) is not None]
+    reported = [symptom for rule in (value_loss, entropy, updates, episodes) for symptom in rule(metrics, config)]
     findings = [Finding(what, description, "warning", advice) for what, description, advice in reported]
     return findings or [Finding("metrics", f"{len(rows)} rows of metrics, no problems found", "ok")]
 
 
-def value_loss(metrics: Metrics, config: RunConfig) -> Symptom | None:
+def value_loss(metrics: Metrics, config: RunConfig) -> Symptoms:
     """Report a value loss that is so large that it dominates learning."""
     value, policy, entropy = (metrics.typical(f"loss/{name}") for name in ("value", "policy", "entropy"))
     if value is None or policy is None or value <= DROWNED * (policy + (entropy or 0.0)):
-        return None
+        return
     norm, most = metrics.typical("learner/grad_norm"), config.learner.max_grad_norm
     if most and norm is not None and norm <= most:
-        return None  # the clip does not scale the other losses' gradients down
+        return  # the clip does not scale the other losses' gradients down
     times = value / max(policy + (entropy or 0.0), 1e-12)
     flags = [] if config.agent.normalize_returns else ["--normalize-returns"]
     if most and norm is not None:
         flags.append(f"--max-grad-norm {2 * norm:.2g}")
     description = f"{value:.3g}, {min(times, 1e6):,.0f} times the sum of policy and entropy loss: it dominates learning"
-    return "value loss", description, ", or ".join([*flags, f"--value-cost {config.learner.value_cost / 20:.2g}"])
+    yield "value loss", description, ", or ".join([*flags, f"--value-cost {config.learner.value_cost / 20:.2g}"])
 
 
-def entropy(metrics: Metrics, config: RunConfig) -> Symptom | None:
+def entropy(metrics: Metrics, config: RunConfig) -> Symptoms:
     """Report a policy that is certain of actions with low returns, or as uncertain as at the start."""
-    values = metrics.all("policy/entropy")
+    values, cost = metrics.all("policy/entropy"), config.learner.entropy_cost
     if len(values) < FEWEST or metrics.rising:
-        return None
-    quarter, cost = len(values) // 4, config.learner.entropy_cost
-    first, last = max(values[:quarter]), median(values[-quarter:])
-    if first <= 0:
-        return None
-    if last < GONE * first and not metrics.solved:
-        advice = f"--entropy-cost {10 * cost:.2g}" if cost else "--entropy-cost 0.01"
-        return "entropy", f"{last:.3g} nats of {first:.3g}: the policy no longer explores", advice
-    if last > FLAT * first:
-        advice = f"--lr {3 * config.learner.lr:.2g}, or --entropy-cost {cost / 5:.2g}"
-        return "entropy", f"{last:.3g} nats, as at the start: the policy does not learn", advice
-    return None
-
-
-def gradients(metrics: Metrics, config: RunConfig) -> Symptom | None:
-    """Report that every gradient is clipped: the size of the step no longer depends on the loss."""
-    most, norms = config.learner.max_grad_norm, metrics.late("learner/grad_norm")
-    if not most or not norms or sum(norm > most for norm in norms) < CLIPPED * len(norms):
-        return None
-    value, prediction = (metrics.typical(f"loss/{name}") or 0.0 for name in ("value", "prediction"))
-    cost = "prediction" if prediction > value else "value"
-    advice = f"--max-grad-norm {2 * median(norms):.2g}, or a lower --{cost}-cost"
-    return "gradient", f"norm {median(norms):.3g}, clipped to {most:g} at every update", advice
-
-
-def skipped(metrics: Metrics, config: RunConfig) -> Symptom | None:
-    """Report updates that were skipped because a loss was not finite."""
-    count = metrics.last.get("learner/skipped", 0.0)
-    if not count:
-        return None
-    advice = f"--lr {config.learner.lr / 3:.2g}, or a lower --max-grad-norm; or {config.env} returned nan"
-    return "updates", f"{count:.0f} skipped because the loss was not finite", advice
-
-
-def lag(metrics: Metrics, config: RunConfig) -> Symptom | None:
-    """Report acting weights that are much older than the learner's."""
-    mean_lag = metrics.mean("perf/policy_lag") or 0.0
-    return ("policy lag", f"{mean_lag:.1f} updates", "--max-lag 1, or fewer --num-actors") if mean_lag > OLD else None
-
-
-def episodes(metrics: Metrics, config: RunConfig) -> Symptom | None:
-    """Report that no episode has ended, so that there are no returns."""
-    if metrics.all("episode/length"):
-        return None
-    steps = metrics.last["step"] / max(config.num_members * config.columns, 1)
-    description = f"none has ended in about {steps:,.0f} steps per environment"
-    return "episodes", description, "a step limit: --env-args max_episode_steps=500 (or max_steps)"
-
-
-def returns(metrics: Metrics, config: RunConfig) -> Symptom | None:
-    """Report a return that has not risen since the start."""
-    values = metrics.all("episode/return")
-    if len(values) < FEWEST or metrics.rising or metrics.solved:
-        return None
+        return
     quarter = len(values) // 4
-    description = f"{fmean(values[:quarter]):.3g} at the start, {fmean(values[-quarter:]):.3g} now: flat"
-    more = "" if config.agent.prediction_size else "--prediction-size 128, "
-    return "return", description, f"see the other lines; else {more}more steps, or an easier environment first"
+    first, last = max(values[:quarter]), median(values[-quarter:])
+    if first > 0 and last < GONE * first and not metrics.solved:
+        advice = f"--entropy-cost {10 * cost:.2g}" if cost else "--entropy-cost 0.01"
+        yield "entropy", f"{last:.3g} nats of {first:.3g}: the policy no longer explores", advice
+    elif first > 0 and last > FLAT * first:
+        advice = f"--lr {3 * config.learner.lr:.2g}, or --entropy-cost {cost / 5:.2g}"
+        yield "entropy", f"{last:.3g} nats, as at the start: the policy does not learn", advice
 
 
-def waiting(metrics: Metrics, config: RunConfig) -> Symptom | None:
-    """Report a learner that waits for its actors most of the time."""
-    waits = metrics.mean("perf/queue_wait") or 0.0
-    if config.local or config.synchronous or waits <= WAITS:
-        return None
-    more = "auto" if config.fixed_actors is None else 2 * config.fixed_actors
-    return "learner", f"waits {waits:.0%} of the time", f"--num-actors {more}, if there are cores"
+def updates(metrics: Metrics, config: RunConfig) -> Symptoms:
+    """Report that every gradient is clipped, so that the size of the step no longer depends on the loss; updates that
+    were skipped; and acting weights that are much older than the learner's."""
+    most, norms = config.learner.max_grad_norm, metrics.late("learner/grad_norm")
+    if most and norms and sum(norm > most for norm in norms) >= CLIPPED * len(norms):
+        value, prediction = (metrics.typical(f"loss/{name}") or 0.0 for name in ("value", "prediction"))
+        cost = "prediction" if prediction > value else "value"
+        advice = f"--max-grad-norm {2 * median(norms):.2g}, or a lower --{cost}-cost"
+        yield "gradient", f"norm {median(norms):.3g}, clipped to {most:g} at every update", advice
+    if count := metrics.last.get("learner/skipped", 0.0):
+        advice = f"--lr {config.learner.lr / 3:.2g}, or a lower --max-grad-norm; or {config.env} returned nan"
+        yield "updates", f"{count:.0f} skipped because the loss was not finite", advice
+    if (mean_lag := metrics.mean("perf/policy_lag")) > OLD:
+        yield "policy lag", f"{mean_lag:.1f} updates", "--max-lag 1, or fewer --num-actors"
 
 
-RULES = (value_loss, entropy, gradients, skipped, lag, episodes, returns, waiting)
+def episodes(metrics: Metrics, config: RunConfig) -> Symptoms:
+    """Report that no episode has ended, so that there are no returns; a return that has not risen since the start; and
+    a learner that waits for its actors most of the time."""
+    if not metrics.all("episode/length"):
+        steps = metrics.last["step"] / max(config.num_members * config.columns, 1)
+        description = f"none has ended in about {steps:,.0f} steps per environment"
+        yield "episodes", description, "a step limit: --env-args max_episode_steps=500 (or max_steps)"
+    values, quarter = metrics.returns, metrics.quarter
+    if len(values) >= FEWEST and not metrics.rising and not metrics.solved:
+        description = f"{fmean(values[:quarter]):.3g} at the start, {fmean(values[-quarter:]):.3g} now: flat"
+        more = "" if config.agent.prediction_size else "--prediction-size 128, "
+        yield "return", description, f"see the other lines; else {more}more steps, or an easier environment first"
+    waits = metrics.mean("perf/queue_wait")
+    if not config.local and not config.synchronous and waits > WAITS:
+        more = "auto" if config.fixed_actors is None else 2 * config.fixed_actors
+        yield "learner", f"waits {waits:.0%} of the time", f"--num-actors {more}, if there are cores"

@@ -1,7 +1,5 @@
 """Plot a figure's results: the mean of every curve, a band from lowest to highest seed, and the paper's"""
 
-import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +8,14 @@ from matplotlib.figure import Figure
 
 from .results import POINTS, extent, ranking, scores, tasks_of
 
-_CUT = re.compile(r"(.+?)-(\d+)(-[a-z]+)?")  # Name of a curve at one cut of the gradient: core, steps, variant
 DPI = 110
 
 
 def draw(document: dict[str, Any], title: str, file: Path) -> None:
     """Plot the results in a document.
 
-    In a figure with tasks, the first panel has the interquartile means, and each task has a panel. Curves CORE-CUT,
-    whose gradients are cut every CUT steps, have a panel for each CUT. An easier variant has no lines for the
-    paper, since its task differs.
+    In a figure with tasks, the first panel has the interquartile means, and each task has a panel. An easier variant
+    has no lines for the paper, since its task differs.
     """
     curves, quick = document["curves"], document["size"] == "quick"
     with_tasks = any("task" in curve for curve in curves.values())
@@ -28,7 +24,7 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
         groups = {task: {x: core for x, (of, core) in named.items() if of == task} for task in tasks_of(document)}
         title = f"{title}{', smaller variant' if quick else ''}: {extent(document)}"
     else:
-        groups = {f"gradients cut every {cut} steps" if cut else "": names for cut, names in panels(curves).items()}
+        groups = {"": {name: name for name in curves}}
         title = f"{title}{', easier variant' if quick else ''}"
     labels = list(dict.fromkeys(label for names in groups.values() for label in names.values()))
     styles = {label: curve_style(index) for index, label in enumerate(labels)}
@@ -51,18 +47,6 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
     figure.legend(lines.values(), lines.keys(), loc="outside right upper", fontsize=8)
     figure.suptitle(title)
     figure.savefig(file, dpi=DPI, metadata={"Software": None})  # pyright: ignore[reportUnknownMemberType]
-
-
-def panels(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Labels of the curves by panel: CORE in the panel CUT for a curve CORE-CUT, else all in one panel ""."""
-    every = {name: name for name in names}
-    by_cut: dict[str, dict[str, str]] = {}
-    for name in every:
-        match = _CUT.fullmatch(name)
-        if match is None:
-            return {"": every}
-        by_cut.setdefault(match[2], {})[name] = match[1] + (match[3] or "")
-    return {cut: by_cut[cut] for cut in sorted(by_cut, key=int, reverse=True)} if len(by_cut) > 1 else {"": every}
 
 
 def _draw_panel(axes: Any, document: dict[str, Any], names: dict[str, str], styles: dict[str, tuple[str, str]]) -> None:

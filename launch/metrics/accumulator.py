@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from ...actors.episodes import known, known_means
 from ...actors.unroll import EPISODE_COLUMNS
 
-WINDOW = 1000  # Minimum size of the window of recent episodes
-PER_ENVIRONMENT = 4  # Window size per environment, if larger: parallel environments end their episodes in groups
+WINDOW, PER_ENVIRONMENT = 1000, 4
+"""Size of the window of recent episodes: the larger of a minimum and a number per environment, since parallel
+environments end their episodes in groups."""
 TIMERS = ("learner_busy", "queue_wait")
 LAST_VALUES = ("learner/lr", "learner/skipped")
-"""Metrics that report the last value, like population and evaluation metrics; others report the mean over updates."""
+"""Metrics that report the last value, like population/ and eval/; others report the mean over updates."""
 
 
 class Settled(NamedTuple):
@@ -28,21 +29,17 @@ class Settled(NamedTuple):
 
 
 class Accumulator:
-    """Statistics since the last row; `take` returns them as metrics and resets them. Each call takes microseconds.
-
-    Args:
-        fields: names of the environment's own episode fields, in the order of the columns after EPISODE_COLUMNS.
-    """
+    """Statistics since the last row; `take` returns them as metrics and resets them. `fields` are the environment's own
+    episode fields, the columns after EPISODE_COLUMNS."""
 
     def __init__(self, num_actors: int, fields: Sequence[str] = (), envs_per_actor: int = 1) -> None:
         self.num_actors, self._envs_per_actor = num_actors, envs_per_actor
         self._names = (*EPISODE_COLUMNS[1:], *fields)
-        size = max(WINDOW, PER_ENVIRONMENT * num_actors * envs_per_actor)
-        self._window: deque[list[float]] = deque(maxlen=size)
-        self.begin_episodes()
-        self._steps = 0
-        self._failures = self._failures_reported = 0
+        self._full = max(WINDOW, PER_ENVIRONMENT * num_actors * envs_per_actor)
+        self._window: deque[list[float]] = deque(maxlen=self._full)
+        self._steps = self._failures = self._failures_reported = 0
         self._stored: int | None = None
+        self.begin_episodes()
         self._begin_row()
 
     def _begin_row(self) -> None:
@@ -64,7 +61,7 @@ class Accumulator:
         self.add_metrics(metrics)
 
     def add_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Add metrics of an update or a callback; the next row contains means, or the last value for LAST_VALUES."""
+        """Add metrics, of which the next row contains the means, or the last values of LAST_VALUES."""
         for name, value in metrics.items():
             if name in LAST_VALUES or name.startswith(("population/", "eval/")):
                 self._last[name] = value
@@ -102,15 +99,12 @@ class Accumulator:
         self._last["perf/policy_lag_max"] = max(largest, self._last.get("perf/policy_lag_max", largest))
 
     def note_actors(self, at_work: int, failures: int, stored_bytes: int | None = None) -> None:
-        """Set the numbers of active actors and of failures since the run last started, and the bytes in the object
-        stores."""
+        """Set the numbers of active actors and of failures since the run last started, and of stored bytes."""
         self.num_actors, self._failures, self._stored = at_work, failures, stored_bytes
 
     def take(self, steps: int) -> dict[str, float]:
-        """Return the metrics since the last call and reset; without an update, return nothing and do not reset.
-
-        `steps` is the number of environment steps that the learner has consumed since the start of the run.
-        """
+        """Return the metrics since the last call and reset; without an update, return nothing and do not reset. `steps`
+        is the number of environment steps that the learner has consumed since the start of the run."""
         if not self._updates:
             return {}
         wall = max(time.perf_counter() - self._started, 1e-9)
@@ -130,8 +124,7 @@ class Accumulator:
         return metrics
 
     def window(self) -> dict[str, float]:
-        """Means over the last episodes by name (`return`, `length`, fields of the environment); empty before the
-        first."""
+        """Means over the last episodes by name; empty before the first."""
         return known_means(self._names, np.array(self._window)) if self._window else {}
 
     @property
@@ -149,14 +142,12 @@ class Accumulator:
         self._ended: set[int] = set()  # Environments in which an episode has ended since then
 
     def settled(self) -> Settled | None:
-        """The mean return of the window, if it can be compared with others; None until a full window of episodes has
-        ended since `begin_episodes`, at least one in every environment."""
-        full = self._window.maxlen
-        assert full is not None
-        if self._begun < full or len(self._ended) < self.num_actors * self._envs_per_actor:
+        """The mean return of the window; None until a full window of episodes has ended since `begin_episodes`, with
+        at least one in every environment."""
+        if self._begun < self._full or len(self._ended) < self.num_actors * self._envs_per_actor:
             return None
         returns = np.array([row[0] for row in self._window])
-        return Settled(float(returns.mean()), full, float(returns.std(ddof=1) / math.sqrt(full)))
+        return Settled(float(returns.mean()), self._full, float(returns.std(ddof=1) / math.sqrt(self._full)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the statistics as plain numbers and lists; the clock pauses until `load_state_dict`."""
@@ -184,7 +175,7 @@ class Accumulator:
         self._last = dict(state["last"])
         self._updates, self._num_episodes, *_, self._unrolls = state["counts"]  # older runs also counted bytes
         self._acting = state["acting"]
-        # The environment's fields may have changed since the run was saved; older runs lack the names and counts.
+        # Fields may have changed since the run was saved; older runs lack the names and counts.
         names = state.get("names", self._names)
         counts = state.get("known", [self._num_episodes] * len(names))
         saved = {name: list(pair) for name, *pair in zip(names, state["episodes"], counts, strict=False)}

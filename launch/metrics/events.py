@@ -1,7 +1,4 @@
-"""TensorBoard's events as bytes, without a writer thread: scalars, texts, images, and the HPARAMS tab.
-
-TensorBoard's own writer uses a thread. If the disk is full, that thread dies and the run's next write fails.
-"""
+"""TensorBoard's events as bytes, without the thread of TensorBoard's own writer, which dies when the disk is full."""
 
 import io
 import os

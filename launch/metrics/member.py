@@ -103,8 +103,7 @@ class Member:
             self._next = batch
 
     def note_update(self, batch: Unroll, others: dict[str, float] | None = None) -> None:
-        """Record the update that the learner has just made: its batch, the settings in use, and the metrics `others`.
-        On a GPU, the learner may still be computing."""
+        """Record the update that the learner has just made, or on a GPU may still be computing."""
         while self.team and self.team.seconds:
             self.accumulator.add_unroll(self.team.seconds.pop())
         lags = self.version - 1 - batch.weights_version.float()
@@ -118,10 +117,8 @@ class Member:
                 self._restart_episodes()
                 self.notices.append(f"{self.curriculum} from step {self.steps:,} on")
             elif self.curriculum.unknown >= UNKNOWN:
-                measure = self.config.levels.curriculum_measure
-                self.notices.append(
-                    f"no episode reports {measure!r}, so no stage can end; set --curriculum-measure to another field"
-                )
+                problem = f"no episode reports {self.config.levels.curriculum_measure!r}, so no stage can end"
+                self.notices.append(f"{problem}; set --curriculum-measure to another field")
             self.accumulator.note(self.curriculum.metrics())
         if self.learner.device.type == "cpu":
             self.read()
@@ -140,19 +137,13 @@ class Member:
         self.accumulator.note(metrics)
 
     def score(self) -> Settled | None:
-        """Mean return of an evaluation of the current weights if the run has evaluations, otherwise that of a full
-        window of episodes.
-
-        None if there is none yet. Training episodes of an easier stage do not count: the score is for the run's full
-        environment.
-        """
+        """Mean return in the full environment: of an evaluation of the current weights if the run has evaluations,
+        otherwise of a full window of episodes; None if there is none yet."""
         if self.config.eval_every:
             if self.evaluated is None or self._evaluated_version != self.version:
                 return None
             return Settled(self.evaluated, self.config.eval_episodes, None)
-        if self.curriculum and not self.curriculum.is_last:
-            return None
-        return self.accumulator.settled()
+        return None if self.curriculum and not self.curriculum.is_last else self.accumulator.settled()
 
     def result(self) -> str:
         """Means of the last training episodes and the last evaluation as text; empty before the first episode."""
@@ -170,10 +161,8 @@ class Member:
         self.learner.reconfigure(applied(self.config.learner, settings))
 
     def snapshot(self, *, lasting: bool) -> dict[str, Any]:
-        """Weights and optimizer state for another member's `become`; with `lasting`, a copy that later updates do not
-        change."""
-        state = self.learner.state_dict()
-        state = {name: state[name] for name in ("agent", "optimizer")}
+        """Weights and optimizer state for another member's `become`; `lasting`: a copy that updates do not change."""
+        state = {name: value for name, value in self.learner.state_dict().items() if name in ("agent", "optimizer")}
         return copy.deepcopy(state) if lasting else state
 
     def become(self, snapshot: dict[str, Any], settings: Values) -> None:
@@ -190,8 +179,7 @@ class Member:
         self.batcher, self._next = Batcher(self.config.shares[0].environments), None
 
     def begin_episodes(self) -> None:
-        """Note that all environments begin new episodes with the current weights, as in a run resumed with new
-        actors."""
+        """Note that all environments begin new episodes, as in a run resumed with new actors."""
         self.accumulator.begin_episodes()
         if self.curriculum:
             self.curriculum.begin_episodes()

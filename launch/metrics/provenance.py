@@ -48,11 +48,9 @@ def commit() -> str | None:
     if not (here / ".git").exists():
         return None
     command = ["git", "describe", "--always", "--abbrev=12", "--dirty"]
-    try:
+    with suppress(OSError, subprocess.TimeoutExpired):
         result = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.strip() or None
+        return result.stdout.strip() or None
 
 
 def package_version(package: str) -> str | None:

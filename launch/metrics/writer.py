@@ -32,16 +32,14 @@ class MetricsWriter:
         self._step, self._report, self._warned = step, report, set[str]()
         self._tracker, self._ancestor = tracker, -1.0  # no ancestor yet
         # A new event file starts after the last row, so TensorBoard keeps the rows of earlier files.
-        self._events = AppendedFile(
-            lambda: events.new_name(directory.tensorboard), lambda: events.beginning(self._step)
-        )
+        name, first = lambda: events.new_name(directory.tensorboard), lambda: events.beginning(self._step)
+        self._events = AppendedFile(name, first)
         self._rows = AppendedFile(lambda: directory.metrics_file)
-        last = None
+        wall = 0.0
         try:
-            last = abandon_after(directory.metrics_file, step)
+            wall = (abandon_after(directory.metrics_file, step) or {}).get("wall_s")
         except OSError as problem:
             self._warn_of_disk(f"cannot remove the rows after step {step:,} from {directory.metrics_file}", problem)
-        wall = last.get("wall_s") if last else 0.0
         trained = wall if isinstance(wall, int | float) and math.isfinite(wall) else 0.0
         self._started = time.monotonic() - trained  # the system clock may change
 
@@ -104,8 +102,7 @@ class MetricsWriter:
 
     def _warn_of_disk(self, message: str, problem: OSError) -> None:
         where = f" ({problem.filename})" if problem.filename else ""
-        reason = f"{problem.strerror or problem}{where}"
-        self._warn("disk", f"{message}: {reason}; training continues; rows may be lost")
+        self._warn("disk", f"{message}: {problem.strerror or problem}{where}; training continues; rows may be lost")
 
     def _warn(self, kind: str, message: str) -> None:
         if kind not in self._warned:

@@ -3,14 +3,24 @@
 import inspect
 import json
 import os
+import re
+import select
 import sys
-from collections.abc import Sequence
+import termios
+import tty
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import tyro
+from rich.color import Color as RichColor
+from rich.console import Console, Group, RenderableType
+from rich.style import Style
+from rich.table import Table
 from rich.text import Text
 
 from ... import zoo
@@ -19,37 +29,102 @@ from ...base.errors import refuse, user_errors
 from ...base.files import replace_file
 from ...base.messages import check_name
 from ...base.settings import setting
+from ...envs.drawing import Canvas, Color
 from ...envs.registration import environment_names, is_environment, make_batch, purpose
 from ..api.agent import TrainedAgent, load_agent
 from ..config.command_line import parse
 from ..runs.trained import ActingAgent, evaluation_seed
-from .terminal import Terminal, with_legend
 
 COMPILING = 30  # Seconds to compile the slowest environment
 KEYS = {
-    "up": ("up", "w", "k"),
-    "down": ("down", "s", "j"),
-    "left": ("left", "a", "h"),
-    "right": ("right", "d", "l"),
+    **{"up": ("up", "w", "k"), "down": ("down", "s", "j"), "left": ("left", "a", "h"), "right": ("right", "d", "l")},
     "stay": (" ", "."),
 }
 """Keys by the name of the action; other actions are typed as numbers, with leading zeros if there are over ten."""
-NEXT, QUIT, VIEW, RULES, PAUSE, TAKE_OVER = ("n", "\n"), ("q", "\x1b"), "v", "?", " ", "t"
+NEXT, QUIT, VIEW, RULES, PAUSE = ("n", "\n"), ("q", "\x1b"), "v", "?", " "
 AGENT_FPS, FASTEST_FPS = 8.0, 256.0  # Steps per second of an agent
 SPEEDS = {"+": 2.0, "=": 2.0, "-": 0.5}
-COMMON_KEYS = "v view   ? rules   q quit"
-AGENT_KEYS = f"space go/pause   n step   +- speed   t take over   {COMMON_KEYS}"
-HAND_KEYS = f"t agent continues   arrows or digits act   n next   {COMMON_KEYS}"
+GAP = 2  # Columns between the board and its legend
+UPPER_HALF = "▀"  # Shows two pixels, one above the other: ink and floor
+ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
+_KEY = re.compile(r"\x1b[\[O][\d;]*(?:([A-D])|.)|.", re.DOTALL)  # an arrow, another escape sequence, or a character
 _HELP = f"""Play an environment ({", ".join(environment_names())}), or watch a trained agent and take over from it."""
 
 
-class Game:
-    """One environment, with all actions and scores.
+def with_legend(canvas: Canvas, symbols: Sequence[tuple[Color, str]], height: int, width: int) -> RenderableType:
+    """Render the canvas with a legend of its colors on the right, unless too little space would remain for it."""
+    need = max((len(text) for _, text in symbols), default=0) + 3 + GAP
+    if len(symbols) > height or canvas.cols > width - need or need > width // 2:
+        return render(canvas, height, width)
+    table = Table.grid(padding=(0, GAP, 0, 0))
+    legend = Text("\n").join(Text.assemble(("██ ", style(color)), text) for color, text in symbols)
+    table.add_row(render(canvas, height, width - need), legend)
+    return table
 
-    Args:
-        name: short name or id of one of engram's environments.
-        agent: observes every step, and chooses actions that the user does not.
-    """
+
+def render(canvas: Canvas, height: int, width: int) -> Text:
+    """Fit the canvas into `height` lines of `width` characters, two pixels each, with its texts on top."""
+    scale = min(width / canvas.cols, 2 * height / canvas.rows)  # pixels per cell
+    scale = scale if scale < 1 else float(int(scale))
+    columns, lines = max(int(canvas.cols * scale), 1), max(round(canvas.rows * scale / 2), 1)
+    characters = {
+        (int((row + 0.5) * scale / 2), k): (character, color)
+        for row, col, text, color, _ in canvas.words
+        for k, character in enumerate(text, start=int(col * scale + 0.5))
+    }
+    text = Text(no_wrap=True, overflow="crop")
+    for line, (uppers, lowers) in enumerate(canvas.pixels(2 * lines, columns).reshape(lines, 2, columns, 3).tolist()):
+        text.append("\n" * (line > 0))
+        for column, (upper, lower) in enumerate(zip(uppers, lowers, strict=True)):
+            character, color = characters.get((line, column), (UPPER_HALF, tuple(upper)))
+            text.append(character, style(color, tuple(lower)))
+    return text
+
+
+@cache
+def style(ink: Color, floor: Color | None = None) -> Style:
+    """Colors of a character and of the space behind it; None is the terminal's default."""
+    return Style.from_color(RichColor.from_rgb(*ink), floor and RichColor.from_rgb(*floor))
+
+
+class Terminal:
+    """The full screen of a terminal, without scrolling, with single key presses."""
+
+    def __init__(self) -> None:
+        self.console, self._typed = Console(highlight=False), ""
+
+    @contextmanager
+    def opened(self) -> Generator[None]:
+        """Use the screen and the keys during the body."""
+        before = termios.tcgetattr(sys.stdin)
+        tty.setcbreak(sys.stdin)
+        try:
+            with self.console.screen():
+                yield
+        finally:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+    def show(self, *lines: RenderableType) -> None:
+        """Show these lines only; text that does not fit is cut off."""
+        texts = [Text(line, no_wrap=True, overflow="crop") if isinstance(line, str) else line for line in lines]
+        self.console.update_screen(Group(*texts))
+
+    def key(self, milliseconds: int) -> str:
+        """Return the next key: a character, or up, down, left, right; "" after the timeout (none if it is negative)."""
+        if not self._typed:
+            wait = None if milliseconds < 0 else milliseconds / 1000
+            if not select.select([sys.stdin], [], [], wait)[0]:
+                return ""
+            self._typed = os.read(sys.stdin.fileno(), 1 << 10).decode(errors="replace")
+        match = _KEY.match(self._typed)
+        assert match is not None
+        self._typed = self._typed[match.end() :]
+        return ARROWS[match[1]] if match[1] else match[0]
+
+
+class Game:
+    """One of engram's environments, with all actions and scores; an agent observes every step, and chooses actions that
+    the user does not."""
 
     def __init__(self, name: str, env_args: dict[str, Any], seed: int, agent: TrainedAgent | None = None) -> None:
         self.name, self.env_args, self.seed, self.agent = name, env_args, seed, agent
@@ -91,7 +166,6 @@ class Game:
         return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in named)
 
     def recording(self) -> dict[str, Any]:
-        """The recording of the game."""
         recorded = {name: getattr(self, name) for name in ("env_args", "seed", "actions", "scores")}
         return {"env": self.name, **recorded, "unfinished_score": None if self.over else self.score}
 
@@ -138,9 +212,8 @@ def _new_game(config: PlayConfig) -> Game:
     prepare_process(1)
     choice = {name: getattr(config, name) for name in ("checkpoint", "member", "greedy", "seed", "env_args")}
     agent = load_agent(config.run, **choice)
-    env = agent.config.env
-    message = f"{config.run} plays {env}; rl-play shows only engram's environments, rl-eval --gif any"
-    refuse(not is_environment(env), message)
+    env, only = agent.config.env, "rl-play shows only engram's environments, rl-eval --gif any"
+    refuse(not is_environment(env), f"{config.run} plays {env}; {only}")
     return Game(env, agent.config.env_args | config.env_args, evaluation_seed(config.seed), agent)
 
 
@@ -148,15 +221,14 @@ class _Session:
     """A connection of the user's keys, the game and the screen."""
 
     def __init__(self, game: Game, terminal: Terminal, full: bool) -> None:
-        self.game, self.terminal, self.full, self.fps = game, terminal, full, AGENT_FPS
-        self.by_hand, self.paused = game.agent is None, True
-        names = list(game.batch.action_names)
-        self.moves = {key: names.index(name) for name, keys in KEYS.items() if name in names for key in keys}
-        self.numbered = [action for action, name in enumerate(names) if name not in KEYS]
-        self.num_digits, self.typed = len(str(len(names) - 1)), ""
+        self.game, self.terminal, self.full, self.fps, self.paused = game, terminal, full, AGENT_FPS, True
+        self.names = list(game.batch.action_names)
+        self.moves = {key: self.names.index(name) for name, keys in KEYS.items() if name in self.names for key in keys}
+        self.num_digits, self.typed = len(str(len(self.names) - 1)), ""
 
     def run(self) -> None:
-        """Play until the user quits."""
+        """Play until the user quits. An action of the user pauses an agent that plays."""
+        game = self.game
         while True:
             self._show()
             key = self.terminal.key(-1 if self.paused else max(round(1000 / self.fps), 1))
@@ -166,19 +238,16 @@ class _Session:
                 self.full = not self.full
             elif key == RULES:
                 self._show_rules()
-            elif self.game.agent and key == TAKE_OVER:
-                self.by_hand, self.paused = not self.by_hand, True
-            elif self.game.agent and key in SPEEDS:
+            elif game.agent and key in SPEEDS:
                 self.fps = min(max(self.fps * SPEEDS[key], 0.5), FASTEST_FPS)
-            elif not self.by_hand and key == PAUSE:
+            elif game.agent and key == PAUSE:
                 self.paused = not self.paused
-            elif not self.by_hand and (key in NEXT or key == ""):
-                self.game.act()
-                self.paused = self.paused or self.game.over
-            elif self.by_hand and self.game.over and key in NEXT:
-                self.game.act(0)
-            elif self.by_hand and not self.game.over and (action := self._action(key)) is not None:
-                self.game.act(action)
+            elif (key in NEXT or key == "") and (game.agent or game.over):
+                game.act(None if game.agent else 0)
+                self.paused = self.paused or game.over
+            elif not game.over and (action := self._action(key)) is not None:
+                game.act(action)
+                self.paused = True
 
     def _action(self, key: str) -> int | None:
         """The action of a key, or of the digits typed so far; None while the number is incomplete or not an action."""
@@ -188,37 +257,34 @@ class _Session:
         if len(self.typed) < self.num_digits:
             return None
         action, self.typed = int(self.typed), ""
-        return action if action in self.numbered else None
+        return action if action < len(self.names) and self.names[action] not in KEYS else None
 
     def _show(self) -> None:
-        game = self.game
+        game, (width, height) = self.game, self.terminal.console.size
         status = f"step {game.steps}   reward {game.reward:+.6g}   score {game.score:.6g}"
         if game.over:
             status += f"   the end ({facts})" if (facts := game.facts()) else "   the end"
         elif game.agent:
-            acting = "the agent waits" if self.paused else f"the agent plays, {self.fps:g} steps/s"
-            status += f"   {'you play' if self.by_hand else acting}"
+            status += "   the agent waits" if self.paused else f"   the agent plays, {self.fps:g} steps/s"
         view = "the whole board" if self.full else "the agent's observation"
         title = f"{game.name}   seed {game.seed}, game {len(game.scores) + (not game.over)}   {view}"
-        width, height = self.terminal.console.size
         board = with_legend(game.batch.paint(0, self.full), game.batch.symbols, max(height - 6, 1), width)
-        self.terminal.show(title, purpose(type(game.batch)), "", board, "", status, self._keys())
-
-    def _keys(self) -> str:
-        if self.game.agent:
-            return HAND_KEYS if self.by_hand else AGENT_KEYS
-        if self.game.over:
-            return f"n next game   {COMMON_KEYS}"
-        names = list(self.game.batch.action_names)
-        digits = f"digits {self.typed:_<{self.num_digits}} act" if self.num_digits > 1 else f"{' '.join(names)} act"
-        stay = "   space stay" if "stay" in names else ""
-        return f"{'arrows move' if 'up' in names else digits}{stay}   {COMMON_KEYS}"
+        digits = f"digits {self.typed:_<{self.num_digits}}" if self.num_digits > 1 else " ".join(self.names)
+        keys = ["arrows move" if "up" in self.names else f"{digits} act"]
+        if game.agent:
+            keys += ["n step", "space go/pause", "+- speed"]
+        elif game.over:
+            keys = ["n next game"]
+        elif "stay" in self.names:
+            keys += ["space stay"]
+        keys += ["v view", "? rules", "q quit"]
+        self.terminal.show(title, purpose(type(game.batch)), "", board, "", status, "   ".join(keys))
 
     def _show_rules(self) -> None:
         """Show the environment's docstring page by page."""
-        console = self.terminal.console
-        text = inspect.cleandoc(type(self.game.batch).__doc__ or "").partition("\nArgs:")[0]
-        lines = Text(f"{purpose(type(self.game.batch))}\n\n{text}").wrap(console, console.width)
+        console, batch = self.terminal.console, type(self.game.batch)
+        text = inspect.cleandoc(batch.__doc__ or "").partition("\nArgs:")[0]
+        lines = Text(f"{purpose(batch)}\n\n{text}").wrap(console, console.width)
         page = max(console.height - 1, 1)
         for start in range(0, len(lines), page):
             self.terminal.show(*lines[start : start + page], "any key continues")

@@ -21,10 +21,10 @@ from ..metrics.panel import short
 from ..metrics.rows import read_log
 from ..runs.directory import RunDirectory
 from .lineage import Lineage, descent, plot
-from .panel import MemberRow, members_table
 from .replay import Event, Replay
 
 SHOWN_COPIES = 12
+WIDEST = 8  # Column width in characters; longer names of settings are wrapped
 
 _HELP = """Show a population: members with their settings, copies, and the origin of weights."""
 
@@ -104,25 +104,30 @@ def show(run: RunDirectory, events: Sequence[Event], lineage: Lineage, console: 
         markup=False,
         soft_wrap=True,
     )
-    title = "members at the last evaluation" if last else "members, with their last metrics; not compared yet"
-    rows = member_rows(run, lineage, values, last)
-    console.print(members_table(rows, title, lineage.best() if last else None))
+    console.print(members_table(run, lineage, values, last))
     if copies:
         console.print(copies_table(copies))
 
 
-def member_rows(run: RunDirectory, lineage: Lineage, values: list[dict[str, float]], last: Event) -> list[MemberRow]:
-    """Return the members as of the last evaluation; before the first, with their last metrics."""
-    rows: list[MemberRow] = []
+def members_table(run: RunDirectory, lineage: Lineage, values: list[dict[str, float]], last: Event) -> Table:
+    """Make a table of the members as of the last evaluation; before the first, with their last metrics."""
+    title = "members at the last evaluation" if last else "members, with their last metrics; not compared yet"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for name in ("member", "return", "steps", "episodes", *(name.rpartition(".")[2] for name in values[0])):
+        table.add_column(name, justify="right", overflow="fold", min_width=min(len(name), WIDEST))
+    table.add_column("weights from", overflow="fold")
+    best = lineage.best() if last else None
     for member, settings in enumerate(values):
         if last:
-            score = None if math.isnan(lineage.score(member)) else lineage.score(member)
-            steps, episodes = last["member_steps"][member], last["episodes"][member]
+            score, steps, episodes = lineage.score(member), last["member_steps"][member], last["episodes"][member]
         else:  # each metric from the newest row that contains it
             row = {name: x for row in read_log(run.member(member).metrics_file) for name, x in row.items()}
-            score, steps, episodes = row.get("episode/return"), int(row.get("step", 0)), 0
-        rows.append(MemberRow(steps, episodes, score, settings, descent(lineage, member)))
-    return rows
+            score, steps, episodes = row.get("episode/return", math.nan), row.get("step", 0), 0
+        counts = "-" if math.isnan(score) else f"{score:.3f}", short(steps), short(episodes)
+        style = "bold green" if member == best else None
+        shown = (f"{settings[name]:.3g}" for name in values[0])
+        table.add_row(f"{member}", *counts, *shown, descent(lineage, member), style=style)
+    return table
 
 
 def copies_table(copies: Sequence[Event]) -> Table:

@@ -19,7 +19,6 @@ from ..metrics.member import Member
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
 from ..runs.directory import RunDirectory
-from .panel import MemberRow, PopulationPanel
 
 _SUMMED = (
     *(f"perf/{x}" for x in ("env_steps_per_second", "learner_busy", "queue_wait", "actor_busy")),
@@ -89,14 +88,6 @@ class PopulationHost:
             "population/generation": float(self.controller.generation),
             "population/ancestor": float(self.controller.ancestors[member.number]),
         }
-
-    def rows(self) -> list[MemberRow]:
-        controller = self.controller
-        members = zip(self.members, controller.episodes, controller.values, controller.ancestors, strict=True)
-        return [
-            MemberRow(member.steps, episodes, member.accumulator.window().get("return"), values, f"{ancestor}")
-            for member, episodes, values, ancestor in members
-        ]
 
     def log(self, member: Member, metrics: Mapping[str, float]) -> dict[str, float]:
         """Record a row of one member; when all members have written one, write and return a row of the population."""
@@ -196,7 +187,7 @@ def add_population(
     step: int | None,
     files: ExitStack,
 ) -> PopulationHost:
-    """Create the host of a population; the panel shows its rows, and `files` closes its log and writer.
+    """Create the host of a population; the panel shows its messages, and `files` closes its log and writer.
 
     `step`: total step of all members in the checkpoint from which the run continues; None for a new run. Later events
     (all events for None) are moved to `population.abandoned.jsonl`.
@@ -207,7 +198,4 @@ def add_population(
         panel.message(f"cannot read the population's log: {problem}; training continues")
     log = AppendedFile(lambda: directory.population_file)
     writer = files.enter_context(MetricsWriter(directory.path, step or 0, panel.message))
-    host = PopulationHost(config, members, log, writer, panel.message)
-    if isinstance(panel, PopulationPanel):
-        panel.members(host.rows)
-    return host
+    return PopulationHost(config, members, log, writer, panel.message)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from engram.envs.pomdp_graph import PomdpGraph, PomdpGraphBatch
-from engram.envs.pomdp_graph.rules import adjacency, graph_sets, sample_graph
+from engram.envs.pomdp_graph import PomdpGraph, PomdpGraphBatch, adjacency, graph_sets, sample_graph
 
 VARIANTS = ("paper", "released")
 RING = [[[int(b == (a + 1) % 5) for b in range(5)] for a in range(5)]] * 2 + [[[0] * 5] * 5]

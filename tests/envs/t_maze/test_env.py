@@ -397,22 +397,12 @@ def test_impossible_parameters(parameters, message):
         TMazeBatch(2, **parameters)
 
 
-def test_pictures_of_the_map_and_of_the_view():
-    env = TMazeBatch(1, difficulty=0)
-    env.reset(seed=2)
-    view, whole = env.draw(0, full=False), env.draw(0)
-    assert view.shape == (7 * 40, 11 * 40, 3)
-    assert whole.shape[1] > 800
-    env.step(np.array([UP]))
-    assert (env.draw(0, full=False) != view).any()
-    assert (env.draw(0) != whole).any()
-
-
-@pytest.mark.parametrize("difficulty", range(6))
-def test_every_maze_can_be_drawn(difficulty):
+@pytest.mark.parametrize("difficulty", [0, 5])
+def test_pictures_show_the_view(difficulty):
     env = TMazeBatch(1, difficulty=difficulty, teleport_delay=0, limbo_time=2)
     env.reset(seed=2)
     room = env.draw(0)
+    assert room.shape == (7 * 40, 11 * 40, 3)
     for action in (UP, UP, STAY, STAY, STAY):
         env.step(np.array([action]))
     assert (env.draw(0) != room).any()
