@@ -32,7 +32,7 @@ class Registry(Generic[T]):
         module, colon, attribute = self.own.get(name, name).partition(":")
         if name in self.own:
             return getattr(importlib.import_module(module, self.package), attribute)
-        point = next(iter(self._points(name=name)), None)
+        point = next(iter(self._points().select(name=name)), None)
         if point is None and not colon:
             check_name(self.kind, name, self.names())
         load: Callable[[], Any] = point.load if point else partial(importlib.import_module, module)
@@ -44,5 +44,5 @@ class Registry(Generic[T]):
             raise EngramError(f"{self.kind} {name!r} is not a subclass of {base}")
         return loaded
 
-    def _points(self, **which: str) -> EntryPoints:
-        return entry_points(group=f"engram.{self.kind}s", **which)
+    def _points(self) -> EntryPoints:
+        return entry_points(group=f"engram.{self.kind}s")

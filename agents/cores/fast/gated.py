@@ -259,7 +259,8 @@ def run(
     routes.check(name, gates, h=(h, shapes[0]), c=(c, shapes[1]), reset=(reset, (steps, batch)))
     address = routes.routine(weight.dtype, weight) if places is None else gemm(weight.dtype)
     places, bias = ONE_PLACE if places is None else places, weight.new_empty(0) if bias is None else bias
-    plan = _Plan(*loops, address, torch.is_grad_enabled(), places, *routes.arrays(reset), bptt_length or 0)
+    (resets,) = routes.arrays(reset)
+    plan = _Plan(*loops, address, torch.is_grad_enabled(), places, resets, bptt_length or 0)
     return _Unroll.apply(plan, gates, weight, bias, h, c)  # pyright: ignore
 
 
@@ -306,9 +307,10 @@ class _Unroll(torch.autograd.Function):
         (steps, batch), (image, kernel), size = plan.reset.shape, plan.places.shape, h.shape[-1]
         turned = steps > 1 and image == 1  # A transposed matrix is faster for few rows, except for a single step.
         x, offset, *state = routes.arrays(gates, bias, h, c)
-        x, before = x.reshape(steps, batch, image, -1), (leaf.reshape(batch, image, leaf.shape[-1]) for leaf in state)
+        x = x.reshape(steps, batch, image, -1)
+        old_h, old_c = (leaf.reshape(batch, image, leaf.shape[-1]) for leaf in state)
         matrix = routes.factor(plan.routine, weight, turned)
-        inputs = Inputs(x, offset, plan.places, plan.reset, *before, matrix, turned, plan.cut)
+        inputs = Inputs(x, offset, plan.places, plan.reset, old_h, old_c, matrix, turned, plan.cut)
         widths = kernel * size, c.shape[-1], x.shape[3], size
         record = make_record(steps if plan.recording else 1, batch * image, x.dtype, *widths)
         width = plan.group() if turned or image > 1 else routes.GROUP_OF_A_STEP

@@ -109,8 +109,9 @@ class _Scan(torch.autograd.Function):
         on_inputs = torch.empty_like(states)
         on_decay = torch.zeros_like(decay, memory_format=torch.contiguous_format)
         on_start = torch.zeros_like(start, memory_format=torch.contiguous_format)
-        grads = tuple(arrays(on_inputs, on_decay, on_start))
-        recur_backward(*_arrays(grad, decay, states, reset, cut, start), grads)
+        to_inputs, to_decay, to_start = arrays(on_inputs, on_decay, on_start)
+        g, a, h, resets, cuts, first = _arrays(grad, decay, states, reset, cut, start)
+        recur_backward(g, a, h, resets, cuts, first, (to_inputs, to_decay, to_start))
         return on_decay, on_inputs, None, None, on_start
 
 

@@ -126,8 +126,9 @@ class _Unroll(torch.autograd.Function):
         group = routes.group_size(len(memory))
         sums = np.zeros((2, routes.groups(len(memory), group), len(weights.norm_gain)), record.normal.dtype)
         joined = np.zeros(record.joined.shape[1:], record.joined.dtype)
-        products = (np.empty_like(array) for array in (record.gates, record.heads, record.targets))
-        grads = Gradients(*products, *sums, np.empty_like(record.beta), joined, above.c.copy(), above.memory.copy())
+        gates, products, targets, rate = map(np.empty_like, (record.gates, record.heads, record.targets, record.beta))
+        states = joined, above.c.copy(), above.memory.copy()
+        grads = Gradients(gates, products, targets, sums[0], sums[1], rate, *states)
 
         def work(index: int, first: int, last: int) -> None:
             own = grads._replace(norm_gain=sums[0, index], norm_bias=sums[1, index])

@@ -31,7 +31,8 @@ def run(
     reset = torch.zeros(steps, dtype=torch.bool) if reset is None else reset
     routes.check("RMC", row, memory=(leaves.memory, (steps[1], *initial.shape)), reset=(reset, steps))
     # for a single step, transposing matrices does not pay
-    settings = Settings(*routes.arrays(reset, initial), len(row) > 1, bptt_length or 0)
+    resets, first = routes.arrays(reset, initial)
+    settings = Settings(resets, first, len(row) > 1, bptt_length or 0)
     address = routes.routine(row.dtype, leaves.qkv)
     return _Unroll.apply(heads, settings, torch.is_grad_enabled(), address, *leaves)  # pyright: ignore
 
