@@ -102,7 +102,7 @@ class TMazeBatch(BatchedEnv):
             self.episode_fields = (*self.episode_fields, "decisions", "correct")
         if half_width is not None:
             check_integer("half_width", half_width, PAD_WIDTH + 1, rules.HALF_WIDTHS[-1])
-        maze = rules.maze_at(difficulty, half_width)
+        maze = self.maze = rules.maze_at(difficulty, half_width)
         walls, speckle = map(pack, rules.draw_map(maze))
         frames = limbo_time, max(1, limbo_time), teleport_delay, last
         cells = maze.top + 1, maze.top + 6, maze.left + 1, maze.right - PAD_WIDTH
