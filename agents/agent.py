@@ -1,7 +1,6 @@
 """The agent: torso -> memory core -> policy and value heads.
 
 Actors call `step`, the learner calls `unroll`; both compute the same function of the same steps (tested).
-AgentState consists of the core's state and the few values needed for exact inputs and resets.
 """
 
 from dataclasses import dataclass, field
@@ -229,7 +228,6 @@ class Agent(nn.Module):
         initial: AgentState | None,
         core_step: Step | None = None,
     ) -> tuple[Tensor, AgentState]:
-        """Return the output of the core, or of its prepared step, and the next state."""
         over, core = state.over, state.core
         if not readable(over) or bool(over.any()):
             initial = self.initial_state(over.shape[0]) if initial is None else initial
@@ -266,9 +264,7 @@ class Agent(nn.Module):
             self.critic.moments.update(privileged.flatten(0, -2), float(env.reward.numel()))
         self.torso.observe(map_leaves(lambda x: x.flatten(0, 1), env.observation))  # pyright: ignore
 
-    def _history(
-        self, env: EnvOutput, action: Tensor, state: AgentState, reset: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _history(self, env: EnvOutput, action: Tensor, state: AgentState, reset: Tensor) -> tuple[Tensor, ...]:
         """Return previous action, reward and elapsed steps at every step [R, B], as in `step`."""
         none = no_action(self.action_spec, reset.shape[1], reset.device)
         none = none.expand(reset.shape[0], *none.shape)

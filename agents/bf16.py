@@ -1,10 +1,9 @@
 """Matrix multiplications with bfloat16 factors and float32 sums, on CPUs with instructions for them.
 
 The routine is oneDNN's `brgemm`, which torch exports for its own kernels. It is as fast for 8 rows as for thousands, so
-the compiled loops of the cores use it at every step. Whether factors are rounded depends only on the weights, not on
-the batch, so actor and learner compute the same function.
-
-The second factor is packed: [I, J] becomes 32-bit words [I / 2, J] of type float32, each with two values of one column.
+the compiled loops of the cores use it at every step. Whether factors are rounded depends only on the weights, so actor
+and learner compute the same function. The second factor is packed: [I, J] becomes 32-bit words [I / 2, J] of type
+float32, each with two values of one column.
 """
 
 import ctypes
@@ -95,7 +94,6 @@ def suits(x: Tensor, weight: Tensor) -> bool:
 
 
 def large(weight: Tensor) -> bool:
-    """Whether a matrix is large enough for rounding."""
     return weight.numel() >= MIN_WEIGHTS and min(weight.shape) >= MIN_SIDE
 
 
@@ -131,7 +129,6 @@ def _library() -> ctypes.CDLL:
 
 
 def missing() -> str:
-    """Return the reason why the routine is missing."""
     return "this build of torch, or no compiled code" if instructions() else "no AVX512-BF16 or AMX"
 
 
@@ -160,13 +157,11 @@ def packed(weight: Tensor) -> Tensor:
     For a transposed matrix, whose I may be a varying batch size, I is padded to a multiple of PAD."""
     weight = weight.detach()
     if weight.is_contiguous():
-        rounded = weight.bfloat16()
-        if rounded.shape[1] % 2:
-            rounded = torch.nn.functional.pad(rounded, (0, 1))
+        rounded = torch.nn.functional.pad(weight.bfloat16(), (0, weight.shape[1] % 2))
         return rounded.view(torch.float32).t().contiguous()
     terms = weight.t().contiguous()  # [I, J]
     words = terms.new_empty(-(-len(terms) // PAD) * PAD // 2, terms.shape[1])
-    _pack_all(terms.numpy(), words.numpy().view(np.uint32))
+    _pack(terms.numpy(), 0, 0, words.shape[1], words.numpy().view(np.uint32), len(words))
     return words
 
 
@@ -217,23 +212,6 @@ def _multiply(address: int, x: Tensor, packed_weight: Tensor, bias: Tensor | Non
 
 
 @intrinsic
-def _to_bfloat16(context: Any, x: Any) -> Any:
-    """Round a float to bfloat16 (nearest, ties to even): the upper half of a float32's bits, as uint16."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        (value,) = arguments
-        if str(value.type) == "double":
-            value = builder.fptrunc(value, ir.FloatType())
-        int32 = ir.IntType(32)
-        bits = builder.bitcast(value, int32)
-        odd = builder.and_(builder.lshr(bits, int32(16)), int32(1))
-        sums = builder.add(bits, builder.add(odd, int32(0x7FFF)))
-        return builder.trunc(builder.lshr(sums, int32(16)), ir.IntType(16))
-
-    return types.uint16(x), generate
-
-
-@intrinsic
 def _brgemm(context: Any, routine: Any, sizes: Any, adds: Any, a: Any, b: Any, c: Any) -> Any:
     """C [M, N] = A [M, K] B, or C += A B with `adds`; `sizes` are M, N, K and the leading dimensions of A, B and C."""
 
@@ -252,10 +230,18 @@ def _brgemm(context: Any, routine: Any, sizes: Any, adds: Any, a: Any, b: Any, c
 
 
 @compiled(inline=True)
+def _to_bfloat16(x: float) -> int:
+    """Round to nearest, ties to even: the upper half of a float32's bits, as uint16."""
+    bits = np.float32(x).view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    return np.uint16((bits + odd + np.uint32(0x7FFF)) >> np.uint32(16))  # pyright: ignore
+
+
+@compiled(inline=True)
 def _round(x: Array, out: Array) -> None:
     """out [F] = x, rounded."""
     for c in range(len(x)):
-        out[c] = _to_bfloat16(x[c])  # pyright: ignore
+        out[c] = _to_bfloat16(x[c])
 
 
 @compiled(inline=True)
@@ -282,8 +268,7 @@ def _pack(terms: Array, start: int, first: int, last: int, words: Array, count: 
         low, high = terms[row, first:last], terms[min(row + 1, len(terms) - 1), first:last]
         mask = np.uint32(0xFFFFFFFF) if row + 1 < len(terms) else np.uint32(0xFFFF)
         for j in range(len(out)):
-            pair = np.uint32(_to_bfloat16(high[j])) << half | np.uint32(_to_bfloat16(low[j]))  # pyright: ignore
-            out[j] = pair & mask
+            out[j] = (np.uint32(_to_bfloat16(high[j])) << half | np.uint32(_to_bfloat16(low[j]))) & mask
 
 
 @compiled(inline=True)
@@ -296,11 +281,6 @@ def _pack_transposed(terms: Array, start: int, first: int, last: int, out: Array
             into, column = out[r, begin : begin + size], tile[:, r]
             for i in range(size):
                 into[i] = column[i]
-
-
-@compiled()
-def _pack_all(terms: Array, words: Array) -> None:
-    _pack(terms, 0, 0, words.shape[1], words, len(words))
 
 
 @compiled()

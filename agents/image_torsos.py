@@ -10,16 +10,8 @@ from .specs import ArrayTorso, image_size, scaled, with_channels_last
 
 
 class ImageTorso(ArrayTorso):
-    """Convolutions over an image and one linear layer with a ReLU.
-
-    Args:
-        name: a name in IMAGE_TORSOS.
-        shape: [rows, cols], [rows, cols, channels], or [frames, rows, cols, channels], whose frames become channels;
-            with `first`, channels precede rows.
-        scale: the network receives observation * scale.
-        first: whether the channels are the first axis.
-        moments: running moments of the channels, or None.
-    """
+    """Convolutions over an image and one linear layer with a ReLU. Images are [rows, cols], [rows, cols, channels], or
+    [frames, rows, cols, channels], whose frames become channels; with `first`, channels precede rows."""
 
     def __init__(self, name: str, shape: tuple[int, ...], scale: float, first: bool, moments: Moments | None) -> None:
         super().__init__(scale, moments)
@@ -35,7 +27,6 @@ class ImageTorso(ArrayTorso):
         self.linear = Linear(size, self.output_size)
 
     def forward(self, observation: Tensor) -> Tensor:
-        """[N, *shape] -> [N, output_size]."""
         x = self.normalized(observation).permute(0, 3, 1, 2)
         return torch.relu(self.linear(self.layers(x).flatten(1)))
 
@@ -46,15 +37,12 @@ class ImageTorso(ArrayTorso):
             return x.unsqueeze(3)
         if x.ndim == 4:
             return with_channels_last(x, self.first)
-        # [N, frames, rows, cols, channels] -> [N, rows, cols, frames, channels] -> [N, rows, cols, frames * channels]
+        # [N, frames, rows, cols, channels] -> [N, rows, cols, frames * channels]
         return x.permute((0, 3, 4, 1, 2) if self.first else (0, 2, 3, 1, 4)).flatten(3)
 
 
 def _nature(channels: int, rows: int, cols: int) -> tuple[nn.Module, int]:
-    """Three strided convolutions: 32 kernels 8x8 stride 4, 64 4x4 stride 2, 64 3x3 stride 1; then 512 units.
-
-    Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning", Methods, model architecture.
-    """
+    """Strided convolutions (Mnih et al. 2015, "Human-level control through deep reinforcement learning", Methods)."""
     layers: list[nn.Module] = []
     for kernels, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
         layers += [nn.Conv2d(channels, kernels, size, stride), nn.ReLU()]
@@ -75,10 +63,7 @@ class _Residual(nn.Module):
 
 
 def _resnet(channels: int, rows: int, cols: int) -> tuple[nn.Module, int]:
-    """Sections of 16, 32 and 32 channels, each a 3x3 convolution, pooling and two residual blocks; then 256 units.
-
-    Source: Espeholt et al. 2018, "IMPALA", figure 3 (right), without its LSTM, which is a core here.
-    """
+    """Three sections of a convolution, pooling and two residual blocks (Espeholt et al. 2018, "IMPALA", figure 3)."""
     layers: list[nn.Module] = []
     for kernels in (16, 32, 32):
         # Pooling halves the size, rounding up: a padding of 1 is SAME for a window of 3.

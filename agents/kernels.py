@@ -43,7 +43,6 @@ class Linear(nn.Linear):
     """`torch.nn.Linear` computed by `linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """[..., in_features] -> [..., out_features]."""
         return linear(input, self.weight, self.bias)
 
 

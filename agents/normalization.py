@@ -17,7 +17,7 @@ BATCHES = 20.0  # Number of batches over which moments of returns and magnitudes
 
 
 def alone(*parts: Any) -> Sequence[Any]:
-    """Return statistics unchanged: their sum over the learners of an agent with a single learner."""
+    """Return the sums over the learners of an agent with a single learner."""
     return parts
 
 
@@ -30,11 +30,9 @@ def share_sums(agent: nn.Module, total: Callable[..., Sequence[Any]]) -> None:
 
 class Moments(nn.Module):
     """Mean and standard deviation of F = `size` features: a plain average until the total weight reaches `memory`, then
-    an exponential average in which new data of weight n has the share n / memory.
-
-    Deviations are at least `floor`. None is for features in unknown units: `forward` returns 0 before the first update,
-    deviations are at least 1e-5 of the mean, and a feature that was always 0 stays 0.
-    """
+    an exponential average in which new data of weight n has the share n / memory. Deviations are at least `floor`. None
+    is for features in unknown units: `forward` returns 0 before the first update, deviations are at least 1e-5 of the
+    mean, and a feature that was always 0 stays 0."""
 
     def __init__(self, size: int, memory: float, floor: float | None = None) -> None:
         super().__init__()
@@ -130,9 +128,8 @@ class RescaledHead(nn.Linear):
 
     The learner sets mean and deviation to those of the returns, and changes w and b so that V stays unchanged
     (van Hasselt et al. 2016, "Learning values across many orders of magnitude", equations 5 to 7: PopArt).
-    The deviation is at least 1e-2 times the mean magnitude of nonzero rewards, `reward`, so that errors of almost equal
-    values are not amplified. Values have no unit before the first nonzero reward: it sets the unit, and earlier
-    outputs of the head are rescaled to this unit. Learning therefore does not depend on the scale of rewards.
+    The deviation is at least 1e-2 times the mean magnitude of nonzero rewards, `reward`. The first nonzero reward sets
+    the unit, to which earlier outputs of the head are rescaled, so learning does not depend on the scale of rewards.
     """
 
     def __init__(self, in_features: int, out_features: int) -> None:
@@ -141,7 +138,6 @@ class RescaledHead(nn.Linear):
         self.reward = nn.Buffer(torch.zeros(out_features))
 
     def forward(self, input: Tensor) -> Tensor:
-        """[..., D] -> [..., 1]."""
         return super().forward(input) * self.moments.deviation + self.moments.mean
 
     @property

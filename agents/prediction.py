@@ -1,14 +1,10 @@
 """Auxiliary loss for the memory: prediction of the next observation or reward from the core's output and the action.
 
-Without it, the core learns what to store only from rewards, which contain no information about the memory before the
-policy uses the memory. The next observation is a target at every step. A predicted reward evaluates a single action,
-while an advantage also includes later rewards. Sources: Oh et al. 2015, "Action-conditional video prediction using
-deep networks in Atari games" (prediction from a recurrent state and the action); Wayne et al. 2018, "Unsupervised
-predictive memory in a goal-directed agent" (predictions that train a memory); Jaderberg et al. 2017,
-"Reinforcement learning with unsupervised auxiliary tasks" (a loss in addition to the policy's; predicted rewards).
-
-A map of the cells observed so far in the episode is another target. It contains no privileged information
-and specifies at every step what the memory should contain (Zhang et al. 2017, "Neural SLAM").
+Without it, the core learns what to store only from rewards. Sources: Oh et al. 2015, "Action-conditional video
+prediction using deep networks in Atari games" (prediction from a recurrent state and the action); Wayne et al. 2018,
+"Unsupervised predictive memory in a goal-directed agent" (predictions that train a memory); Jaderberg et al. 2017,
+"Reinforcement learning with unsupervised auxiliary tasks" (predicted rewards); Zhang et al. 2017, "Neural SLAM" (a map
+of the cells observed so far in the episode, which contains no privileged information).
 """
 
 import torch
@@ -26,11 +22,8 @@ CELL = 16  # Features of each cell of the map, from which one layer shared by al
 
 
 class Prediction(nn.Module):
-    """Prediction of the S values of the next observation, or of the reward, with one hidden layer of H units.
-
-    For an image of more than 4,096 values, 20 x 20 averages of each channel are predicted; for other arrays of that
-    size, 4,096 averages of neighbors.
-    """
+    """Prediction of the S values of the next observation, or of the reward, with one hidden layer of H units. Targets
+    of an image of more than 4,096 values are 20 x 20 averages of each channel; of other arrays, 4,096 averages."""
 
     def __init__(
         self, spec: ObservationSpec, inputs: int, hidden: int, layout: str = "auto", memory: float = 1e7
@@ -47,8 +40,7 @@ class Prediction(nn.Module):
 
         p = W_2 relu(W_1 inputs + b_1) + b_2,    loss = 1/2 mean_S (p - (x - mean) / deviation)^2
 
-        where x are the S unscaled values, with their running mean and deviation. At p = 0, the loss is at most about
-        1/2; constant values add nothing. The loss is 0 before the first `observe`, since the moments have no data yet.
+        where x are the S unscaled values, with their running mean and deviation; 0 before the first `observe`.
         """
         values = self.moments(_targets(self.spec, self.layout, following))
         loss = 0.5 * (self.layers(inputs) - values).square().mean(-1)

@@ -19,8 +19,8 @@ class ArraySpec(NamedTuple):
 
 ObservationSpec: TypeAlias = ArraySpec | dict[str, "ObservationSpec"]
 
-MIN_IMAGE_SIDE = 16
-"""From this many rows and columns, a non-square array whose first axis is the shortest is a channels-first image."""
+MIN_IMAGE_SIDE = 16  # From this many rows and columns, an array whose first axis is the shortest is channels-first
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class MapSpec(NamedTuple):
@@ -56,12 +56,10 @@ class BoxSpec(NamedTuple):
 
     @property
     def num_outputs(self) -> int:
-        """Width of the policy head (the means) and of `as_input`."""
         return self.size
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Trailing shape of an action."""
         return (self.size,)
 
 
@@ -69,7 +67,6 @@ ActionSpec: TypeAlias = ChoiceSpec | BoxSpec
 
 
 def scaled(observation: Tensor, scale: float) -> Tensor:
-    """Convert an observation to float32 and multiply it by `scale`."""
     x = observation.float()
     return x if scale == 1.0 else x * scale
 
@@ -201,9 +198,6 @@ def as_input(spec: ActionSpec, action: Tensor) -> Tensor:
     actions = (action,) if len(spec.choices) == 1 else action.unbind(-1)
     options = [torch.arange(n, device=action.device) for n in spec.choices]
     return torch.cat([(a.unsqueeze(-1) == o).float() for a, o in zip(actions, options, strict=True)], -1)
-
-
-_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class ArrayTorso(nn.Module):

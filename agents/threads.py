@@ -1,8 +1,6 @@
-"""Additional threads for large pieces of a learner's work.
+"""Additional threads for large pieces of a learner's work, which releases the interpreter's lock.
 
-Torch and compiled functions release the interpreter's lock while they compute, so other CPU cores can work
-concurrently. The number of threads does not change results: the pieces are the same, and their results are added in
-the same order.
+The number of threads does not change results: pieces are the same, and their results are added in the same order.
 """
 
 import os
@@ -19,24 +17,18 @@ R = TypeVar("R")
 
 _others: ThreadPoolExecutor | None = None
 _count = 0  # Threads in addition to the caller's
-
-
-class _Local(threading.local):
-    helper = False  # Whether this is one of the additional threads, which run all their work themselves
-
-
-_local = _Local()
+_local = threading.local()  # `helper` is set in the additional threads, which run all their work themselves
 
 
 def use_threads(count: int) -> None:
     """Set the total number of threads of `share`, at most the number of CPU cores of this process."""
     global _others, _count
-    count = min(count, num_cores())
-    if count - 1 == _count:
+    others = max(min(count, num_cores()) - 1, 0)
+    if others == _count:
         return
     if _others is not None:
         _others.shutdown(wait=True)
-    _count = max(count - 1, 0)
+    _count = others
     _others = ThreadPoolExecutor(_count, "learner", become_helper) if _count else None
 
 
@@ -47,8 +39,7 @@ def num_threads() -> int:
 def _forget_threads() -> None:
     """Reset a forked child, which inherits the variables but not the threads that would run its work."""
     global _others, _count
-    _others, _count = None, 0
-    _local.helper = False
+    _others, _count, _local.helper = None, 0, False
 
 
 os.register_at_fork(after_in_child=_forget_threads)
@@ -64,7 +55,7 @@ def share(work: Callable[[int], R], count: int) -> list[R]:
         for turn in turns:
             results[turn] = work(turn)
 
-    if _others is None or _local.helper or count < 2:
+    if _others is None or count < 2 or getattr(_local, "helper", False):
         take()
     else:
         helpers = [_others.submit(take) for _ in range(min(_count, count - 1))]

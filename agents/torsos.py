@@ -85,11 +85,8 @@ class TorsoConfig(Settings):
 
 
 class Symbols(nn.Module):
-    """Learned features of bytes: one table of F = `size` features per channel, summed over a cell's C `channels`.
-
-    With `balanced`, rows are scaled by 1 / sqrt(share of the cells that show the symbol, at least 1%), normalized to a
-    mean square of 1 over the cells: every symbol contributes equally to the variance, a key as much as the walls.
-    """
+    """Learned features of bytes: one table of F = `size` features per channel, summed over a cell's C `channels`. With
+    `balanced`, every symbol contributes equally to the variance (`Shares.factors`), a key as much as the walls."""
 
     def __init__(self, channels: int, size: int, balanced: bool = False) -> None:
         super().__init__()
@@ -113,11 +110,8 @@ class Symbols(nn.Module):
 
 
 class ConvTorso(ArrayTorso):
-    """Convolutions, each with SAME padding and ReLU, then position planes; the output is flattened row-major.
-
-    Reads [N, rows, cols, features], as environments return them, or [N, features, rows, cols]. Source: RMC paper, A.3
-    (kernels of 2 x 2, stride 1).
-    """
+    """Convolutions, each with SAME padding and ReLU, then position planes (RMC paper, A.3), flattened row-major.
+    Reads [N, rows, cols, features], as environments return them, or [N, features, rows, cols]."""
 
     def __init__(self, spec: ArraySpec, config: TorsoConfig) -> None:
         first = channels_first(spec.shape, config.image_layout)
@@ -144,7 +138,6 @@ class ConvTorso(ArrayTorso):
         self.output_size = math.prod(self.image)
 
     def forward(self, observation: Tensor) -> Tensor:
-        """[N, *shape] -> [N, output_size]."""
         x = self.normalized(observation)
         if self.symbols is not None:
             x = torch.cat([x, self.symbols(with_channels_last(observation, self.first))], 3)
@@ -178,7 +171,6 @@ class FlatTorso(ArrayTorso):
         self.output_size = size
 
     def forward(self, observation: Tensor) -> Tensor:
-        """[N, *shape] -> [N, output_size]."""
         return self.normalized(observation)
 
 
@@ -191,7 +183,6 @@ class DictTorso(nn.Module):
         self.output_size = sum(int(part.output_size) for part in self.parts.values())  # pyright: ignore
 
     def forward(self, observation: ObservationTensor) -> Tensor:
-        """A dict of [N, *shape] -> [N, output_size]."""
         return torch.cat([part(observation[key]) for key, part in self.parts.items()], 1)
 
     def observe(self, observation: ObservationTensor) -> None:
@@ -212,7 +203,6 @@ class EmbeddingTorso(nn.Module):
         self.output_size = config.embedding_size
 
     def forward(self, observation: ObservationTensor) -> Tensor:
-        """[N, *shape] -> [N, output_size]."""
         return torch.relu(self.linear(self.torso(observation)))
 
     def observe(self, observation: ObservationTensor) -> None:
@@ -220,10 +210,7 @@ class EmbeddingTorso(nn.Module):
 
 
 class NormalizedTorso(nn.Module):
-    """A torso whose features are normalized by their running mean and standard deviation.
-
-    Features change as the torso learns, so the moments average over about the last 2 million observations.
-    """
+    """A torso with features normalized by running moments over about the last 2 million observations."""
 
     def __init__(self, torso: nn.Module) -> None:
         super().__init__()
@@ -233,7 +220,6 @@ class NormalizedTorso(nn.Module):
         self.moments = Moments(self.output_size, memory=2e6, floor=0.05)
 
     def forward(self, observation: ObservationTensor) -> Tensor:
-        """[N, *shape] -> [N, output_size]."""
         return self.moments(self.torso(observation))
 
     @torch.no_grad()
@@ -245,11 +231,8 @@ class NormalizedTorso(nn.Module):
 
 
 def make_torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
-    """Create the torso of an observation: convolutions for images, which have three axes; other arrays are flattened.
-
-    Torsos other than grid also read images [rows, columns] and stacks [frames, rows, columns, channels]. Raises
-    ValueError if such a torso is configured and no entry of the observation is an image, or a custom torso is invalid.
-    """
+    """Create the torso of an observation. Raises ValueError if a custom torso is invalid, or if a torso other than grid
+    is configured and no entry of the observation is an image."""
     if config.torso not in TORSOS:
         torso: nn.Module = custom_torso(config.torso, spec, config.torso_args)
     elif config.torso == "grid" or _has_image(spec):

@@ -39,8 +39,7 @@ class AgentOutput(NamedTuple):
 
 
 def map_leaves(function: Any, *values: Any) -> Any:
-    """Apply `function` leaf by leaf to values of equal structure: observations, outputs, complete unrolls. Leaves are
-    all values except tuples and dicts; None stays None."""
+    """Apply `function` to the leaves of values of equal structure: all but tuples and dicts; None stays None."""
     first = values[0]
     if first is None:
         return None
@@ -52,9 +51,8 @@ def map_leaves(function: Any, *values: Any) -> Any:
 
 
 class Weights(NamedTuple):
-    """One version of one population member's weights, as one flat vector. A contiguous float32 buffer passes
-    through an object store without pickling or copying; parameters and persistent buffers are in the order of
-    `state_dict`."""
+    """One version of one population member's weights, as one flat float32 vector in the order of `state_dict`, which
+    passes through an object store without pickling or copying."""
 
     version: int  # Number of updates that produced these weights
     member: int  # Member of the population (0 without a population)

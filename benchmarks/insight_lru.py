@@ -19,7 +19,7 @@ from engram.agents.cores.linear.elementwise import LRU, Block
 from engram.agents.process import prepare_process
 from engram.base.files import replace_file
 from engram.launch.evaluate.episodes import rate_interval
-from engram.launch.evaluate.intervene import Flags, Interference, parsed, play_first
+from engram.launch.evaluate.studies import Flags, Interference, parsed, play_first
 from engram.launch.metrics.provenance import provenance
 from engram.launch.runs.trained import make_actor, open_run
 

@@ -19,12 +19,9 @@ BATCH = 3
 
 
 class Torso(nn.Module):
-    """Base class of custom torsos: `Class(spec, **torso_args)`.
-
-    A torso sets `output_size` and implements `forward`. It has no state: an output depends only on the
-    weights and on one observation, so BatchNorm and dropout are rejected. A torso whose output is a flattened image
-    [channels, rows, columns] sets `image` to these three sizes for cores that read images.
-    """
+    """Base class of custom torsos: `Class(spec, **torso_args)`. An output depends only on the weights and on one
+    observation, so BatchNorm and dropout are rejected. A torso whose output is a flattened image [channels, rows,
+    columns] sets `image` to these three sizes for cores that read images."""
 
     output_size: int
 

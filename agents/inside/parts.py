@@ -6,7 +6,6 @@ Parts are those of `Core.parts_of_state`; `leaf=controller` selects a leaf in an
 import re
 
 import torch
-from torch import Tensor
 
 from ...base.errors import EngramError, refuse
 from ...base.messages import advice, nearest
@@ -18,30 +17,22 @@ def mask(core: Core, name: str = "", which: str = "") -> CoreState:
     form = core.initial_state(1)
     leaves = list(named_leaves(form))
     whole = set(leaves if name == "" else ())
-    cuts: dict[str, tuple[int, list[int]]] = {}
     if name == "leaf":
         whole = {leaf for leaf in leaves if f"{leaf}.".startswith(f"{which}.")}
         groups = {leaf.rpartition(".")[0] for leaf in leaves} - {""}
         refuse(not whole, f"leaf is {which!r}; {advice(which, [*leaves, *sorted(groups)])}")
-    elif name:
+    marked = map_named(lambda leaf, values: torch.full_like(values, leaf in whole, dtype=torch.bool), form)
+    axes = [axis for axis in core.parts_of_state if axis.part == name]
+    if name not in ("", "leaf") and not axes:
         names = dict.fromkeys(axis.part for axis in core.parts_of_state)
-        refuse(name not in names, f"this core has no part {name!r}; available: {nearest(name, [*names, 'leaf'])}")
-        for axis in core.parts_of_state:
-            if axis.part == name:
-                size = getattr(form, axis.leaf).shape[axis.dim]
-                count = getattr(core, axis.counted_by) if axis.counted_by else size
-                width = size // count
-                indices = [n * width + k for n in _parse(name, which, count) for k in range(width)]
-                cuts[axis.leaf] = (axis.dim, indices)
-
-    def mark(leaf: str, values: Tensor) -> Tensor:
-        marked = torch.full_like(values, leaf in whole, dtype=torch.bool)
-        if leaf not in cuts:
-            return marked
-        dimension, selected = cuts[leaf]
-        return marked.index_fill(dimension, torch.tensor(selected), True)
-
-    return map_named(mark, form)
+        raise EngramError(f"this core has no part {name!r}; available: {nearest(name, [*names, 'leaf'])}")
+    for axis in axes:
+        size = getattr(form, axis.leaf).shape[axis.dim]
+        count = getattr(core, axis.counted_by) if axis.counted_by else size
+        width = size // count
+        indices = [n * width + k for n in _parse(name, which, count) for k in range(width)]
+        getattr(marked, axis.leaf).index_fill_(axis.dim, torch.tensor(indices), True)
+    return marked
 
 
 def _parse(name: str, which: str, count: int) -> list[int]:

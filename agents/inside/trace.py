@@ -60,11 +60,9 @@ def statistics(trace: Trace) -> dict[str, float]:
 
 
 def effective_rank(states: Tensor) -> float:
-    """Compute the effective number of directions in which states [K, D] differ from their mean.
+    """Compute the effective number of directions in which states [K, D] differ from their mean; 0 if all are equal.
 
     exp(-sum_i p_i log p_i), p_i = s_i / sum_j s_j, s the singular values    (Roy and Vetterli 2007, equations 2 to 4)
-
-    It ranges from 1 (all states on one line) to the smaller of K - 1 and D; it is 0 if all states are equal.
     """
     chosen = torch.linspace(0, len(states) - 1, min(len(states), MOST_STATES)).round().long()
     centered = states[chosen].double()

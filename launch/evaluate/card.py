@@ -17,17 +17,14 @@ README, GIF = "README.md", "agent.gif"
 DIAGNOSIS = "a diagnosis of the network, not a result of reinforcement learning"
 
 
+Facts = dict[str, Any]
+
+
 def write_card(
-    target: str,
-    config: RunConfig,
-    weights: dict[str, Tensor],
-    summary: Summary,
-    facts: dict[str, Any],
-    gif: bytes | None,
+    target: str, config: RunConfig, weights: dict[str, Tensor], summary: Summary, facts: Facts, gif: bytes | None
 ) -> str:
-    """Write a card that `open_run` can read to a folder or URL; return a message. Raises EngramError. `config` is that
-    of training, without machine-specific settings in the card; `facts` are of training and evaluation, e.g. the seeds.
-    """
+    """Write a card that `open_run` can read to a folder or URL; return a message. Raises EngramError. The card has the
+    settings of training `config` except those of a machine; `facts` are of training and evaluation, e.g. the seeds."""
     settings = {name: value for name, value in to_dict(config).items() if name not in RESUMABLE}
     metadata = {"env": config.env, "core": config.agent.core}
     metadata |= {"evaluation": summary.all.plain() | facts, "provenance": provenance()}
@@ -43,10 +40,9 @@ def write_card(
     return f"wrote {redacted(target)}, which rl-eval and engram.load_agent can read"
 
 
-def page(config: RunConfig, summary: Summary, facts: dict[str, Any], animated: bool) -> str:
+def page(config: RunConfig, summary: Summary, facts: Facts, animated: bool) -> str:
     """Return the model card: YAML front matter, metrics with their intervals, and how to load the agent."""
-    env, core = config.env, config.agent.core
-    estimates = summary.estimates
+    env, core, estimates = config.env, config.agent.core, summary.estimates
     means = {"mean_reward": estimates["return"].mean} | {x: estimates[x].mean for x in RATES if x in estimates}
     result = {
         "task": {"type": "reinforcement-learning", "name": "reinforcement learning"},

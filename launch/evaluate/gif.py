@@ -27,18 +27,14 @@ Frames = list[tuple[Image.Image, int]]  # Images, each with its milliseconds
 
 
 def encoded(shown: Frames) -> bytes:
-    frames, durations = [frame for frame, _ in shown], [duration for _, duration in shown]
-    file = io.BytesIO()
+    (frames, durations), file = zip(*shown, strict=True), io.BytesIO()
     frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0)
     return file.getvalue()
 
 
 def film(actor: Actor, episodes: int) -> Frames:
-    """Return frames of the first `episodes` episodes of an actor's first environment.
-
-    The actor is new, with an unroll length of 1, so that every step has a frame. If the agent observes the whole
-    board, only the board is shown. Raises ValueError if the environment renders no images.
-    """
+    """Return frames of the first `episodes` episodes of a new actor's first environment, with an unroll length of 1. If
+    the agent observes the whole board, only the board is shown. Raises ValueError if the environment has no images."""
     batch: Any = actor.batch
     moments: list[tuple[Array, Array, str, int]] = []  # The agent's view, the whole board, caption, milliseconds
     episode, total, step, over = 1, 0.0, 0, False
@@ -62,20 +58,19 @@ def film(actor: Actor, episodes: int) -> Frames:
 def _frame(arrays: list[Array], caption: str) -> Image.Image:
     """Images uint8 [H, W, 3] side by side, with a caption."""
     images = [Image.fromarray(array) for array in arrays]
-    images = [x.resize((round(x.width * HEIGHT / x.height), HEIGHT), Image.Resampling.BILINEAR) for x in images]
-    width = sum(image.width for image in images) + MARGIN * (len(images) + 1)
-    frame = Image.new("RGB", (width, HEIGHT + 3 * MARGIN + TEXT), BACKGROUND)
+    widths = [round(image.width * HEIGHT / image.height) for image in images]
+    frame = Image.new("RGB", (sum(widths) + MARGIN * (len(images) + 1), HEIGHT + 3 * MARGIN + TEXT), BACKGROUND)
     left = MARGIN
-    for image in images:
-        frame.paste(image, (left, MARGIN))
-        left += image.width + MARGIN
+    for image, width in zip(images, widths, strict=True):
+        frame.paste(image.resize((width, HEIGHT), Image.Resampling.BILINEAR), (left, MARGIN))
+        left += width + MARGIN
     ImageDraw.Draw(frame).text((MARGIN, HEIGHT + 2 * MARGIN), caption, INK, ImageFont.load_default(TEXT))
     return frame.quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
 
 
 class Camera:
-    """A recorder of evaluation episodes of the newest weights, between two updates and in a separate environment. The
-    levels depend on the run's seed and on the number of earlier due videos."""
+    """Records evaluation episodes of the newest weights between two updates. The levels depend on the run's seed and on
+    the number of earlier due videos."""
 
     def __init__(self, config: RunConfig) -> None:
         if not can_draw(config.env):

@@ -35,15 +35,11 @@ ONNX model or an archive of torch.export. Neither needs engram to run."""
 
 
 class Step(nn.Module):
-    """One greedy step of an agent, from tensors by name to tensors by name, for any number B of environments.
+    """One greedy step of `agent`, from tensors by name to tensors by name, for any number B of environments.
 
     docs/how-to/export.md lists inputs and outputs. Where `reset` (bool [B]) is set, the step starts from the initial
-    state. `logits` are -inf where masked; for a Box they are K means, then K log deviations.
-
-    Args:
-        agent: its weights and running moments become constants of the graph.
-        observation: example observations [EXAMPLES, ...] with the shapes and dtypes of the input.
-        masked: whether the environment has action masks.
+    state. `logits` are -inf where masked; for a Box they are K means, then K log deviations. Weights and moments become
+    constants. `observation` is an example [EXAMPLES, ...]; `masked`: whether the environment has action masks.
     """
 
     def __init__(self, agent: Agent, observation: Any, masked: bool = False) -> None:
@@ -55,8 +51,7 @@ class Step(nn.Module):
         self._core = {name: leaf.clone() for name, leaf in leaves_by_name(state.core, "state").items()}
         self._observation = leaves_by_name(observation, "observation")
         self._forms = trees.tree_structure(observation), trees.tree_structure(state.core)
-        self.example: Named = dict(self._observation)
-        """Inputs by name."""
+        self.example: Named = dict(self._observation)  # Inputs by name
         if agent.config.previous_action:
             self.example["previous_action"] = state.previous_action
         if agent.config.previous_reward:
@@ -68,10 +63,8 @@ class Step(nn.Module):
         self.example["reset"] = torch.ones_like(state.over)
         self.example |= self._core
         self.outputs = ["action", "logits", "value", *(f"next_{name}" for name in self._core)]
-        """Names of the outputs, in order."""
 
     def forward(self, inputs: Named) -> Named:
-        """Map inputs by name to outputs by name."""
         reset = inputs["reset"]
         observation, core = (
             trees.tree_unflatten([inputs[name] for name in names], form)
@@ -79,12 +72,8 @@ class Step(nn.Module):
         )
         reward, none = torch.where(reset, 0.0, inputs.get("previous_reward", reset.float())), torch.zeros_like(reset)
         first = self.agent.initial_state(reset.shape[0])
-        state = AgentState(
-            core=core,
-            previous_action=inputs.get("previous_action", first.previous_action),
-            elapsed=inputs.get("elapsed", first.elapsed),
-            over=reset,
-        )
+        previous = inputs.get("previous_action", first.previous_action)
+        state = AgentState(core, previous, inputs.get("elapsed", first.elapsed), reset)
         env = EnvOutput(observation, reward, none, none, inputs.get("action_mask"))
         logits, value, after = self.agent.respond(env, state)
         action = best(self.agent.action_spec, logits)
@@ -92,8 +81,7 @@ class Step(nn.Module):
 
 
 def traced(step: Step) -> torch.export.ExportedProgram:
-    """Trace the step with torch.export, for any number of environments. Raises ValueError naming the core and the torso
-    if this fails."""
+    """Trace the step for any number of environments. Raises ValueError naming the core and the torso."""
     batch = torch.export.Dim("batch")
     shapes = {name: {0: batch} for name in step.example}
     try:
@@ -114,8 +102,7 @@ def leaves_by_name(tree: Any, name: str) -> Named:
 
 
 def onnx_model(step: Step, program: torch.export.ExportedProgram, facts: dict[str, str]) -> bytes:
-    """Return the step, traced as `program`, as an ONNX model with named inputs and outputs and `facts` as metadata.
-    Raises ValueError if packages are missing or ONNX lacks one of the operations."""
+    """Return the step, traced as `program`, as an ONNX model with `facts` as metadata. Raises ValueError."""
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     refuse(missing, f"--onnx needs the package {''.join(missing[:1])}: pip install 'engram-rl[export]'")
     log = logging.getLogger("torch.onnx")
@@ -160,7 +147,6 @@ class ExportConfig(AgentChoice):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Export according to the arguments; return the exit code."""
     config = parse(ExportConfig, arguments, "rl-export", _HELP)
     prepare_process(1)
     console = make_console()

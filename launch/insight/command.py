@@ -12,7 +12,6 @@ from ...actors.actor import Actor
 from ...actors.factory import ActorFactory
 from ...agents.inside import Panel, panels
 from ...agents.process import prepare_process
-from ...agents.specs import BoxSpec
 from ...base.errors import file_errors, refuse, user_errors
 from ...base.files import replace_file
 from ...base.messages import check_name
@@ -21,7 +20,7 @@ from ..config.command_line import make_console, parse
 from ..runs.saved import chosen_members, described
 from ..runs.trained import ActingAgent, evaluation_seed, make_actor, open_run
 from . import page
-from .recording import MOST_STEPS, Recording, marks, record
+from .recording import MOST_STEPS, Recording, record
 
 MOST_LEVELS = 4096  # Number of levels that are searched for the requested facts
 
@@ -55,32 +54,16 @@ def main(arguments: Sequence[str]) -> int:
     chosen = chosen_members(trained.trainees, config.member, False)[0]
     who = [text for text in (trained.checkpoint.name, described(trained.trainees, chosen)) if text]
     about = " · ".join([*who, f"evaluation seed {config.seed}, environment {index}", config.run])
-    text = page.written(title, about, option_names(actor), as_data(actor, recording))
+    text = page.written(title, about, recording, all_panels(actor, recording))
     with file_errors(f"--html: cannot write {config.html}"):
         replace_file(Path(config.html), text.encode())
     console.print(f"wrote {config.html} ({len(text) / 1e6:.1f} MB): open it in a browser", highlight=False)
     return 0
 
 
-def as_data(actor: Actor, recording: Recording) -> dict[str, Any]:
-    values = dict(getattr(actor.batch, "fact_values", {}))
-    return page.episode(recording, all_panels(actor, recording), marks(recording, values), values)
-
-
 def all_panels(actor: Actor, recording: Recording) -> list[Panel]:
     """Panels of policy, value and observation, then of the recurrent state."""
-    return [*page.seen_panels(recording, option_names(actor)), *panels(actor.agent.core, recording.trace)]
-
-
-def option_names(actor: Actor) -> list[str]:
-    """Names of all actions, of the options of several choices, or of the parameters of a Box's Gaussians."""
-    spec = actor.agent.action_spec
-    if isinstance(spec, BoxSpec):
-        return [f"{name} {k + 1}" for name in ("mean", "log deviation") for k in range(spec.size)]
-    if len(spec.choices) > 1:
-        return [f"choice {k + 1}: {option}" for k, options in enumerate(spec.choices) for option in range(options)]
-    named: Sequence[str] = getattr(actor.batch, "action_names", ())
-    return list(named) or [str(option) for option in range(sum(spec.choices))]
+    return [*page.seen_panels(recording), *panels(actor.agent.core, recording.trace)]
 
 
 def first_level(factory: ActorFactory, config: LookConfig) -> int:

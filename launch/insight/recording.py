@@ -25,31 +25,25 @@ class Recording(NamedTuple):
     boards: list[Pixels]  # The whole board at every step; empty for an environment without images
     views: list[Pixels]  # The observation as an image; empty if the environment renders only the whole board
     observations: dict[str, NDArray[Any]]  # [T, ...]: each array of the observation, by name; empty if there are views
-    probabilities: NDArray[np.float32]
-    """[T, A]: probability of every action (of every option of every choice); for a Box the parameters of its
-    Gaussians."""
+    options: list[str]  # Names of the A options, or of a Box's parameters
+    probabilities: NDArray[np.float32]  # [T, A]: probability of every option; for a Box its Gaussians' parameters
     actions: NDArray[Any]  # [T, K]: the actions, by choice
     values: NDArray[np.float32]  # [T]: the value estimates
     rewards: NDArray[np.float32]  # [T]: the reward received with the observation
-    facts: dict[str, NDArray[np.int64]]  # [T]: the environment's facts about the level and the step, by name
+    facts: dict[str, list[str]]  # T values of each of the environment's facts about the level and the step, by name
     complete: bool  # Whether the episode ended; otherwise, it was cut off
     trace: Trace  # Every step of the core
 
 
 def record(actor: Actor, *, images: bool = True, most: int = MOST_STEPS) -> Recording:
-    """Record the next episode of an actor's only environment.
-
-    Args:
-        actor: at the beginning of an episode, with an unroll length of 1.
-        images: whether to record boards and views.
-        most: steps after which the episode is cut off.
-    """
+    """Record up to `most` steps of the next episode of an actor's only environment, with or without boards and views.
+    The actor is at the beginning of an episode, with an unroll length of 1."""
     batch: Any = actor.batch
     spec = actor.agent.action_spec
     boards: list[Pixels] = []
     views: list[Pixels] = []
     steps: list[Any] = []  # Unrolls of one step
-    facts: list[dict[str, Any]] = []
+    facts: dict[str, list[str]] = {}
     over = False
     with recorded(actor.agent.core) as calls:
         while not over and len(steps) < most:
@@ -57,28 +51,37 @@ def record(actor: Actor, *, images: bool = True, most: int = MOST_STEPS) -> Reco
                 boards.append(board)
             if images and getattr(batch, "draws_views", True) and (view := rendered(batch, False)) is not None:
                 views.append(view)
-            values = batch.facts() if hasattr(batch, "facts") else {}
-            facts.append({name: series[0] for name, series in values.items()})
+            for name, values in (batch.facts() if hasattr(batch, "facts") else {}).items():
+                names = batch.fact_values[name]
+                facts.setdefault(name, []).append(names[values[0]] if names else str(values[0]))
             steps.append(actor.unroll())
             # The action of the last step is ignored, and the board then is the next episode's.
             over = bool(steps[-1].env.terminated[0, 0] | steps[-1].env.truncated[0, 0])
     policies = [log_policy(spec, step.agent.logits[0, 0]) for step in steps]
+    observations = [named_arrays(step.env.observation) for step in steps]
     return Recording(
         boards,
         views,
-        {} if views else stacked([named_arrays(step.env.observation) for step in steps]),
+        {} if views else {name: np.stack([arrays[name] for arrays in observations]) for name in observations[0]},
+        option_names(actor),
         np.stack([(policy if isinstance(spec, BoxSpec) else policy.exp()).numpy() for policy in policies]),
         np.stack([step.agent.action[0, 0].reshape(-1).numpy() for step in steps]),
         np.stack([step.agent.value[0, 0].numpy() for step in steps]),
         np.stack([step.env.reward[0, 0].numpy() for step in steps]),
-        stacked(facts),
+        facts,
         over,
         over_time(calls, 0),
     )
 
 
-def stacked(steps: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
-    return {name: np.stack([values[name] for values in steps]) for name in steps[0]}
+def option_names(actor: Actor) -> list[str]:
+    """Names of all actions, of the options of several choices, or of the parameters of a Box's Gaussians."""
+    spec = actor.agent.action_spec
+    if isinstance(spec, BoxSpec):
+        return [f"{name} {k + 1}" for name in ("mean", "log deviation") for k in range(spec.size)]
+    if len(spec.choices) > 1:
+        return [f"choice {k + 1}: {option}" for k, options in enumerate(spec.choices) for option in range(options)]
+    return list(getattr(actor.batch, "action_names", ())) or [str(option) for option in range(sum(spec.choices))]
 
 
 def named_arrays(observation: Any, name: str = "") -> dict[str, NDArray[Any]]:
@@ -97,25 +100,3 @@ def rendered(batch: Any, full: bool) -> Pixels | None:
         return batch.draw(0, full=full)
     except (NotImplementedError, ValueError):  # Gymnasium environments raise ValueError
         return None
-
-
-class Mark(NamedTuple):
-    """An event at a step."""
-
-    step: int
-    text: str
-
-
-def marks(recording: Recording, values: dict[str, tuple[str, ...]]) -> list[Mark]:
-    """Return every change of a mostly constant fact with named values, and every unusual reward."""
-    result: list[Mark] = []
-    for name, series in recording.facts.items():
-        changes = np.flatnonzero(series[1:] != series[:-1]) + 1
-        if values.get(name) and len(changes) <= len(series) // 2:  # an agent's position changes all the time
-            result += [Mark(int(step), f"{name.replace('_', ' ')}: {values[name][series[step]]}") for step in changes]
-    rewards = recording.rewards
-    distance = np.abs(rewards - np.median(rewards))
-    unusual = np.flatnonzero((distance > 0.1 * distance.max()) & (rewards != 0))
-    if len(unusual) <= len(rewards) // 4:
-        result += [Mark(int(step), f"reward {rewards[step]:+.3g}") for step in unusual if step]
-    return sorted(result)

@@ -13,7 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import engram
 from engram.envs.foreign import environment_maker
-from engram.launch.evaluate.decode import decode, fact_values
+from engram.launch.evaluate.studies import decode, fact_values
 
 
 class Cue(gymnasium.Env):

@@ -17,8 +17,7 @@ from engram.agents.cores import core_names, make_core
 from engram.agents.cores.core import named_leaves
 from engram.agents.inside.parts import mask
 from engram.launch.entry import rl_eval as run
-from engram.launch.evaluate.decode import decode, reading
-from engram.launch.evaluate.intervene import Interference, Played, effect, parsed, play_all, play_first
+from engram.launch.evaluate.studies import Interference, Played, decode, effect, parsed, play_all, play_first, reading
 from engram.launch.runs.trained import make_actor
 
 ENVIRONMENT = {"difficulty": 0, "half_width": 4, "limbo_time": 4, "teleport_delay": 2, "timeout_frames": 20}

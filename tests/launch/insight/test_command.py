@@ -22,7 +22,7 @@ def test_writes_a_page(finished_run: Path, tmp_path: Path, capsys: pytest.Captur
     text = html.read_text()
     assert text.count('"steps":') == 1
     assert "t-maze with gru" in text
-    assert '"goal":{"values":[1,1' in text
+    assert '"goal":["right","right"' in text
 
 
 def test_an_episode_that_was_cut_off_is_reported(

@@ -14,8 +14,8 @@ import browser
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.launch.insight import page
-from engram.launch.insight.command import all_panels, as_data, option_names
-from engram.launch.insight.page import images
+from engram.launch.insight.command import all_panels
+from engram.launch.insight.page import images, is_image, table
 from engram.launch.insight.recording import Recording, record
 
 
@@ -35,10 +35,10 @@ def test_images_vectors_and_scalars_of_every_step(played: tuple[Any, Recording])
     panels = {panel.title: panel for panel in all_panels(actor, recording)}
     np.testing.assert_allclose(panels["observation: body.joints"].values, np.tile(np.arange(7) / 6, (4, 1)), atol=1e-6)
     assert panels["observation: room"].values.sum(0).tolist() == [1] * 7
-    data = as_data(actor, recording)
-    assert data["scalars"] == {"body.height": [-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.5]}
-    assert list(data["seen"]) == ["camera", "symbols"]
-    camera, symbols = (images(recording.observations[name])[2] for name in data["seen"])
+    assert table(recording)["body.height"] == ["-2.5", "-1.5", "-0.5", "0.5", "1.5", "2.5", "3.5"]
+    seen = {name: images(array)[2] for name, array in recording.observations.items() if is_image(array)}
+    assert list(seen) == ["camera", "symbols"]
+    camera, symbols = seen.values()
     assert camera.shape == (160, 192, 3)
     assert camera[0, 0].tolist() == [255, 100, 2]
     assert camera[0, 8 * 7].tolist() == [0, 0, 0]
@@ -70,14 +70,14 @@ def test_layouts_of_images(shape: tuple[int, ...], as_shown: Callable[[np.ndarra
 @pytest.mark.skipif(bool(browser.missing()), reason=browser.missing())
 def test_the_page_shows_them_at_the_present_step(played: tuple[Any, Recording], tmp_path: Path) -> None:
     actor, recording = played
-    (tmp_path / "page.html").write_text(page.written("t", "", option_names(actor), as_data(actor, recording)))
+    (tmp_path / "page.html").write_text(page.written("t", "", recording, all_panels(actor, recording)))
     with browser.browser(tmp_path) as look:
         look.open(tmp_path / "page.html")
         look.run("show(4)")
         assert look.run("return document.getElementById('now-body.height').textContent") == "1.5"
-        names = "return [...document.querySelectorAll('.seen figcaption')].map(x => x.textContent)"
-        assert look.run(names) == ["camera", "symbols"]
-        url = look.run("return document.querySelector('.seen img').src")
+        names = look.run("return [...document.querySelectorAll('figcaption')].map(x => x.textContent)")
+        assert [name for name in names if name != "the whole board"] == ["camera", "symbols"]
+        url = look.run("return document.querySelector('img[alt=camera]').src")
         picture = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB")
         assert picture.getpixel((96, 0)) == (255, 100, 4)
         assert look.problems() == []

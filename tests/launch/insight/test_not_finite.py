@@ -1,6 +1,5 @@
 """Pages and plots of episodes with rewards, values or observations that are nan or inf."""
 
-import io
 import json
 import re
 
@@ -9,10 +8,9 @@ import pytest
 
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
-from engram.launch.insight.command import all_panels, as_data, option_names
-from engram.launch.insight.page import written
+from engram.launch.insight.command import all_panels
+from engram.launch.insight.page import figure, written
 from engram.launch.insight.recording import record
-from engram.launch.insight.watching import figure
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -25,12 +23,10 @@ def test_a_page_has_values_that_are_not_finite(bad: float) -> None:
     for values in (*changed.values(), *seen.values()):
         values[3] = bad
     recording = whole._replace(**changed, observations=seen)
-    text = written("page", "", option_names(actor), as_data(actor, recording))
-    (data,) = re.findall("const data = (.*);", text)
-    rewards = json.loads(data)["episode"]["rewards"]
-    assert rewards[2] == 1.0
-    np.testing.assert_equal(rewards[3], bad)
     panels = all_panels(actor, recording)
-    drawn = figure(panels, "title", [])
+    text = written("page", "", recording, panels)
+    (data,) = re.findall("const data = (.*);", text)
+    assert json.loads(data)["table"]["reward"][2:4] == ["1", str(bad)]
+    drawn = figure(panels, "title")
     assert len(drawn.axes) == len(panels)
-    drawn.savefig(io.BytesIO(), format="png")
+    assert np.isnan(drawn.axes[1].lines[0].get_ydata()[3])

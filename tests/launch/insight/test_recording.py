@@ -5,7 +5,7 @@ import torch
 
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
-from engram.launch.insight.recording import Mark, Recording, marks, record
+from engram.launch.insight.recording import record
 from engram.launch.runs.trained import make_actor
 
 ENVIRONMENT = {"difficulty": 0, "half_width": 4, "limbo_time": 6, "teleport_delay": 2, "timeout_frames": 30}
@@ -47,12 +47,3 @@ def test_the_trace_is_what_the_core_did() -> None:
     torch.testing.assert_close(after.h, trace.after.h)
     torch.testing.assert_close(trace.before.h[1:], trace.after.h[:-1])
     assert torch.equal(trace.before.h[0], core.initial_state(1).h[0])
-
-
-def test_marks_are_changes_of_named_facts_and_unusual_rewards() -> None:
-    recording = record(make_factory().make_actor(0))
-    series = {"place": np.array([0, 0, 1, 1, 2]), "count": np.array([0, 1, 2, 3, 4]), "cell": np.arange(5)}
-    rewards = np.array([0, -0.01, -0.01, -0.01, 1], np.float32)
-    made = Recording(**(recording._asdict() | {"facts": series, "rewards": rewards}))
-    names = {"place": ("room", "limbo", "maze"), "count": (), "cell": ("a", "b", "c", "d", "e")}
-    assert marks(made, names) == [Mark(2, "place: limbo"), Mark(4, "place: maze"), Mark(4, "reward +1")]
