@@ -13,8 +13,6 @@ WIDEST = 8  # Column width in characters; longer names of settings are wrapped
 
 
 class MemberRow(NamedTuple):
-    """Table row of one member."""
-
     steps: int  # Environment steps that the member has learned from
     episodes: int
     score: float | None  # Mean return of the last episodes; None before there are enough
@@ -23,7 +21,7 @@ class MemberRow(NamedTuple):
 
 
 def best_of(rows: Sequence[MemberRow]) -> int | None:
-    """Find the member with the highest score, if any member has a score."""
+    """Find the first member with the highest score, if any member has a score."""
     scored = [(row.score, -member) for member, row in enumerate(rows) if row.score is not None]
     return -max(scored)[1] if scored else None
 
@@ -36,15 +34,9 @@ def members_table(rows: Sequence[MemberRow], title: str | None = None, best: int
         table.add_column(name, justify="right", overflow="fold", min_width=min(len(name), WIDEST))
     table.add_column("weights from", overflow="fold")
     for member, row in enumerate(rows):
-        table.add_row(
-            f"{member}",
-            to_text(row.score),
-            short(row.steps),
-            short(row.episodes),
-            *(f"{row.values[name]:.3g}" for name in names),
-            row.origin,
-            style="bold green" if member == best else None,
-        )
+        counts = to_text(row.score), short(row.steps), short(row.episodes)
+        values = (f"{row.values[name]:.3g}" for name in names)
+        table.add_row(f"{member}", *counts, *values, row.origin, style="bold green" if member == best else None)
     return table
 
 
@@ -53,7 +45,7 @@ def to_text(score: float | None) -> str:
 
 
 class PopulationPanel(Panel):
-    """A panel with a table of the members."""
+    """A panel with a table of the members, if there are any."""
 
     _rows: Sequence[MemberRow] = ()
     _source: Callable[[], Sequence[MemberRow]] = tuple
@@ -74,6 +66,5 @@ class PopulationPanel(Panel):
         return f"{super()._line()}  returns of members 0..{len(self._rows) - 1}: {returns}"
 
     def _content(self) -> RenderableType:
-        if not self._rows:
-            return super()._content()
-        return Group(super()._content(), members_table(self._rows, best=best_of(self._rows)))
+        table = [members_table(self._rows, best=best_of(self._rows))] if self._rows else []
+        return Group(super()._content(), *table)
