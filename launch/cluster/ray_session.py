@@ -1,7 +1,6 @@
 """Ray for a run's actors: a private instance, started and stopped with the run, or an existing cluster.
 
-Both require Ray's token (Ray's default since 2.59): no other user of the machine or network can use the actors.
-The token is in the file `~/.ray/auth_token` or in RAY_AUTH_TOKEN, never in a run's files or messages.
+Both require Ray's token, from `~/.ray/auth_token` or RAY_AUTH_TOKEN, so that no other user can use the actors.
 """
 
 import contextlib
@@ -51,8 +50,8 @@ ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPEN
 def start_ray(
     num_actors: int | None, address: str | None = None, cpus_per_actor: float = 1.0, num_learners: int = 1
 ) -> None:
-    """Start a private Ray for `num_actors` actors (None: one per CPU), or join the cluster at `address`; do
-    nothing if Ray is running."""
+    """Start a private Ray for `num_actors` actors (None: one per CPU), or join the cluster at `address`; no effect if
+    Ray is running."""
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -123,8 +122,8 @@ def _token_is_kept() -> bool:
 
 
 def stop_ray() -> bool:
-    """Stop a private Ray or leave a cluster; return whether this succeeded within STOP_SECONDS. If not, this process
-    should end with `os._exit`: Ray's exit handlers would wait forever."""
+    """Stop a private Ray or leave a cluster. If this returns False, the process should end with `os._exit`: Ray's exit
+    handlers would wait forever."""
     ending = threading.Thread(target=ray.shutdown, daemon=True)
     ending.start()
     ending.join(STOP_SECONDS)

@@ -28,7 +28,7 @@ LAST_LINE = 300  # Longest part of a failed run's last line in its message
 
 
 class RunFailedError(RuntimeError):
-    """A run ended with an error; the message names the run and the file with its output."""
+    """A run ended with an error."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,7 +46,6 @@ class PopulationHost:
 
     @property
     def steps(self) -> int:
-        """Environment steps that all members have learned from together."""
         return sum(member.steps for member in self.members)
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""Lineage of a population, built from the events of its log in order, and its plot."""
+"""Lineage of a population, built from the events of its log, and its plot."""
 
 import io
 import math
@@ -30,8 +30,6 @@ class Stretch(NamedTuple):
 
 
 class Lineage:
-    """Family tree of a population, built from the events of its log in order."""
-
     def __init__(self, events: Sequence[Mapping[str, Any]]) -> None:
         self.members = self.generation = self.step = 0
         self.closed: list[Stretch] = []
@@ -74,7 +72,6 @@ class Lineage:
         return stretches
 
     def score(self, member: int) -> float:
-        """Return the last score of a member's current weights; nan before the first score."""
         return self._open[member].score
 
     def best(self) -> int:
