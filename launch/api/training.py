@@ -31,7 +31,6 @@ from ..config.settings.plain import to_dict
 from ..metrics.member import Member
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
-from ..population.panel import PopulationPanel
 from ..runs.directory import CONFIG, RunDirectory, refuse_unusable
 from ..runs.mirror import Mirror
 from ..runs.resume import drop_code, newest_state, refuse_unfit
@@ -70,10 +69,9 @@ class Outcome:
 
 def make_panel(config: RunConfig, path: Path | None, step: int, show: bool = True) -> Panel:
     """Create the progress panel of a run; it shows nothing unless `show` is set."""
-    kind = PopulationPanel if config.population else Panel
     total = config.total_steps * config.num_members
     console = None if show else Console(quiet=True, force_interactive=False)
-    return kind(total, path, config.name, console, step=step, time_limit=60 * config.time_limit)
+    return Panel(total, path, config.name, console, step=step, time_limit=60 * config.time_limit)
 
 
 def train(

@@ -5,8 +5,7 @@ return of episodes, here over the rows of metrics. Tables compare only finished 
 """
 
 import json
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +24,6 @@ from .figure import Curve, Figure, FigureRun
 
 POINTS = 120  # Maximum number of points of a curve
 DPI = 110
-_CUT = re.compile(r"(.+?)-(\d+)(-[a-z]+)?")  # Name of a curve at one cut of the gradient: core, steps, variant
 
 
 def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict[str, Any]) -> dict[str, Any]:
@@ -187,9 +185,7 @@ def extent(document: dict[str, Any]) -> str:
 def draw(document: dict[str, Any], title: str, file: Path) -> None:
     """Plot the results in a document: mean of every curve, a band from lowest to highest seed, and the paper's results.
 
-    In a figure with tasks, the first panel has the interquartile means, and each task has a panel. Curves CORE-CUT,
-    whose gradients are cut every CUT steps, have a panel for each CUT.
-    """
+    In a figure with tasks, the first panel has the interquartile means, and each task has a panel."""
     curves, quick = document["curves"], document["size"] == "quick"
     with_tasks = any("task" in curve for curve in curves.values())
     if with_tasks:
@@ -197,7 +193,7 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
         groups = {task: {x: core for x, (of, core) in named.items() if of == task} for task in tasks_of(document)}
         title = f"{title}{', smaller variant' if quick else ''}: {extent(document)}"
     else:
-        groups = {f"gradients cut every {cut} steps" if cut else "": names for cut, names in panels(curves).items()}
+        groups = {"": {name: name for name in curves}}
         title = f"{title}{', easier variant' if quick else ''}"
     labels = list(dict.fromkeys(label for names in groups.values() for label in names.values()))
     styles = {label: curve_style(index) for index, label in enumerate(labels)}
@@ -220,18 +216,6 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
     figure.legend(lines.values(), lines.keys(), loc="outside right upper", fontsize=8)
     figure.suptitle(title)
     figure.savefig(file, dpi=DPI, metadata={"Software": None})  # pyright: ignore[reportUnknownMemberType]
-
-
-def panels(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Labels of the curves by panel: CORE in the panel CUT for a curve CORE-CUT, else all in one panel ""."""
-    every = {name: name for name in names}
-    by_cut: dict[str, dict[str, str]] = {}
-    for name in every:
-        match = _CUT.fullmatch(name)
-        if match is None:
-            return {"": every}
-        by_cut.setdefault(match[2], {})[name] = match[1] + (match[3] or "")
-    return {cut: by_cut[cut] for cut in sorted(by_cut, key=int, reverse=True)} if len(by_cut) > 1 else {"": every}
 
 
 def _draw_panel(axes: Any, document: dict[str, Any], names: dict[str, str], styles: dict[str, tuple[str, str]]) -> None:

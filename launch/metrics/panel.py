@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rich.console import Console, RenderableType
+from rich.columns import Columns
+from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel as Box
 from rich.progress_bar import ProgressBar
@@ -16,26 +17,18 @@ from rich.text import Text
 
 from ...base.messages import duration_in_words
 
-REDRAW_SECONDS = 0.5
+REDRAWS_PER_SECOND = 2
 LINE_SECONDS = 10.0  # Seconds between two lines without a terminal
 HISTORY = 24  # Number of reports from which the speed is computed
-
 RETURNS = {"return": ("episode/return", ".4g"), "solved": ("episode/solved", ".1%")}
+LEARNING = {"loss": ("loss/total", ".4f"), "entropy": ("policy/entropy", ".3f"), "lag": ("perf/policy_lag", ".1f")}
 SPEED = {"steps/s": ("perf/env_steps_per_second", ",.0f")}
-LEARNING = {
-    "loss": ("loss/total", ".4f"),
-    "entropy": ("policy/entropy", ".3f"),
-    "lag": ("perf/policy_lag", ".1f"),
-}
+BUSY = {"actors": "actor_busy", "learner": "learner_busy", "learner waits": "queue_wait"}
 SHOWN = {
     "episodes": RETURNS | {"length": ("episode/length", ".1f")},
     "learning": LEARNING | {"gradient": ("learner/grad_norm", ".3g")},
     "speed": SPEED,
-    "busy": {
-        "actors": ("perf/actor_busy", ".0%"),
-        "learner": ("perf/learner_busy", ".0%"),
-        "learner waits": ("perf/queue_wait", ".0%"),
-    },
+    "busy": {label: (f"perf/{name}", ".0%") for label, name in BUSY.items()},
 }
 """Groups of metrics in the panel: label -> name and format."""
 
@@ -66,14 +59,14 @@ class Panel:
         self._clock, self._time_limit = clock, time_limit
         self._step = self._printed_step = step
         self._first_update: float | None = None
-        self._metrics: dict[str, float] = {}  # Never modified, only replaced: another thread reads it
+        self._metrics: dict[str, float] = {}  # Never modified, only replaced: rich's thread reads it
         self._progress: deque[tuple[float, int]] = deque(maxlen=HISTORY)
-        self._refreshed_at = -math.inf
+        self._printed_at = -math.inf
         self._entered = self._phase_began = self._clock()
         self._phase = "starting"  # The phase before the first update; empty from then on
         self._live = None
         if self.console.is_interactive:
-            self._live = Live(console=self.console, refresh_per_second=1 / REDRAW_SECONDS, get_renderable=self._box)
+            self._live = Live(console=self.console, refresh_per_second=REDRAWS_PER_SECOND, get_renderable=self._box)
 
     def __enter__(self) -> "Panel":
         if self._live:
@@ -81,13 +74,10 @@ class Panel:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            if self._live is None and self._printed_step != self._step:
-                self._print_line()
-            self._refresh()
-        finally:
-            if self._live:
-                self._live.stop()
+        if self._live:
+            self._live.stop()
+        elif self._printed_step != self._step:
+            self._print_line()
 
     def update(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
         """Show `step`, and metrics by the names in docs/reference/metrics.md; omitted values stay unchanged."""
@@ -98,11 +88,8 @@ class Panel:
             self._first_update = now if self._first_update is None else self._first_update
             self._progress.append((now, step))
             self._metrics = {**self._metrics, **(metrics or {})}
-        if self._live is None and metrics and now - self._refreshed_at >= LINE_SECONDS:
+        if self._live is None and metrics and now - self._printed_at >= LINE_SECONDS:
             self._print_line()
-        elif self._live and now - self._refreshed_at >= REDRAW_SECONDS:
-            self._refreshed_at = now
-            self._refresh()
 
     def phase(self, text: str) -> None:
         """Show a phase before the first update; in a terminal, with its duration."""
@@ -115,30 +102,18 @@ class Panel:
         # A file or a pipe has no width; a terminal would wrap within words.
         self.console.print(text, markup=False, highlight=False, soft_wrap=not self.console.is_terminal)
 
-    def _refresh(self) -> None:
-        """Update the panel's state; called in the caller's thread before it renders."""
-
     def _print_line(self) -> None:
-        self._refreshed_at, self._printed_step = self._clock(), self._step
-        self._refresh()
-        self.message(self._line())
-
-    def _line(self) -> str:
-        parts = [f"step {self._step:,} of {self.total_steps:,} ({self._fraction:.1%})"]
-        return "  ".join([*parts, *self._values(SPEED | RETURNS | LEARNING), f"{self._time_left()} left"])
+        self._printed_at, self._printed_step = self._clock(), self._step
+        progress = f"step {self._step:,} of {self.total_steps:,} ({self._fraction:.1%})"
+        values = self._values(SPEED | RETURNS | LEARNING)
+        self.message("  ".join([progress, *values, f"{self._time_left()} left"]))
 
     def _box(self) -> Box:
-        title = Text(f" {self.title} ", style="bold")
-        return Box(self._content(), title=title, title_align="left", border_style="dim")
-
-    def _content(self) -> RenderableType:
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="cyan", no_wrap=True)
         grid.add_column(overflow="fold")
-        progress = Table.grid(padding=(0, 2))
         steps = f"{self._fraction:.1%}   {short(self._step)} of {short(self.total_steps)}"
-        progress.add_row(ProgressBar(total=1, completed=self._fraction, width=20), steps)
-        grid.add_row("progress", progress)
+        grid.add_row("progress", Columns([ProgressBar(1, self._fraction, width=20), Text(steps)], padding=(0, 2)))
         if self._phase:
             grid.add_row("phase", f"{self._phase}: {duration_in_words(self._clock() - self._phase_began)}")
         so_far = Text(f"{duration_in_words(self._clock() - self._entered)} so far   ")
@@ -146,15 +121,15 @@ class Panel:
         named = {name for name, _ in SHOWN["episodes"].values()}
         fields = [name for name in self._metrics if name.startswith("episode/") and name not in named]
         others = {name.removeprefix("episode/").replace("_", " "): (name, ".3g") for name in fields}
-        for label, values in (SHOWN | {"episodes": SHOWN["episodes"] | others}).items():
-            if shown := self._values(values):
-                grid.add_row(label, Text("   ".join(shown)))
+        for label, group in (SHOWN | {"episodes": SHOWN["episodes"] | others}).items():
+            if values := self._values(group):
+                grid.add_row(label, Text("   ".join(values)))
         if skipped := self._metrics.get("learner/skipped", 0):
             grid.add_row("warning", Text(f"{skipped:.0f} updates were not finite and were skipped", style="bold red"))
         if self.run_path:
             grid.add_row("curves", Text(f"tensorboard --logdir {shlex.quote(str(self.run_path))}", style="dim"))
         grid.add_row("to stop", Text("Ctrl-C, which saves a checkpoint first", style="dim"))
-        return grid
+        return Box(grid, title=Text(f" {self.title} ", style="bold"), title_align="left", border_style="dim")
 
     def _values(self, shown: Mapping[str, tuple[str, str]]) -> list[str]:
         values = [(label, self._metrics.get(name), form) for label, (name, form) in shown.items()]

@@ -25,9 +25,9 @@ from ..metrics.panel import short
 from ..metrics.rows import read_log
 from ..runs.directory import RunDirectory
 from .lineage import Lineage, descent, plot
-from .panel import MemberRow, members_table
 
 SHOWN_COPIES = 12
+WIDEST = 8  # Column width in characters; longer names of settings are wrapped
 PRECISION = 1e-9  # Relative tolerance: a p-value's last digits depend on scipy's version
 Event = dict[str, Any]
 
@@ -100,22 +100,30 @@ def show(run: RunDirectory, events: Sequence[Event], lineage: Lineage, console: 
     kind = f"{lineage.members} members, {start['scheme']}, seed {start['seed']}"
     counts = f"evaluations: {lineage.generation}, copies: {len(copies)}, steps: {short(lineage.step)}"
     console.print(f"{run.path}: {kind}; {counts}", markup=False, soft_wrap=True)
-    title = "members at the last evaluation" if last else "members, with their last metrics; not compared yet"
-    rows = [member_row(run, lineage, member, settings, last) for member, settings in enumerate(values)]
-    console.print(members_table(rows, title, lineage.best() if last else None))
+    console.print(members_table(run, lineage, values, last))
     if copies:
         console.print(copies_table(copies))
 
 
-def member_row(run: RunDirectory, lineage: Lineage, member: int, settings: dict[str, float], last: Event) -> MemberRow:
-    """Return a member as of the last evaluation; before the first, with its last metrics."""
-    if last:
-        score = None if math.isnan(lineage.score(member)) else lineage.score(member)
-        steps, episodes = last["member_steps"][member], last["episodes"][member]
-    else:  # each metric from the newest row that contains it
-        row = {name: x for row in read_log(run.member(member).metrics_file) for name, x in row.items()}
-        score, steps, episodes = row.get("episode/return"), int(row.get("step", 0)), 0
-    return MemberRow(steps, episodes, score, settings, descent(lineage, member))
+def members_table(run: RunDirectory, lineage: Lineage, values: list[dict[str, float]], last: Event) -> Table:
+    """Make a table of the members as of the last evaluation; before the first, with their last metrics."""
+    title = "members at the last evaluation" if last else "members, with their last metrics; not compared yet"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for name in ("member", "return", "steps", "episodes", *(name.rpartition(".")[2] for name in values[0])):
+        table.add_column(name, justify="right", overflow="fold", min_width=min(len(name), WIDEST))
+    table.add_column("weights from", overflow="fold")
+    best = lineage.best() if last else None
+    for member, settings in enumerate(values):
+        if last:
+            score, steps, episodes = lineage.score(member), last["member_steps"][member], last["episodes"][member]
+        else:  # each metric from the newest row that contains it
+            row = {name: x for row in read_log(run.member(member).metrics_file) for name, x in row.items()}
+            score, steps, episodes = row.get("episode/return", math.nan), row.get("step", 0), 0
+        counts = "-" if math.isnan(score) else f"{score:.3f}", short(steps), short(episodes)
+        style = "bold green" if member == best else None
+        shown = (f"{settings[name]:.3g}" for name in values[0])
+        table.add_row(f"{member}", *counts, *shown, descent(lineage, member), style=style)
+    return table
 
 
 def copies_table(copies: Sequence[Event]) -> Table:

@@ -19,7 +19,6 @@ from ..metrics.member import Member
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
 from ..runs.directory import RunDirectory
-from .panel import MemberRow, PopulationPanel
 
 # Metrics that are summed over members, and metrics of the pool, equal for all members
 _SUMMED = ("perf/env_steps_per_second", "perf/learner_busy", "perf/queue_wait", "perf/actor_busy", "learner/skipped")
@@ -70,14 +69,6 @@ class PopulationHost:
     def metrics(self, member: Member) -> dict[str, float]:
         generation, ancestor = self.controller.generation, self.controller.ancestors[member.number]
         return {"population/generation": float(generation), "population/ancestor": float(ancestor)}
-
-    def rows(self) -> list[MemberRow]:
-        controller = self.controller
-        members = zip(self.members, controller.episodes, controller.values, controller.ancestors, strict=True)
-        return [
-            MemberRow(member.steps, episodes, member.accumulator.window().get("return"), values, f"{ancestor}")
-            for member, episodes, values, ancestor in members
-        ]
 
     def log(self, member: Member, metrics: Mapping[str, float]) -> dict[str, float]:
         """Record a row of one member; when all members have written one, write and return a row of the population."""
@@ -180,7 +171,7 @@ def add_population(
     step: int | None,
     files: ExitStack,
 ) -> PopulationHost:
-    """Create the host of a population; the panel shows its rows, and `files` closes its log and writer.
+    """Create the host of a population; the panel shows its messages, and `files` closes its log and writer.
 
     Events after `step`, the total step of all members in the checkpoint from which the run continues (all events of a
     new run, None), are moved to `population.abandoned.jsonl`.
@@ -188,7 +179,4 @@ def add_population(
     abandon_after(directory.population_file, -1 if step is None else step)  # a start event has step 0
     log = files.enter_context(closing(AppendedFile(lambda: directory.population_file)))
     writer = files.enter_context(MetricsWriter(directory.path, step or 0, panel.message))
-    host = PopulationHost(config, members, log, writer, panel.message)
-    if isinstance(panel, PopulationPanel):
-        panel.members(host.rows)
-    return host
+    return PopulationHost(config, members, log, writer, panel.message)

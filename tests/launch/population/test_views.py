@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
@@ -19,7 +18,6 @@ from engram.launch import entry
 from engram.launch.config.settings.plain import from_dict
 from engram.launch.population.host import spread
 from engram.launch.population.lineage import Lineage, descent, plot
-from engram.launch.population.panel import MemberRow, PopulationPanel
 from engram.launch.train import command as train
 from engram.learners import checkpoints
 from engram.learners.population.config import PopulationConfig
@@ -134,50 +132,6 @@ def loaded(run: Path) -> EventAccumulator:
 )
 def test_spread_is_of_the_known_returns(returns: list[float | None], expected: dict[str, float]) -> None:
     assert spread(returns) == {f"population/{name}_return": x for name, x in expected.items()}
-
-
-# -- panel -------------------------------------------------------------------------------------------------------------
-
-ROWS = [
-    MemberRow(250_000, 1200, 4.25, {"learner.lr": 3e-4}, "2"),
-    MemberRow(240_000, 1100, None, {"learner.lr": 1e-3}, "1"),
-]
-
-
-def test_panel_shows_the_population_as_a_table() -> None:
-    out = io.StringIO()
-    console = Console(file=out, width=100, height=60, force_terminal=True, color_system=None, _environ={})
-    with PopulationPanel(1_000_000, Path("runs/a"), "t-maze", console) as panel:
-        panel.members(lambda: ROWS)
-        panel.update(490_000, {"episode/return": 4.0})
-    frame = [line.strip("│ ") for line in out.getvalue().splitlines()]
-    head = next(i for i, line in enumerate(frame) if line.startswith("member"))
-    assert frame[head].split() == ["member", "return", "steps", "episodes", "lr", "weights", "from"]
-    assert frame[head + 2].split() == ["0", "4.250", "250k", "1.2k", "0.0003", "2"]
-    assert frame[head + 3].split() == ["1", "-", "240k", "1.1k", "0.001", "1"]
-
-
-def test_the_last_frame_shows_the_members_as_they_are_at_the_end() -> None:
-    rows, out = list(ROWS), io.StringIO()
-    console = Console(file=out, width=100, height=60, force_terminal=True, color_system=None, _environ={})
-    with PopulationPanel(1_000_000, Path("runs/a"), "t-maze", console) as panel:
-        panel.members(lambda: list(rows))
-        panel.update(490_000, {"episode/return": 4.0})
-        rows[1] = rows[1]._replace(steps=300_000, score=7.5)
-        panel.update(550_000)  # too soon after the frame before to be drawn
-    last = [line.strip("│ ") for line in out.getvalue().splitlines()]
-    assert [line for line in last if line.startswith("1 ")][-1].split()[:3] == ["1", "7.500", "300k"]
-
-
-def test_without_a_terminal_a_line_names_the_returns() -> None:
-    out = io.StringIO()
-    with PopulationPanel(1_000_000, Path("runs/a"), "t-maze", Console(file=out, width=80)) as panel:
-        panel.update(1000, {})
-        panel.members(lambda: ROWS)
-        panel.update(490_000, {"loss/total": 1.0})
-    (line,) = out.getvalue().splitlines()
-    assert line.startswith("step 490,000 of 1,000,000 (49.0%)  loss 1.0000")
-    assert line.endswith("returns of members 0..1: 4.250* -")
 
 
 # -- real runs ---------------------------------------------------------------------------------------------------------
