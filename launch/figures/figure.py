@@ -154,6 +154,10 @@ class FigureRun(Job):
     def finished(self) -> bool:
         return self.evaluation_file.exists() and self.evaluation()["step"] >= self.curve.steps
 
+    @property
+    def begun(self) -> bool:
+        return (self.folder / CONFIG).exists()
+
     def checkpoint(self) -> Path | None:
         return checkpoints.latest(self.folder / "checkpoints")
 
@@ -170,7 +174,7 @@ class FigureRun(Job):
 
     def check(self) -> None:
         """Raise EngramError if the run was started with settings that differ from the curve's."""
-        if not (self.folder / CONFIG).exists():
+        if not self.begun:
             return
         begun, expected = self._config(), replace(self.curve.config, seed=self.seed)
         if expected.learner.precision == "auto":  # the run recorded its choice
@@ -183,7 +187,7 @@ class FigureRun(Job):
         return run_config(RunDirectory.open(self.folder, lock=False))
 
     def command(self) -> list[str]:
-        if not (self.folder / CONFIG).exists():
+        if not self.begun:
             return [tool("rl-train"), *self.curve.arguments, "--seed", str(self.seed), "--run-dir", str(self.folder)]
         arguments, steps = [tool("rl-train"), "--resume", str(self.folder)], self.curve.config.total_steps
         return [*arguments, "--total-steps", str(steps)] if steps > self._config().total_steps else arguments
