@@ -1,7 +1,4 @@
-"""One actor: a batch of environments, an agent with memory, and the unrolls that they produce.
-
-Training, evaluation and tests all connect environments and agents through an actor.
-"""
+"""One actor: a batch of environments, an agent with memory, and the unrolls that they produce."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..agents.agent import Agent, AgentState
-from ..agents.cores.core import map_state
+from ..agents.cores.core import map_state, state_leaves
 from ..agents.values import AgentOutput, EnvOutput, Weights, load, map_leaves
 from ..envs.masks import check_masks
 from ..envs.protocol import BatchedEnvironment
@@ -37,16 +34,12 @@ class ActingConfig:
 
 
 class Actor:
-    """Actor that steps `batch` with `agent` and returns unrolls of `unroll_length` steps.
+    """Actor that resets and steps `batch` with `agent` and returns unrolls of T = `unroll_length` >= 1 steps.
 
     Args:
-        batch: the environments; the actor resets them.
-        agent: the network; its weights are replaced by the arguments of `unroll`.
-        unroll_length: T, at least 1.
         seed: seeds the environments and, with `first_index`, the sampling of actions.
         first_index: index of the first environment among all environments of the run.
-        number: index of this actor, recorded in its unrolls.
-        member: member of the population this actor acts for.
+        number, member: recorded in the unrolls.
         make_environment: returns the environments of a stage of the curriculum; `batch` is that of the first stage.
     """
 
@@ -77,20 +70,20 @@ class Actor:
         self._restart(seed)
 
     def call_at_steps(self, call: Callable[[], None]) -> None:
-        """Set a callback that runs after every step of the batch and, if its environments step one by one, of each
-        environment. An exception from the callback ends the unroll."""
+        """Call a function after every step of the batch and, if its environments step one by one, of each environment;
+        its exceptions end the unroll."""
         self._at_step = call
-        batch: Any = self.batch
-        if hasattr(batch, "at_step"):
-            batch.at_step = call
+        batches: Any = getattr(self.batch, "batches", (self.batch,))
+        for batch in batches:
+            if hasattr(batch, "at_step"):
+                batch.at_step = call
 
     def close(self) -> None:
         self.batch.close()
 
     def load(self, weights: Weights) -> None:
-        """Use these weights from now on; no effect if this version is already loaded. Weights copied from another
-        member begin new episodes: they cannot use recurrent states of other weights, and episodes in progress must not
-        count toward the member's score. A new stage of the curriculum uses different environments."""
+        """Use these weights from now on. Weights copied from another member begin new episodes: they cannot use
+        recurrent states of other weights, and episodes in progress must not count toward the member's score."""
         if weights.version != self.version:
             if isinstance(weights.values, torch.Tensor):
                 take_over([weights.values], weights.ready, self.device)
@@ -104,7 +97,7 @@ class Actor:
             self._restart(int(torch.randint(2**62, (), generator=self.generator, device=self.device)))
 
     def _enter(self, stage: int | Sequence[float]) -> None:
-        """Create the environments of this stage or mixture; the caller restarts or restores them."""
+        """Create the environments of this stage or mixture, to be restarted or restored."""
         stage = stage if isinstance(stage, int) else tuple(stage)
         if stage != self.stage:
             assert self._make_environment is not None, "only actors with a curriculum change their stage"
@@ -116,17 +109,15 @@ class Actor:
 
     def _restart(self, seed: int) -> None:
         """Begin new episodes in all environments."""
-        n = self.batch.num_envs
-        flags = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-        self._env_output: Any = EnvOutput(self.batch.new_observation(), np.zeros(n, np.float32), *flags)  # pyright: ignore
-        """Output of the environments at the last step, as separate arrays [N, ...]."""
-        self.batch.reset_into(self._env_output.observation, seed)
+        n, observation = self.batch.num_envs, self.batch.new_observation()
+        self.batch.reset_into(observation, seed)
         self._extras = Extras(self.batch, self.agent.extras, self._config.imitate, self._config.novelty)
-        self._env_output = self._env_output._replace(extras=self._extras.arrays())
-        self._extras.write(self._env_output.extras, self._env_output.observation, np.ones(n, np.bool_))
-        if self.batch.action_mask is not None:
-            self._env_output = self._env_output._replace(action_mask=np.ones_like(self.batch.action_mask))
-            self._mask(self._env_output)
+        reward, flags = np.zeros(n, np.float32), (np.zeros(n, np.bool_), np.zeros(n, np.bool_))
+        mask = None if self.batch.action_mask is None else np.ones_like(self.batch.action_mask)
+        first: Any = (observation, reward, *flags, mask, self._extras.arrays())
+        self._env_output: Any = EnvOutput(*first)  # last step, arrays [N, ...]
+        self._extras.write(self._env_output.extras, observation, np.ones(n, np.bool_))
+        self._mask(self._env_output)
         self._begun = False
         self.state: AgentState = self.agent.initial_state(n)
         """Recurrent state before the next step; callers may change it between two unrolls."""
@@ -157,7 +148,7 @@ class Actor:
         with torch.inference_mode():
             initial = self.agent.initial_state(self.batch.num_envs)
         tensors, none = map_leaves(torch.from_numpy, env), np.zeros((0, 3 + len(self.batch.episode_fields)), np.float32)
-        return Buffers(env, tensors, _steps(env), _steps(tensors), self.state, initial, [none])
+        return Buffers(tensors, _steps(env), _steps(tensors), self.state, initial, [none])
 
     def env_output(self, buffers: "Buffers", t: int) -> EnvOutput:
         """Return the environments' output at step t, leaves [N, ...], copied together to the network's device."""
@@ -186,7 +177,6 @@ class Actor:
         self._count(before, after, buffers.episodes)
 
     def finish(self, buffers: "Buffers") -> Unroll:
-        """Return the unroll after its last step."""
         self.agent.end_unroll()
         self._env_output = map_leaves(np.copy, buffers.steps[-1])
         env = buffers.tensors
@@ -237,11 +227,9 @@ class Actor:
 
     def save(self) -> dict[str, Any]:
         """Return everything on which the next unroll depends, except the weights."""
-        leaves: list[torch.Tensor] = []
-        map_state(lambda x: leaves.append(x.clone()) or x, self.state)
         return {
             "batch": self.batch.save(),
-            "state": leaves,
+            "state": [leaf.clone() for leaf in state_leaves(self.state)],
             "extras": self._extras.save(),
             "row": map_leaves(np.copy, self._env_output)._asdict(),
             "generator": self.generator.get_state(),
@@ -254,7 +242,6 @@ class Actor:
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Continue exactly from a state returned by `save`."""
         self._begun = True
         self._enter(saved["stage"])
         self.batch.restore(saved["batch"])
@@ -276,12 +263,9 @@ class Actor:
 
 @dataclass
 class Buffers:
-    """Buffers of an unroll in progress."""
-
-    env: Any  # Steps 0..T as an EnvOutput of numpy arrays [T + 1, N, ...]
-    tensors: EnvOutput  # Tensors that share memory with `env`
-    steps: list[Any]  # Views of each step of `env`
-    tensor_steps: list[EnvOutput]  # Views of each step of `tensors`
+    tensors: EnvOutput  # Steps 0..T, leaves [T + 1, N, ...]
+    steps: list[Any]  # Views of each step as numpy arrays, which share memory with `tensors`
+    tensor_steps: list[EnvOutput]  # Views of each step
     initial_state: AgentState  # Recurrent state at step 0
     initial: AgentState  # Initial state of an episode with these weights
     episodes: list[NDArray[np.float32]]  # Finished episodes, as `Unroll.episodes`

@@ -20,12 +20,9 @@ class UnfinishedError(RuntimeError):
 def play(
     actor: Actor, episodes: int, report: Callable[[int], None] = lambda _: None, most_steps: float = math.inf
 ) -> Episodes:
-    """Return `episodes` finished episodes of a new actor, an unbiased sample of all episodes. Raises UnfinishedError if
-    fewer have ended after `most_steps` steps per environment.
-
-    In each environment, a number of episodes fixed in advance counts: the first ones. Counting the first episodes to
-    end in any environment would favor short episodes. `report` is called with the number that count so far.
-    """
+    """Return `episodes` finished episodes of a new actor, an unbiased sample: in each environment, a number fixed in
+    advance counts. Counting the first episodes to end in any environment would favor short ones. Raises UnfinishedError
+    after `most_steps` steps per environment. `report` is called with the number that count so far."""
     n = actor.batch.num_envs
     missing = episodes // n + (np.arange(n) < episodes % n)
     counted: list[NDArray[Any]] = []
@@ -35,8 +32,7 @@ def play(
             raise UnfinishedError(f"{missing.sum()} of {episodes} episodes did not end within {steps:,} steps")
         steps += actor.unroll_length
         for episode in actor.unroll().episodes.numpy():
-            index = int(episode[0]) - actor.first_index
-            if missing[index]:
+            if missing[index := int(episode[0]) - actor.first_index]:
                 missing[index] -= 1
                 counted.append(episode)
         report(len(counted))
@@ -44,8 +40,7 @@ def play(
 
 
 def known(facts: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-    """Mask [K, 2 + F] of the values to average, without the index column: all except nan values of the environment's
-    own fields."""
+    """Mask [K, 2 + F] of the values to average, without the index column: all but nan in the environment's fields."""
     mask = ~np.isnan(facts)
     mask[:, : len(EPISODE_COLUMNS) - 1] = True  # a nan return is an error and must stay visible
     return mask

@@ -28,12 +28,8 @@ class Player(Protocol):
     `save() -> dict` (plain values and arrays) and `restore(saved)` let a resumed run continue exactly."""
 
     def act(self, observation: Any, first: NDArray[np.bool_]) -> NDArray[Any]:
-        """Return actions [N, ...] for observations [N, ...], regardless of the actions actually taken before.
-
-        Args:
-            observation: read-only arrays.
-            first: bool [N], whether an episode begins with this observation.
-        """
+        """Return actions [N, ...] for read-only observations [N, ...], regardless of the actions actually taken before;
+        `first` (bool [N]) marks where an episode begins."""
         ...
 
 
@@ -50,14 +46,11 @@ def make_player(name: str, batch: BatchedEnvironment) -> Player:
 
 def privileged_size(env: str, batch: BatchedEnvironment) -> int:
     """Number of privileged values of an environment. Raises EngramError if there are none."""
+    allowed = f"'history', or an environment whose Dict observation has a vector {PRIVILEGED!r}"
     size: int = getattr(batch, "privileged_size", 0)
     if isinstance(entry := _entry(batch, PRIVILEGED), spaces.Box) and len(entry.shape) == 1:
         size = entry.shape[0]
-    refuse(
-        not size,
-        f"critic is 'privileged', but {env} has no privileged information; allowed: 'history', or an environment "
-        f"whose Dict observation has a vector {PRIVILEGED!r}",
-    )
+    refuse(not size, f"critic is 'privileged', but {env} has no privileged information; allowed: {allowed}")
     return size
 
 
@@ -83,7 +76,6 @@ class Extras:
     """Extras of a batch of environments.
 
     Args:
-        batch: the environments.
         names: extras that the agent reads; with Dict observations they are entries of the observation.
         player: name of the imitated player; "" without one.
         novelty: whether to add NOVELTY: 1 at a step whose map cell (or observation, in environments without a map) is
@@ -91,42 +83,39 @@ class Extras:
     """
 
     def __init__(self, batch: Any, names: Sequence[str], player: str, novelty: bool = False) -> None:
-        self._batch, self._name = batch, player
+        self._batch, self._name, count = batch, player, batch.num_envs
         self._player = make_player(player, batch) if player else None
-        map_shape = getattr(batch, "map_shape", None)
-        self._privileged = PRIVILEGED in names and bool(getattr(batch, "privileged_size", 0))
-        self._maps: NDArray[np.uint8] | None = None  # Maps of the whole environment, [N, rows, columns, layers]
-        self._map = MAP in names and map_shape is not None
         # Digests of the cells or observations visited in each environment's current episode
-        self._visited: list[set[int]] | None = [set() for _ in range(batch.num_envs)] if novelty else None
-        if (self._map or novelty) and map_shape is not None:
-            self._maps = np.zeros((batch.num_envs, *map_shape, len(batch.map_classes)), np.uint8)
+        self._visited: list[set[int]] | None = [set() for _ in range(count)] if novelty else None
+        self._maps: NDArray[np.uint8] | None = None  # Maps of the whole environment, [N, rows, columns, layers]
+        self._kinds: dict[str, tuple[tuple[int, ...], type]] = {}  # Shape and type of each extra
+        if PRIVILEGED in names and (size := getattr(batch, "privileged_size", 0)):
+            self._kinds[PRIVILEGED] = (size,), np.float32
+        if novelty:
+            self._kinds[NOVELTY] = (), np.float32
+        if (novelty or MAP in names) and (map_shape := getattr(batch, "map_shape", None)) is not None:
+            self._maps = np.zeros((count, *map_shape, len(batch.map_classes)), np.uint8)
+            if MAP in names:
+                self._kinds[MAP] = (SIDE, SIDE, len(batch.map_classes)), np.uint8
+        if player:
+            self._kinds[PLAYER] = batch.single_action_space.shape or (), np.int64
 
     def arrays(self) -> dict[str, NDArray[Any]] | None:
         """Allocate arrays [N, ...] for the extras of a step; None without extras."""
-        count, made = self._batch.num_envs, dict[str, NDArray[Any]]()
-        if self._privileged:
-            made[PRIVILEGED] = np.zeros((count, self._batch.privileged_size), np.float32)
-        if self._visited is not None:
-            made[NOVELTY] = np.zeros(count, np.float32)
-        if self._map and self._maps is not None:
-            made[MAP] = np.zeros((count, SIDE, SIDE, self._maps.shape[-1]), np.uint8)
-        if self._player is not None:
-            space: spaces.Space[Any] = self._batch.single_action_space
-            made[PLAYER] = np.zeros((count, *(space.shape or ())), np.int64)
-        return made or None
+        count = self._batch.num_envs
+        return {name: np.zeros((count, *shape), kind) for name, (shape, kind) in self._kinds.items()} or None
 
     def write(self, extras: Mapping[str, NDArray[Any]] | None, observation: Any, first: NDArray[np.bool_]) -> None:
         """Write the extras of a step; `first` (bool [N]) marks where observations [N, ...] begin episodes."""
         if extras is None:
             return
-        if self._privileged:
+        if PRIVILEGED in extras:
             extras[PRIVILEGED][...] = self._batch.privileged()
         shown: Any = observation
         if self._maps is not None:
             self._maps[first] = 0
             shown = self._batch.mark_seen(self._maps)
-            if self._map:
+            if MAP in extras:
                 extras[MAP][...] = around(self._maps, shown)
         if self._visited is not None:
             for i, digest in enumerate(_digests(shown, self._batch.num_envs)):

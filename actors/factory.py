@@ -1,6 +1,6 @@
-"""Picklable description of an actor, which can be created from it in this process or on another node."""
+"""Picklable description of an actor, from which any process can create it."""
 
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,9 +35,8 @@ class ActorFactory(ActingConfig):
     trust_checkpoint: bool = False  # Whether saved third-party environments may be unpickled, which can run any code
 
     def make_batch(self, first_index: int = 0, num_envs: int | None = None, stage: int = -1) -> BatchedEnvironment:
-        """Create environments of a stage, starting at `first_index`; the last stage is the configured environment."""
-        parameters = self.env_args | self.levels.stages[stage]
-        count = num_envs or self.num_envs
+        """Create environments of a stage, by default of the configured environment, the last stage."""
+        parameters, count = self.env_args | self.levels.stages[stage], num_envs or self.num_envs
         batch: BatchedEnvironment = make_batch(self.env, count, first_index, self.env_workers, **parameters)
         batch.trusted = self.trust_checkpoint
         return batch
@@ -54,23 +53,18 @@ class ActorFactory(ActingConfig):
         return MixtureBatch(parts)
 
     def check_levels(self, environment: BatchedEnvironment) -> None:
-        """Raise EngramError for a player that cannot act in `environment`, that of the last stage, for level replay
-        that it does not support, and for a curriculum stage that cannot be created or has other spaces."""
+        """Raise EngramError for a player, level replay or a curriculum that is impossible in `environment`, that of the
+        last stage."""
         levels, player = self.levels, f"imitate is {self.imitate!r}"
         if self.imitate:
             refuse(isinstance(environment.single_action_space, spaces.Box), f"{player}; allowed with Box actions: none")
             refuse(levels.curriculum_mixture, f"{player}; allowed with curriculum_mixture: none")
             make_player(self.imitate, environment)
-        refuse(
-            levels.level_replay and not environment.replayable,
-            f"level_replay is {levels.level_replay}, but {self.env} does not accept levels; allowed: 0",
-        )
-        refuse(
-            levels.level_replay
-            and levels.level_replay_score == "learnability"
-            and "solved" not in environment.episode_fields,
-            f"level_replay_score is 'learnability', but {self.env} does not report 'solved'; allowed: error",
-        )
+        if levels.level_replay:
+            text = f"level_replay is {levels.level_replay}, but {self.env} does not accept levels; allowed: 0"
+            refuse(not environment.replayable, text)
+            text = f"level_replay_score is 'learnability', but {self.env} does not report 'solved'; allowed: error"
+            refuse(levels.level_replay_score == "learnability" and "solved" not in environment.episode_fields, text)
         for stage, parameters in enumerate(levels.stages[:-1]):
             name = f"stage {stage + 1} of the curriculum ({in_words(parameters)})"
             with user_errors(name), closing(self.make_batch(num_envs=1, stage=stage)) as batch:
@@ -79,7 +73,6 @@ class ActorFactory(ActingConfig):
                     refuse(actual != expected, f"its {kind} is {actual}; allowed, as in the last stage: {expected}")
 
     def make_agent(self, batch: BatchedEnvironment) -> Agent:
-        """Create a network for the spaces of `batch`."""
         config = self.agent
         if is_environment(self.env):  # built-in environments use [rows, columns, features], even with few rows
             config = replace(config, torso=replace(config.torso, image_layout="channels-last"))
@@ -98,10 +91,11 @@ class ActorFactory(ActingConfig):
         first_index = number * self.num_envs
         batch = self.make_stage(first_index, self.levels.first_stage)
         seeds = np.random.SeedSequence(self.seed, spawn_key=(member, life, self.resumed_at))
-        with ExitStack() as on_error:
-            on_error.callback(batch.close)
+        try:
             agent = self.make_agent(batch).to(self.device)
-            on_error.pop_all()
+        except BaseException:
+            batch.close()
+            raise
         return Actor(
             batch,
             agent,
@@ -133,6 +127,4 @@ def action_spec(space: spaces.Space[Any]) -> ActionSpec:
         return ChoiceSpec(tuple(int(n) for n in space.nvec))
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         return BoxSpec(space.shape[0])
-    raise ValueError(
-        f"action space {space} is not supported; supported: Discrete, one-dimensional MultiDiscrete and Box"
-    )
+    raise ValueError(f"action space {space} is not supported; supported: Discrete, 1-dimensional MultiDiscrete and Box")

@@ -1,9 +1,7 @@
-"""Failures of actors: training survives occasional ones; a crash loop ends it.
+"""Failures of actors: training survives occasional ones; an actor that fails repeatedly ends it.
 
 Over days of training, actors are killed, nodes are lost and environments raise exceptions. Unlike failures caused by a
-bug, these do not recur in a replacement, so an actor's failures in a row are forgotten after FORGIVEN_AFTER unrolls;
-a lost node counts once for each of its actors. An actor that fails immediately and repeatedly ends the run with the
-first traceback of the series.
+bug, these do not recur in a replacement, so an actor's failures in a row are forgotten after FORGIVEN_AFTER unrolls.
 """
 
 import re
@@ -14,8 +12,7 @@ from ..envs.arrays import ContractError
 
 FORGIVEN_AFTER = 50  # Unrolls without a failure after which an actor's failures in a row are forgotten
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # Seconds before a replacement starts; doubled with each failure in a row.
-_CHANGING = re.compile(r"\b(?:0x)?[0-9a-f]{8,}\b|\d+")
-"""Parts that differ between two reports of the same failure: addresses, process ids, times."""
+_CHANGING = re.compile(r"\b(?:0x)?[0-9a-f]{8,}\b|\d+")  # Differs between reports of one failure: addresses, ids, times
 
 
 class ActorFailureError(RuntimeError):
@@ -34,8 +31,7 @@ class _Streak:
 
 
 class Failures:
-    """Counter of each actor's failures, of which `allowed` in a row are tolerated. `report` displays a traceback to the
-    user, once for each kind of failure."""
+    """Counter of each actor's failures, of which `allowed` in a row are tolerated; `report` displays each kind once."""
 
     def __init__(self, allowed: int, report: Callable[[str], None]) -> None:
         self.allowed, self.total = allowed, 0
@@ -62,7 +58,6 @@ class Failures:
             )
 
     def forgive(self, number: int) -> None:
-        """Record an unroll of actor `number`; after FORGIVEN_AFTER of them, forget its failures in a row."""
         if streak := self._streaks.get(number):
             streak.unrolls += 1
             if streak.unrolls >= FORGIVEN_AFTER:

@@ -30,22 +30,26 @@ class MemberActors:
     def __init__(self, make_actor: MakeActor, number: int, life: int) -> None:
         self._make_actor, self.number, self.life = make_actor, number, life
         self._actors: dict[int, Actor] = {}
-        self._versions: dict[int, int] = {}  # Version of the latest weights of each member passed to `unrolls`
         self.progress = 0  # Counter that increases while the environments step, also within an unroll
+
+    def actor(self, member: int) -> Actor:
+        if member not in self._actors:
+            self._actors[member] = self._make_actor(self.number, member, self.life)
+            self._actors[member].call_at_steps(self._note_step)
+        return self._actors[member]
+
+    def _note_step(self) -> None:
+        self.progress += 1
 
     def unroll(self, weights: Weights) -> Unroll:
         return self.actor(weights.member).unroll(weights)
 
     def unrolls(self, weights: Weights | WeightsVersion, count: int) -> Unroll:
         """Return the next `count` unrolls of the weights' member, joined along the batch axis."""
-        if isinstance(weights, Weights):
-            first = self.unroll(weights)
-            self._versions[weights.member] = weights.version
-        elif self._versions.get(weights.member) == weights.version:
-            first = self.actor(weights.member).unroll()
-        else:
+        actor, sent = self.actor(weights.member), weights if isinstance(weights, Weights) else None
+        if sent is None and weights.version != actor.version:
             raise RuntimeError(f"version {weights.version} of member {weights.member}'s weights was lost in transfer")
-        return join([first, *(self.actor(weights.member).unroll() for _ in range(count - 1))])
+        return join([actor.unroll(sent), *(actor.unroll() for _ in range(count - 1))])
 
     def save(self) -> dict[int, Any]:
         return {member: actor.save() for member, actor in self._actors.items()}
@@ -62,16 +66,6 @@ class MemberActors:
             except Exception as problem:
                 _log.warning("actor %d: close() of an environment raised %r", self.number, problem)
 
-    def actor(self, member: int) -> Actor:
-        """Return the actor of a member; create it when it is first needed."""
-        if member not in self._actors:
-            self._actors[member] = self._make_actor(self.number, member, self.life)
-            self._actors[member].call_at_steps(self._note_step)
-        return self._actors[member]
-
-    def _note_step(self) -> None:
-        self.progress += 1
-
 
 class MemberSchedule:
     """Schedule of requests that gives all members the same number of unrolls."""
@@ -81,6 +75,10 @@ class MemberSchedule:
         self.homes: dict[int, str] = {}
         """Machine of each member's learner; empty if requests do not depend on it."""
 
+    @property
+    def members(self) -> list[int]:
+        return sorted(self._counts)
+
     def join(self, member: int) -> None:
         """Add `member`, starting at the others' current count; no effect if it is already scheduled."""
         self._counts.setdefault(member, min(self._counts.values(), default=0))
@@ -88,35 +86,25 @@ class MemberSchedule:
     def leave(self, member: int) -> None:
         self._counts.pop(member, None)
 
-    def next(self, may: Callable[[int], bool] = lambda _: True, served: Mapping[int, int] | None = None) -> int | None:
-        """Return the member of the next request: of those for which `may` is true, the one with the fewest so far.
-        Ties go to the member with the lowest count in `served`, the requests to one actor by member; otherwise this
-        actor would always serve the same members."""
-        among = [
-            (count, (served or {}).get(member, 0), member) for member, count in self._counts.items() if may(member)
-        ]
-        if not among:
+    def next(
+        self,
+        may: Callable[[int], bool] = lambda _: True,
+        served: Mapping[int, int] | None = None,
+        machine: str = "",
+        idle: bool = True,
+    ) -> int | None:
+        """Return the member of an actor's next request: of those for which `may` is true, the one with the fewest so
+        far; ties go to the one that the actor has `served` least, so that it does not always serve the same members.
+
+        An actor on a learner's `machine` acts for its members, and for others only while it is `idle`.
+        """
+        among = [member for member in self._counts if may(member)]
+        near = [member for member in among if self.homes.get(member) == machine]
+        if not among or (not near and not idle and machine in self.homes.values()):
             return None
-        member = min(among)[-1]
+        member = min(near or among, key=lambda m: (self._counts[m], (served or {}).get(m, 0), m))
         self._counts[member] += 1
         return member
-
-    def next_at(
-        self, machine: str, may: Callable[[int], bool], idle: bool, served: Mapping[int, int] | None = None
-    ) -> int | None:
-        """Return the member of an actor's next request: one whose learner is on the actor's machine, if there is one.
-
-        An idle actor also acts for other members, and an actor on a machine without learners acts for all.
-        """
-        if machine in self.homes.values():
-            member = self.next(lambda m: self.homes.get(m) == machine and may(m), served)
-            if member is not None or not idle:
-                return member
-        return self.next(may, served)
-
-    @property
-    def members(self) -> list[int]:
-        return sorted(self._counts)
 
     def round(self) -> list[int]:
         """Count one request for every member, and return the members."""

@@ -26,20 +26,16 @@ class Packer:
         the CPU are not copied. Returns the tensors, and the event that completes with the copy."""
         if self._last is not None:
             self._last.synchronize()
-        begins, end = list[int](), 0
-        for leaf in leaves:
-            begins.append(end)
-            end += -(-leaf.nbytes // ALIGNED) * ALIGNED if leaf.device.type == "cpu" else 0
+        begins, end = dict[int, int](), 0  # Position in the buffer of each leaf on the CPU
+        for i, leaf in enumerate(leaves):
+            if leaf.device.type == "cpu":
+                begins[i], end = end, end + -(-leaf.nbytes // ALIGNED) * ALIGNED
         if len(self._buffer) < end:
             self._buffer = torch.empty(end, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
-        for leaf, begin in zip(leaves, begins, strict=True):
-            if leaf.device.type == "cpu":
-                _view(self._buffer, begin, leaf).copy_(leaf)
+        for i, begin in begins.items():
+            _view(self._buffer, begin, leaves[i]).copy_(leaves[i])
         on_device = self._buffer[:end].to(self.device, non_blocking=True)
-        moved = [
-            _view(on_device, begin, leaf) if leaf.device.type == "cpu" else leaf
-            for leaf, begin in zip(leaves, begins, strict=True)
-        ]
+        moved = [_view(on_device, begins[i], leaf) if i in begins else leaf for i, leaf in enumerate(leaves)]
         self._last = record_event(self.device)
         return moved, self._last
 
@@ -76,8 +72,8 @@ def weights_for(agent: nn.Module, device: torch.device | None) -> tuple[NDArray[
 
 
 def take_over(tensors: Iterable[Tensor], event: Any, device: torch.device) -> None:
-    """Let the current stream use another stream's tensors after `event`; until that use ends, their memory is kept.
-    Tensors on other devices are ignored; None as the event (a device without streams) has no effect."""
+    """Let the current stream use another stream's tensors on `device` after `event` (None on a device without streams);
+    until that use ends, their memory is kept."""
     if event is not None:
         current = stream_module(device).current_stream(device)
         current.wait_event(event)

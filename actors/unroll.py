@@ -1,6 +1,4 @@
-"""The unroll: the data that an actor sends to the learner, T steps of B environments.
-
-All steps use one version of the weights. They are aligned so that no shift is needed:
+"""The unroll: the data that an actor sends to the learner, T steps of B environments with one version of the weights.
 
     step t of env    output of the environment before the agent's t-th action; its reward belongs to action t-1
     step t of agent  the action at that step, with the behavior policy's logits and value
@@ -20,8 +18,7 @@ from torch import Tensor
 from ..agents.agent import AgentState
 from ..agents.values import AgentOutput, EnvOutput, map_leaves
 
-EPISODE_COLUMNS = ("env_index", "return", "length")
-"""First fields of `Unroll.episodes`; the environment's own episode fields follow."""
+EPISODE_COLUMNS = ("env_index", "return", "length")  # First fields of `Unroll.episodes`
 
 
 class Stored(NamedTuple):
@@ -33,8 +30,6 @@ class Stored(NamedTuple):
 
 
 class Unroll(NamedTuple):
-    """T steps of B environments."""
-
     initial_state: AgentState  # Recurrent state at step 0, leaves [B, ...]
     env: EnvOutput  # Steps 0..T, leaves [T + 1, B, ...]
     agent: AgentOutput  # Steps 0..T-1, leaves [T, B, ...]
@@ -49,8 +44,7 @@ class Unroll(NamedTuple):
 
 
 def _map(function: Callable[..., Tensor], *unrolls: Unroll) -> Unroll:
-    """Apply `function(batch_axis, *leaves)` to all tensors that a learner reads, in a fixed order.
-    Finished episodes are unchanged."""
+    """Apply `function(batch_axis, *leaves)` to all tensors that a learner reads, in a fixed order."""
     per_environment, per_step = partial(function, 0), partial(function, 1)
     return unrolls[0]._replace(
         initial_state=map_leaves(per_environment, *(unroll.initial_state for unroll in unrolls)),
@@ -61,8 +55,8 @@ def _map(function: Callable[..., Tensor], *unrolls: Unroll) -> Unroll:
 
 
 def some_environments(unroll: Unroll, chosen: slice | Tensor) -> Unroll:
-    """Select environments of an unroll by a slice (views), or by indices (int64 [K]; copies). The result contains the
-    finished episodes only for a slice that begins at environment 0."""
+    """Select environments by a slice (views), or by indices (int64 [K]; copies). The result contains the finished
+    episodes only for a slice that begins at environment 0."""
     selected = _map(lambda axis, x: x[chosen] if axis == 0 else x[:, chosen], unroll)
     if unroll.stored:
         assert isinstance(chosen, slice), "only complete unrolls are shuffled"
@@ -82,7 +76,6 @@ def _some_stored(stored: Iterable[Stored], first: int, end: int, _: int) -> tupl
 
 
 def header(unroll: Unroll) -> Unroll:
-    """Return an unroll without its state and steps."""
     return unroll._replace(initial_state=None, env=None, agent=None)  # pyright: ignore[reportArgumentType]
 
 
@@ -96,7 +89,6 @@ def join(parts: list[Unroll]) -> Unroll:
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], unroll: Unroll) -> Unroll:
-    """Apply a function to every tensor that a learner reads."""
     return _map(lambda _, x: function(x), unroll)
 
 
@@ -114,5 +106,4 @@ def with_tensors(unroll: Unroll, others: Iterable[Tensor]) -> Unroll:
 
 
 def nbytes(unroll: Unroll) -> int:
-    """Size of all tensors of an unroll in bytes."""
     return unroll.episodes.nbytes + sum(leaf.nbytes for leaf in tensors(unroll))

@@ -1,15 +1,12 @@
 """Actors of several members advance together: at every step one batched call computes the networks of all members.
 
-Weights, recurrent states and outputs of the environments are stacked; none depends on those of another member, and each
-member samples its actions with its own random numbers. Results differ from those of `Actor.unroll` only by rounding in
-matrix multiplications. On a GPU, launching an operation for nine members takes no longer than for one; a CPU, limited
-by arithmetic, gains nothing.
-
-With a separate device, several groups of actors take turns at every step, so that the environments of one group step
-while the device computes the networks of another.
+Each member samples its actions with its own random numbers. Results differ from those of `Actor.unroll` only by
+rounding in matrix multiplications. On a GPU, launching an operation for nine members takes no longer than for one; a
+CPU gains nothing. With a separate device, several groups of actors take turns at every step: the environments of one
+group step while the device computes the networks of another.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,50 +25,42 @@ Group = Sequence[tuple[Actor, Weights]]  # Actors of different members, with the
 
 
 def unroll_groups(groups: Mapping[int, Group], failed: Callable[[int, BaseException], None]) -> dict[int, list[Unroll]]:
-    """Return, by index of the group, one unroll of each of its actors, in their order. A group in which an actor raises
-    an exception is left out; `failed` is called with its index and the exception."""
-    steps = next(iter(groups.values()))[0][0].unroll_length
-    under_way: dict[int, _GroupUnroll] = {}
-    waiting = dict(groups)
-    for t in range(steps + 1):
-        for number in list(waiting):
+    """Return one unroll of each actor, by index of the group. A group in which an actor raises an exception is left
+    out; `failed` is called with its index and the exception."""
+    unrolls: dict[int, list[Unroll]] = {}
+    under_way = {number: _steps(group) for number, group in groups.items()}
+    while under_way:
+        for number, steps in list(under_way.items()):
             try:
-                if t == 0:
-                    under_way[number] = _GroupUnroll(groups[number])
-                else:
-                    under_way[number].step_environments(t - 1)
-                if t < steps:
-                    under_way[number].step_networks(t)
+                next(steps)
+                continue
+            except StopIteration as end:
+                unrolls[number] = end.value
             except (Exception, SystemExit) as problem:
-                del waiting[number]
                 failed(number, problem)
-    return {number: [actor.finish(buffers) for actor, buffers in under_way[number].parts] for number in waiting}
+            del under_way[number]
+    return unrolls
 
 
-class _GroupUnroll:
-    """Unrolls of a group of actors, in progress."""
-
-    def __init__(self, group: Group) -> None:
-        self.parts = [(actor, actor.begin(weights)) for actor, weights in group]
-        self._networks = _Networks([actor for actor, _ in group]) if len(group) > 1 else None
-
-    def step_networks(self, t: int) -> None:
-        """Compute all networks at step t, and start copying the actions to the CPU."""
-        envs = [actor.env_output(buffers, t) for actor, buffers in self.parts]
-        if self._networks is None:
-            ((actor, buffers),) = self.parts
-            results = [actor.agent.step(envs[0], actor.state, actor.generator, buffers.initial)]
+def _steps(group: Group) -> Generator[None, None, list[Unroll]]:
+    """Return one unroll of each actor of a group; pause at every step, while the device computes the actions."""
+    parts = [(actor, actor.begin(weights)) for actor, weights in group]
+    networks = _Networks([actor for actor, _ in group]) if len(group) > 1 else None
+    for t in range(group[0][0].unroll_length):
+        envs = [actor.env_output(buffers, t) for actor, buffers in parts]
+        if networks:
+            results = networks.step(envs, [buffers.initial for _, buffers in parts])
         else:
-            results = self._networks.step(envs, [buffers.initial for _, buffers in self.parts])
-        self._outputs: list[tuple[AgentOutput, Callable[[], NDArray[Any]]]] = []
-        for (actor, _), (output, state) in zip(self.parts, results, strict=True):
+            ((actor, buffers),) = parts
+            results = [actor.agent.step(envs[0], actor.state, actor.generator, buffers.initial)]
+        outputs: list[tuple[AgentOutput, Callable[[], NDArray[Any]]]] = []
+        for (actor, _), (output, state) in zip(parts, results, strict=True):
             actor.state = state
-            self._outputs.append((output, fetch(output.action)))
-
-    def step_environments(self, t: int) -> None:
-        """Step the environments of all actors with the actions of step t."""
-        for (actor, buffers), (output, action) in zip(self.parts, self._outputs, strict=True):
+            outputs.append((output, fetch(output.action)))
+        yield
+        for (actor, buffers), (output, action) in zip(parts, outputs, strict=True):
             actor.step_environment(buffers, t, output, action())
+    return [actor.finish(buffers) for actor, buffers in parts]
 
 
 class _Networks:
@@ -94,7 +83,7 @@ class _Networks:
 
         env = map_leaves(_stack, *envs)
         state = map_state(_stack, *(actor.state for actor in self._actors))
-        features = None  # on a CPU, features of repeated observations are computed once, before the members' networks
+        features = None  # on a CPU, features of repeated observations are computed once
         if self._actors[0].device.type == "cpu":
             pairs = zip(self._actors, envs, strict=True)
             features = torch.stack([actor.agent.features(part.observation) for actor, part in pairs])
@@ -125,7 +114,7 @@ class _Networks:
 
 
 class _Respond(nn.Module):
-    """Agent as a module whose call is `respond`, so that its weights can be replaced for a call."""
+    """Agent whose call is `respond`, so that its weights can be replaced for a call."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__()

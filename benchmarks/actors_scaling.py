@@ -33,7 +33,7 @@ import ray
 import torch
 
 from engram.actors.factory import ActorFactory
-from engram.actors.remote import slot
+from engram.actors.remote import pool as pool_module
 from engram.actors.remote.pool import RayPool
 from engram.actors.remote.slot import RequestWindow
 from engram.actors.unroll import Unroll, nbytes
@@ -245,7 +245,7 @@ def main() -> None:
     prepare_process(1)
     result["update_ms"] = round(update_milliseconds(), 1)
     print(f"one update alone: {result['update_ms']} ms", flush=True)
-    slot.START_TIMEOUT = 3600.0  # a hundred take turns at starting on a few cores
+    pool_module.START_TIMEOUT = 3600.0  # a hundred take turns at starting on a few cores
     ray.cloudpickle.register_pickle_by_value(__import__("__main__"))
     start_ray(1)
     for num_envs in arguments.envs:

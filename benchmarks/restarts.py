@@ -22,7 +22,7 @@ import psutil
 import ray
 
 from engram.actors import failures as failures_module
-from engram.actors.remote import slot
+from engram.actors.remote import pool as pool_module
 from engram.actors.remote.pool import RayPool
 from engram.actors.remote.slot import RequestWindow
 from engram.actors.remote.stuck import ProcessPlace, place_of_this_process
@@ -80,7 +80,7 @@ def main() -> None:
     arguments = parser.parse_args()
     number = arguments.restarts
     ray.cloudpickle.register_pickle_by_value(__import__("__main__"))
-    slot.ActorProcess = ShortLived  # type: ignore[assignment,misc]
+    pool_module.ActorProcess = ShortLived  # type: ignore[assignment,misc]
     failures_module.LONGEST_PAUSE = 0.0  # they are all failures in a row
     start_ray(2)
     pool = RayPool(int, 1, max_failures=10 * number, window=RequestWindow(1, 1, 1, 1), report=lambda _: None)

@@ -12,8 +12,7 @@ from ...base.settings import Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class LevelsConfig(Settings):
-    """Curriculum (easier environments before the configured one, and when each stage ends), level replay, and
-    staggered episodes."""
+    """Curriculum, level replay, and staggered episodes."""
 
     curriculum: dict[str, Any] = field(default_factory=dict[str, Any])
     """Environment parameters of easier stages, KEY=V1,V2: one value per stage; the configured environment is last."""
@@ -50,16 +49,11 @@ class LevelsConfig(Settings):
             refuse(measure != "solved", f"curriculum_measure is {measure}; {mixture}: solved")
             refuse(self.level_replay, f"level_replay is {self.level_replay}; {mixture}: 0")
         counts = {len(_values(value)) for value in self.curriculum.values()}
-        refuse(
-            len(counts) > 1 or 0 in counts,
-            f"curriculum is {self.curriculum}; allowed: the same number of values for each parameter, at least one",
-        )
-        allowed = sorted({1, max(1, len(self.stages) - 1)})
-        refuse(
-            len(self.curriculum_score) not in allowed,
-            f"curriculum_score has {len(self.curriculum_score)} values; allowed: "
-            f"{' or '.join(map(str, allowed))}, one for all stages except the last, or one for each",
-        )
+        allowed = "the same number of values for each parameter, at least one"
+        refuse(len(counts) > 1 or 0 in counts, f"curriculum is {self.curriculum}; allowed: {allowed}")
+        sizes, size = sorted({1, max(1, len(self.stages) - 1)}), len(self.curriculum_score)
+        allowed = f"{' or '.join(map(str, sizes))}, one for all stages except the last, or one for each"
+        refuse(size not in sizes, f"curriculum_score has {size} values; allowed: {allowed}")
         if self.curriculum and self.curriculum_measure == "solved":
             for score in self.curriculum_score:
                 check_range("curriculum_score (with curriculum_measure 'solved')", score, 0, 1)
@@ -67,9 +61,8 @@ class LevelsConfig(Settings):
     @cached_property
     def stages(self) -> tuple[dict[str, Any], ...]:
         """Environment parameters that each stage changes; none in the last one, the configured environment."""
-        names = list(self.curriculum)
-        values = [_values(self.curriculum[name]) for name in names]
-        return (*(dict(zip(names, stage, strict=True)) for stage in zip(*values, strict=False)), {})
+        values = [_values(value) for value in self.curriculum.values()]
+        return (*(dict(zip(self.curriculum, stage, strict=True)) for stage in zip(*values, strict=False)), {})
 
     @property
     def first_stage(self) -> int | tuple[float, ...]:
@@ -84,12 +77,10 @@ class LevelsConfig(Settings):
 
 
 def in_words(parameters: Mapping[str, Any]) -> str:
-    """Format the parameters of a stage for messages."""
     return " ".join(f"{name}={value}" for name, value in parameters.items()) or "the target environment"
 
 
 def _values(value: Any) -> list[Any]:
-    """List the values of a parameter given as a list, as text separated by commas, or as a single value."""
     if isinstance(value, str):
         truths = {"true": True, "false": False}
         return [truths.get(text.strip().lower(), text.strip()) for text in value.split(",")]

@@ -1,10 +1,6 @@
-"""Environments of one actor in different stages of a curriculum, or in different phases of an episode.
+"""Environments of one actor in different stages of a curriculum, or in different phases of an episode."""
 
-All environments begin together at the start of a run and of every stage of a curriculum. If episodes have a fixed
-length, or while none is solved, they also end together, so that each batch contains only one phase of the episode.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,47 +9,31 @@ from numpy.typing import NDArray
 
 from ...agents.values import map_leaves
 
-GOLDEN = (5**0.5 - 1) / 2
-"""Golden ratio minus 1; the fractional parts of its multiples are evenly spread over 0..1 for any count."""
+GOLDEN = (5**0.5 - 1) / 2  # The fractional parts of its multiples are evenly spread over 0..1 for any count
 Shares = tuple[float, ...]  # Share of the environments in each stage; the shares sum to 1
 
 
 def widths(first_index: int, num_envs: int, shares: Shares) -> list[int]:
-    """Number of environments of each stage in one actor; across all actors, the counts follow the shares.
-
-    Args:
-        first_index: index of the actor's first environment in the run.
-        num_envs: environments of the actor.
-        shares: shares of the stages.
-    """
+    """Number of environments of each stage in an actor whose first environment has this index in the run; across all
+    actors, the counts follow the shares."""
     phases = (np.arange(first_index, first_index + num_envs) + 0.5) * GOLDEN % 1.0
     stages = np.searchsorted(np.cumsum(shares)[:-1], phases, side="right")
     return np.bincount(stages, minlength=len(shares)).tolist()
 
 
 class MixtureBatch:
-    """Concatenation of batches of environments with the same spaces and episode fields; implements the part of the
-    batch interface that actors use."""
+    """Batch of the environments of several batches with the same spaces and episode fields, as far as actors use it."""
 
     replayable = False
 
     def __init__(self, parts: Sequence[Any]) -> None:
         bounds = np.cumsum([0, *(part.num_envs for part in parts)]).tolist()
-        self.num_envs = bounds[-1]
+        self.num_envs, self.batches = bounds[-1], parts
         self.parts = [(part, slice(low, high)) for part, (low, high) in zip(parts, pairwise(bounds), strict=True)]
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute that all stages have in common: spaces, fields, name."""
+        """Return an attribute that all stages have in common, such as a space."""
         return getattr(self.__dict__["parts"][-1][0], name)
-
-    @property
-    def at_step(self) -> Callable[[], None]:
-        return self.parts[0][0].at_step
-
-    @at_step.setter
-    def at_step(self, call: Callable[[], None]) -> None:
-        for part, _ in self.parts:
-            part.at_step = call
 
     @property
     def action_mask(self) -> NDArray[Any] | None:
@@ -105,23 +85,18 @@ def _some(values: Any, span: slice) -> Any:
 class Stagger:
     """Selection of one episode per environment to truncate: the one in progress after a number of steps in 1..`steps`.
 
-    Args:
-        steps: range over which the cuts are spread; 0 disables them.
-        first_index: index of the first environment among all environments of the run.
-        num_envs: number of environments.
+    All environments begin together, at the start of a run and of every stage. If episodes have a fixed length, or while
+    none is solved, they would also end together: each batch would contain only one phase of the episode.
     """
 
     def __init__(self, steps: int, first_index: int, num_envs: int) -> None:
         phases = (np.arange(first_index, first_index + num_envs) * GOLDEN) % 1.0
+        # Steps until each environment's episode is cut; 0 if no cut remains
         self.left: NDArray[np.int64] = (1 + phases * steps).astype(np.int64) * (steps > 0)
-        """Steps until each environment's episode is cut; 0 if no cut remains."""
 
     def due(self, over: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
-        """Return the environments to cut after a step, bool [N]; None if there are none.
-
-        Args:
-            over: bool [N], whether the step has ended the episode; an environment whose cut is due then is never cut.
-        """
+        """Return the environments to cut after a step, bool [N]; None if there are none. An environment is never cut if
+        the step at which its cut is due ends its episode (`over`, bool [N])."""
         if not self.left.any():
             return None
         due = (self.left == 1) & ~over

@@ -20,7 +20,7 @@ for curriculum discovery", equation 1), which is 0 for levels that are always or
 for a level solved s times in n episodes; p is the posterior mean under a uniform prior.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,37 +28,20 @@ from numpy.typing import NDArray
 from .config import LevelsConfig
 
 BETA, RHO = 0.1, 0.1  # Temperature of the ranks and weight of staleness, as in the paper
+STATE = (  # Saved arrays
+    *("levels", "scores", "begun", "playing", "known", "own", "again", "values", "errors", "steps"),
+    *("plays", "solves", "clock", "seed"),
+)
 
 Flags = NDArray[np.bool_]
-
-
-class ReplayState(NamedTuple):
-    """State of level replay, with K stored levels and N environments."""
-
-    levels: NDArray[np.uint64]  # [K]: stored levels
-    scores: NDArray[np.float64]  # [K]: S
-    begun: NDArray[np.int64]  # [K]: C; -1 in a free slot
-    playing: NDArray[np.uint64]  # [N]: the level of each environment
-    known: Flags  # [N]: whether the level is known; an environment's first level is not
-    own: NDArray[np.uint64]  # [N]: state from which the environment's own stream continues after a replayed level
-    again: Flags  # [N]: whether the level is a replay
-    values: NDArray[np.float64]  # [N]: V at the previous step
-    errors: NDArray[np.float64]  # [N]: sum of absolute value errors in this episode
-    steps: NDArray[np.int64]  # [N]: number of these errors; -1 before the episode's first step.
-    plays: NDArray[np.int64]  # [K]: n
-    solves: NDArray[np.int64]  # [K]: s
-    clock: NDArray[np.int64]  # [1]: c
-    seed: NDArray[np.uint64]  # Seed of the choices
 
 
 class Replay:
     """Level replay for one actor's environments.
 
     Args:
-        levels: configuration.
         discount: gamma.
         seed: seed of the choices.
-        num_envs: number of environments.
         reward_clip: bound on the rewards in the returns that values estimate; 0 for none.
     """
 
@@ -68,86 +51,79 @@ class Replay:
         self.learnability = levels.level_replay_score == "learnability"
         self.share, self.discount, self.most = levels.level_replay, discount, reward_clip or np.inf
         size = levels.level_replay_size
-        self.state = ReplayState(
-            levels=np.zeros(size, np.uint64),
-            scores=np.zeros(size, np.float64),
-            begun=np.full(size, -1, np.int64),
-            playing=np.zeros(num_envs, np.uint64),
-            known=np.zeros(num_envs, np.bool_),
-            own=np.zeros(num_envs, np.uint64),
-            again=np.zeros(num_envs, np.bool_),
-            values=np.zeros(num_envs, np.float64),
-            errors=np.zeros(num_envs, np.float64),
-            steps=np.full(num_envs, -1, np.int64),
-            plays=np.zeros(size, np.int64),
-            solves=np.zeros(size, np.int64),
-            clock=np.zeros(1, np.int64),
-            seed=np.array(seed, np.uint64),
-        )
+        self.levels = np.zeros(size, np.uint64)  # [K]: stored levels
+        self.scores = np.zeros(size, np.float64)  # [K]: S
+        self.begun = np.full(size, -1, np.int64)  # [K]: C; -1 in a free slot
+        self.plays, self.solves = np.zeros(size, np.int64), np.zeros(size, np.int64)  # [K]: n and s
+        self.playing = np.zeros(num_envs, np.uint64)  # [N]: the level of each environment
+        self.known = np.zeros(num_envs, np.bool_)  # [N]: whether it is known; an environment's first level is not
+        self.own = np.zeros(num_envs, np.uint64)  # [N]: state of the environment's own stream after a replayed level
+        self.again = np.zeros(num_envs, np.bool_)  # [N]: whether the level is a replay
+        self.values = np.zeros(num_envs, np.float64)  # [N]: V at the previous step
+        self.errors = np.zeros(num_envs, np.float64)  # [N]: sum of absolute value errors in this episode
+        self.steps = np.full(num_envs, -1, np.int64)  # [N]: number of these errors; -1 before the episode's first step
+        self.clock, self.seed = np.zeros(1, np.int64), np.array(seed, np.uint64)  # c, and the seed of the choices
 
     def see(self, env: Any, values: NDArray[np.floating[Any]], streams: NDArray[Any], solved: Flags) -> None:
-        """Process a step [N] of the environments and its values; where an episode has ended, set `streams` to the level
-        of the next one. `solved` marks which of the episodes that ended at this step were solved. Call this method
-        after the agent's step and before the environments' step, which begins new episodes."""
-        state = self.state
-        within = state.steps >= 0
+        """Process a step [N] of the environments and its values, after the agent's step and before the environments'.
+
+        Where an episode has ended (`solved` or not), set `streams` to the level of the next one."""
+        within = self.steps >= 0
         target = np.clip(env.reward, -self.most, self.most) + self.discount * np.where(env.terminated, 0.0, values)
-        state.errors[within] += np.abs(target - state.values)[within]
-        state.steps[:] += 1
-        state.values[:] = values
+        self.errors[within] += np.abs(target - self.values)[within]
+        self.steps += 1
+        self.values[:] = values
         ended = np.flatnonzero(env.terminated | env.truncated)
         if len(ended):
             for i in ended:
-                if state.known[i] and state.steps[i]:
-                    self._store(state.playing[i], state.errors[i] / state.steps[i], bool(solved[i]))
+                if self.known[i] and self.steps[i]:
+                    self._store(self.playing[i], self.errors[i] / self.steps[i], bool(solved[i]))
             self._choose(ended, streams)
-            state.errors[ended], state.steps[ended] = 0.0, -1
+            self.errors[ended], self.steps[ended] = 0.0, -1
 
     def _store(self, level: np.uint64, score: float, solved: bool = False) -> None:
         """Store the score of a level; a new level takes a free slot or replaces one with a lower score."""
-        state = self.state
-        stored, free = np.flatnonzero((state.levels == level) & (state.begun >= 0)), np.flatnonzero(state.begun < 0)
-        slot = int(stored[0]) if len(stored) else int(free[0]) if len(free) else int(state.scores.argmin())
+        stored, free = np.flatnonzero((self.levels == level) & (self.begun >= 0)), np.flatnonzero(self.begun < 0)
+        slot = int(stored[0]) if len(stored) else int(free[0]) if len(free) else int(self.scores.argmin())
         plays, solves = 1, int(solved)
         if len(stored):
-            plays, solves = plays + int(state.plays[slot]), solves + int(state.solves[slot])
+            plays, solves = plays + int(self.plays[slot]), solves + int(self.solves[slot])
         if self.learnability:
             p = (solves + 1) / (plays + 2)
             score = p * (1 - p)
         if not len(stored):
-            if not len(free) and score <= state.scores[slot]:
+            if not len(free) and score <= self.scores[slot]:
                 return
-            state.begun[slot] = state.clock[0]
-        state.levels[slot], state.scores[slot] = level, score
-        state.plays[slot], state.solves[slot] = plays, solves
+            self.begun[slot] = self.clock[0]
+        self.levels[slot], self.scores[slot] = level, score
+        self.plays[slot], self.solves[slot] = plays, solves
 
     def _choose(self, ended: NDArray[Any], streams: NDArray[Any]) -> None:
         """Choose the next level of each of these environments: a stored one, or the next from its stream."""
-        state = self.state
-        random = np.random.default_rng((*state.seed.tolist(), int(state.clock[0])))
-        state.own[ended] = np.where(state.again[ended], state.own[ended], streams[ended])
-        state.again[ended] = (random.random(len(ended)) < self.share) & bool((state.begun >= 0).all())
-        state.clock[0] += len(ended)
-        streams[ended] = state.own[ended]
-        again = ended[state.again[ended]]
+        random = np.random.default_rng((*self.seed.tolist(), int(self.clock[0])))
+        self.own[ended] = np.where(self.again[ended], self.own[ended], streams[ended])
+        self.again[ended] = (random.random(len(ended)) < self.share) & bool((self.begun >= 0).all())
+        self.clock[0] += len(ended)
+        streams[ended] = self.own[ended]
+        again = ended[self.again[ended]]
         if len(again):
-            slots = random.choice(len(state.levels), len(again), p=self.probabilities())
-            streams[again] = state.levels[slots]
-            state.begun[slots] = state.clock[0]
-        state.playing[ended], state.known[ended] = streams[ended], True
+            slots = random.choice(len(self.levels), len(again), p=self.probabilities())
+            streams[again] = self.levels[slots]
+            self.begun[slots] = self.clock[0]
+        self.playing[ended], self.known[ended] = streams[ended], True
 
     def probabilities(self) -> NDArray[np.float64]:
         """Replay probability P of each level; the store must be full."""
-        ranks = np.empty(len(self.state.scores))
-        ranks[np.argsort(-self.state.scores, kind="stable")] = np.arange(1, len(ranks) + 1)
-        by_score = self.state.scores if self.learnability else ranks ** (-1 / BETA)
-        stale = (self.state.clock[0] - self.state.begun).astype(np.float64)
+        ranks = np.empty(len(self.scores))
+        ranks[np.argsort(-self.scores, kind="stable")] = np.arange(1, len(ranks) + 1)
+        by_score = self.scores if self.learnability else ranks ** (-1 / BETA)
+        stale = (self.clock[0] - self.begun).astype(np.float64)
         by_age = stale / stale.sum() if stale.any() else np.full(len(ranks), 1 / len(ranks))
         return (1 - RHO) * by_score / by_score.sum() + RHO * by_age
 
     def save(self) -> dict[str, NDArray[Any]]:
-        return {name: value.copy() for name, value in self.state._asdict().items()}
+        return {name: getattr(self, name).copy() for name in STATE}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        for name, value in self.state._asdict().items():
-            value[...] = saved[name]
+        for name in STATE:
+            getattr(self, name)[...] = saved[name]

@@ -2,11 +2,8 @@
 """Processes that are slow, hang, or cannot be ended.
 
 A response may take minutes: its number of steps times the time per step. While a request is open and environments
-step, a thread of the process updates a counter in the key-value store of Ray's GCS. The pool reads it only if a
-response is overdue, so fast environments have no overhead.
-
-Ray detects processes that are stopped, or stuck in the kernel, only after many seconds; until then their memory and CPU
-are not available to a replacement.
+step, a thread of the process updates a counter in Ray's key-value store; the pool reads it if a response is overdue.
+Ray detects processes that are stopped, or stuck in the kernel, only after many seconds.
 """
 
 import threading
@@ -29,16 +26,10 @@ def key_of(number: int, life: int) -> str:
 
 
 class Heart:
-    """Thread that sends heartbeats while a request is open and `progress` changes.
-
-    Args:
-        key: key from `key_of`.
-        progress: returns a value that changes while environments step.
-        seconds: interval between two beats.
-    """
+    """Thread that updates `key` every few `seconds` while a request is open and `progress` changes."""
 
     def __init__(self, key: str, progress: Callable[[], int], seconds: float) -> None:
-        self.busy_since: float | None = None  # Monotonic time at which the open request arrived; None without a request
+        self.busy_since: float | None = None  # Monotonic time at which the open request arrived
         self._key, self._progress, self._seconds = key, progress, seconds
         threading.Thread(target=self._beat, daemon=True).start()
 
@@ -61,15 +52,12 @@ def last_beat(key: str) -> bytes | None:
 
 
 class ProcessPlace(NamedTuple):
-    """Location and identity of a process."""
-
     machine: str  # Address of its machine
     pid: int
     started: float  # Start time, to distinguish processes with a reused id
 
 
 def place_of_this_process(machine: str) -> ProcessPlace:
-    """Location of this process, on the machine with this address."""
     process = psutil.Process()
     return ProcessPlace(machine, process.pid, process.create_time())
 
@@ -79,8 +67,7 @@ class StuckProcesses:
 
     def __init__(self, machine: str) -> None:
         self._machine = machine
-        self._due: list[tuple[float, ProcessPlace]] = []
-        """Processes with the monotonic time at which they must have ended."""
+        self._due: list[tuple[float, ProcessPlace]] = []  # Monotonic times at which processes must have ended
 
     def note(self, process: ProcessPlace) -> None:
         """Register a process that Ray should end; processes on other machines are left to Ray."""

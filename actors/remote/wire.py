@@ -1,8 +1,7 @@
 """Wire format between actor and learner: unrolls as arrays, Ray's serializer for tensors, state of Ray's processes.
 
-Pickling a tensor calls Python a dozen times on each side, which takes longer than the rest of the transfer of a small
-unroll; numpy pickles arrays in compiled code. A small unroll is sent as one string of bytes. The arrays of a large one
-are not copied by the sender, and the receiver uses views of them.
+Pickling a tensor takes longer than the rest of the transfer of a small unroll; numpy pickles arrays in compiled code. A
+small unroll is sent as one string of bytes; the arrays of a large one are not copied.
 """
 
 import pickle
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from ...agents.values import map_leaves
 
-SMALL_BYTES = 1 << 16  # Size below which an unroll is one string: a copy takes 5 us, sending a dozen buffers 100 us
+SMALL_BYTES = 1 << 16  # Size below which an unroll is one string: a copy takes 5 us, a dozen buffers 100 us
 INLINE_BYTES = 90_000  # Size of a result that Ray sends with the response to a call, not by way of its stores
 MOST_PIECES = 90  # Pieces of a result that Ray sends with one response, which is limited to 10 MB
 NEEDED = ("raylet", "gcs_server")  # Ray's processes without which a run cannot continue
@@ -48,16 +47,13 @@ def stored_bytes() -> int | None:
 def dead_part() -> str:
     """Name of a dead main process of this process's private Ray session; empty if none is dead or it has none."""
     node: Any = getattr(worker, "_global_node", None)
-    dead = [str(name) for name, _ in node.dead_processes()] if node is not None else []
-    names = [name for name in dead if name in NEEDED]  # others, such as the dashboard, may end
-    return f"Ray's {names[0]}" if names else ""
+    dead = {str(name) for name, _ in node.dead_processes()} if node is not None else set[str]()
+    return next((f"Ray's {name}" for name in NEEDED if name in dead), "")
 
 
 def fetch(refs: "Sequence[ray.ObjectRef[Any]]", patience: float, timeout: float) -> list[Any]:
-    """Return the value of each of `refs`, or the RayError of a lost one.
-
-    They are fetched within `patience` seconds or, to attribute an error, one by one within `timeout` seconds each.
-    """
+    """Return the value of each of `refs`, or the RayError of a lost one: all within `patience` seconds or, to attribute
+    an error, one by one within `timeout` seconds each."""
     with suppress(RayError):
         return ray.get(list(refs), timeout=patience)
     values: list[Any] = []
@@ -75,9 +71,7 @@ def message_of(problem: RayError) -> str:
 
 
 def pieces_of(size: int) -> int:
-    """Number of pieces in which a result of this many bytes is sent."""
-    pieces = -(-size // INLINE_BYTES)
-    return pieces if pieces <= MOST_PIECES else 1
+    return pieces if (pieces := -(-size // INLINE_BYTES)) <= MOST_PIECES else 1
 
 
 def cut(content: bytes, pieces: int) -> Any:
@@ -87,8 +81,7 @@ def cut(content: bytes, pieces: int) -> Any:
 
 
 def pack(unroll: Any) -> Any:
-    """Replace the tensors of an unroll, or of another structure, with arrays, which must not change until they have
-    been pickled; pickle a small structure to bytes."""
+    """Replace the tensors of a structure with arrays, which must not change until pickled; pickle a small structure."""
     nbytes = 0
 
     def as_array(value: Any) -> Any:

@@ -1,11 +1,8 @@
 """Orphan cleanup: a small process that outlives a killed run and ends the processes that the run started.
 
-Ray's main processes exit when their driver ends, but some helpers remain if SIGKILL or the out-of-memory killer
-ends the driver. The cleanup process records all descendants of the run while the run lives, since their parent is
-unknown afterward. Then it ends those that remain and removes the folders of the run's Ray sessions (sockets, logs).
-
-It reads its standard input, a pipe that only the run has open: the pipe closes when the run ends for any reason. This
-file is run by its path, without importing engram, to start quickly.
+Some of Ray's helpers remain if SIGKILL or the out-of-memory killer ends the driver. The cleanup process records all
+descendants of the run while the run lives, since their parent is unknown afterward. Its standard input is a pipe that
+only the run has open: it closes when the run ends for any reason. This file is run by its path, to start quickly.
 """
 
 import contextlib
@@ -24,18 +21,10 @@ GRACE_SECONDS = 5.0  # Seconds that Ray's processes have to exit before they are
 
 
 def start_clean_up(sessions: Path) -> "subprocess.Popen[bytes]":
-    """Start the process that cleans up after this one and its descendants.
-
-    Args:
-        sessions: parent of this process's Ray session folders.
-    """
-    return subprocess.Popen(
-        [sys.executable, "-P", __file__, str(os.getpid()), str(sessions)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    """Start the process that cleans up after this one; `sessions` is the parent of its Ray session folders."""
+    command = [sys.executable, "-P", __file__, str(os.getpid()), str(sessions)]
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True)
 
 
 def main(root: int, sessions: Path) -> None:

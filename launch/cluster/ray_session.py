@@ -1,7 +1,6 @@
 """Ray for a run's actors: a private instance, started and stopped with the run, or an existing cluster.
 
-Both require Ray's token (Ray's default since 2.59): no other user of the machine or network can use the actors.
-The token is in the file `~/.ray/auth_token` or in RAY_AUTH_TOKEN, never in a run's files or messages.
+Both require Ray's token, from `~/.ray/auth_token` or RAY_AUTH_TOKEN, so that no other user can use the actors.
 """
 
 import contextlib
@@ -29,15 +28,11 @@ from ...base.processes import private_folder, writable_home
 from . import orphans
 
 LOOPBACK = "127.0.0.1"
-PRELOADED = ("engram.actors.remote.slot", "engram.actors.factory")
-"""Modules that a worker imports while it waits for its actor."""
-OBJECT_STORE_BYTES = 1 << 30
-"""Bytes for unrolls in flight: far more than two unrolls per actor need, small enough for containers."""
+PRELOADED = ("engram.actors.remote.slot", "engram.actors.factory")  # Imported by workers that wait for their actors
+OBJECT_STORE_BYTES = 1 << 30  # For unrolls in flight: more than two per actor need, small enough for containers
 ANSWER_SECONDS = 10.0  # Seconds within which a cluster's head must respond
 STOP_SECONDS = 10.0  # Seconds within which Ray must stop; otherwise this process ends, and the orphan cleanup kills Ray
-START_ATTEMPTS = 3
-SLOW_START = "timed out during startup"
-"""Ray's message when its processes take longer than half a minute to start, as on a busy machine."""
+SLOW_START = "timed out during startup"  # Ray's message after half a minute, as on a busy machine
 AGENT_PORTS = {
     "dashboard_agent_command": ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port"),
     "runtime_env_agent_command": ("runtime_env_agent_port",),
@@ -49,15 +44,14 @@ NO_AGENT = (
     "while kill -0 $RAY_RAYLET_PID; do sleep 1; done",
     "agent",
 )
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-"""Environment variables of every actor: one thread each, since the actors run in parallel."""
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}  # For actors
 
 
 def start_ray(
     num_actors: int | None, address: str | None = None, cpus_per_actor: float = 1.0, num_learners: int = 1
 ) -> None:
-    """Start a private Ray for `num_actors` actors (None: one per CPU), or join the cluster at `address`; do
-    nothing if Ray is running."""
+    """Start a private Ray for `num_actors` actors (None: one per CPU), or join the cluster at `address`; no effect if
+    Ray is running."""
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -94,35 +88,28 @@ def start_private(num_cpus: int) -> None:
     except OSError as problem:
         raise EngramError(f"{problem}; set RAY_TMPDIR to another folder for Ray's sockets", NOT_AVAILABLE) from problem
     _clean_ups.append((orphans.start_clean_up(sessions), sessions))
-    for _ in range(START_ATTEMPTS):
-        try:
-            with loopback_only(), without_signal_handlers(), few_processes():
-                ray.init(
-                    address="local",  # also inside a job of a cluster, where RAY_ADDRESS is set
-                    num_cpus=num_cpus,
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    object_store_memory=OBJECT_STORE_BYTES,
-                    job_config=_Job(),
-                    _node_ip_address=LOOPBACK,
-                    _temp_dir=str(sessions),
-                    _system_config={"enable_metrics_collection": False, "preload_python_modules": list(PRELOADED)},
-                )
-            return
-        except Exception as problem:  # Ray has no specific exception for this
-            if SLOW_START not in str(problem):
-                raise
-            ray.shutdown()
-    raise EngramError(
-        f"Ray's processes did not start in {START_ATTEMPTS} attempts of half a minute: the machine is overloaded; "
-        "--local does not need Ray",
-        NOT_AVAILABLE,
-    )
+    try:
+        with loopback_only(), without_signal_handlers(), few_processes():
+            ray.init(
+                address="local",  # also inside a job of a cluster, where RAY_ADDRESS is set
+                num_cpus=num_cpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                object_store_memory=OBJECT_STORE_BYTES,
+                job_config=_Job(),
+                _node_ip_address=LOOPBACK,
+                _temp_dir=str(sessions),
+                _system_config={"enable_metrics_collection": False, "preload_python_modules": list(PRELOADED)},
+            )
+    except Exception as problem:  # Ray has no specific exception for this
+        if SLOW_START not in str(problem):
+            raise
+        text = "Ray's processes did not start in half a minute: the machine is overloaded; --local does not need Ray"
+        raise EngramError(text, NOT_AVAILABLE) from problem
 
 
 def _token_file() -> Path:
-    """Path of Ray's token file, used unless RAY_AUTH_TOKEN is set."""
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or os.path.expanduser("~/.ray/auth_token"))
 
 
@@ -135,20 +122,20 @@ def _token_is_kept() -> bool:
 
 
 def stop_ray() -> bool:
-    """Stop a private Ray or leave a cluster; return whether this succeeded within STOP_SECONDS. If not, this process
-    should end with `os._exit`: Ray's exit handlers would wait forever."""
+    """Stop a private Ray or leave a cluster. If this returns False, the process should end with `os._exit`: Ray's exit
+    handlers would wait forever."""
     ending = threading.Thread(target=ray.shutdown, daemon=True)
     ending.start()
     ending.join(STOP_SECONDS)
     return not ending.is_alive()
 
 
+# Orphan cleanup processes of this process, and the parent folders of its private Ray sessions
 _clean_ups: list[tuple["subprocess.Popen[bytes]", Path]] = []
-"""Orphan cleanup processes of this process, and the parent folder of its private Ray sessions."""
 
 
 def end_clean_ups() -> None:
-    """End the orphan cleanup processes of stopped private Ray sessions, in a program that continues."""
+    """End the orphan cleanup of stopped private Ray sessions, in a program that continues."""
     while _clean_ups:
         process, sessions = _clean_ups.pop()
         process.kill()
@@ -158,16 +145,15 @@ def end_clean_ups() -> None:
 
 
 class _Job(JobConfig):
-    """Job whose processes do not search the working directory and the script's directory first for modules, where a
-    user's `queue.py` would shadow the standard library's. Actors append the working directory instead."""
+    """Job whose processes do not search for modules in the working directory and the script's directory first, where a
+    user's `queue.py` would shadow the standard library's."""
 
     def _runtime_env_has_working_dir(self) -> bool:
         return True  # then Ray omits both
 
 
 def cpus_needed(num_actors: int | None, cpus_per_actor: float, num_learners: int = 1) -> int:
-    """Number of CPUs for a private Ray to declare, so that actors share scarce CPUs and do not wait forever. Ray starts
-    this many workers immediately. Without a number of actors, Ray declares all CPUs of this machine."""
+    """Number of CPUs for a private Ray to declare, so that actors share scarce CPUs and do not wait forever."""
     actors = max(1, math.ceil(num_actors * cpus_per_actor)) if num_actors is not None else os.cpu_count() or 1
     return actors + num_learners - 1  # the first learner is not a Ray process
 
@@ -185,7 +171,7 @@ def without_signal_handlers() -> AbstractContextManager[None]:
 @contextlib.contextmanager
 def few_processes() -> Generator[None]:
     """Keep Ray from starting its autoscaler, dashboard, log reader and two agents, which no run uses: Python processes
-    of 80 MB that delay the first update by 2 s. Ray has no settings for this."""
+    of 80 MB that delay the first update by 2 s."""
     start_process: Any = services.start_ray_process
 
     def start(command: list[str], kind: str, *args: Any, **kwargs: Any) -> Any:
@@ -193,10 +179,8 @@ def few_processes() -> Generator[None]:
 
     parameters: Any = parameter.RayParams
     lean = partial(parameters, no_monitor=True, include_log_monitor=False)
-    with (
-        _patch(parameter, RayParams=lean),
-        _patch(services, start_api_server=lambda *_, **__: ("", None), start_ray_process=start),
-    ):
+    api: dict[str, Any] = {"start_api_server": lambda *_, **__: ("", None), "start_ray_process": start}
+    with _patch(parameter, RayParams=lean), _patch(services, **api):
         yield
 
 
@@ -217,20 +201,16 @@ def _loopback(*_: Any, **__: Any) -> str:
 
 @contextlib.contextmanager
 def _patch(module: Any, **values: Any) -> Generator[None]:
-    """Temporarily replace existing names of a module with these values."""
     before = {name: getattr(module, name) for name in values if hasattr(module, name)}
-    for name in before:
-        setattr(module, name, values[name])
+    vars(module).update({name: values[name] for name in before})
     try:
         yield
     finally:
-        for name, value in before.items():
-            setattr(module, name, value)
+        vars(module).update(before)
 
 
 def _join(address: str) -> None:
-    """Become a driver of a running cluster; `ray.shutdown` leaves it, and the cluster then ends this run's actors.
-    Raises EngramError for an invalid address, or with NOT_AVAILABLE if no cluster responds there now."""
+    """Join a running cluster. Raises EngramError: for an invalid address, or NOT_AVAILABLE if no cluster responds."""
     resolved = address
     if address == "auto":  # the cluster recorded by `ray start`; Ray would join any running one, even a private one
         resolved = os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None) or ""
@@ -241,13 +221,8 @@ def _join(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()  # Ray would try for minutes
         with without_signal_handlers():
-            ray.init(
-                address=resolved,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                runtime_env={"env_vars": ONE_THREAD},
-                job_config=_Job(),
-            )
+            quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+            ray.init(address=resolved, **quiet, runtime_env={"env_vars": ONE_THREAD}, job_config=_Job())
     except (OSError, OverflowError, RuntimeError, ValueError, RayError) as problem:
         reason = next(iter(str(problem).strip().splitlines()), type(problem).__name__)
         raise EngramError(message.format(reason), MISTAKE if address == "auto" else NOT_AVAILABLE) from problem

@@ -1,7 +1,7 @@
 """Several runs of one command: processes of `rl-train`, a few at a time, stopped and resumed together.
 
-Each process has its own process group, so that Ctrl-C in a terminal reaches only the command. The command then sends
-SIGTERM to every process and waits for the checkpoints. If the command dies, the kernel sends SIGTERM instead.
+Ctrl-C in a terminal reaches only the command, which sends SIGTERM to every process and waits for the checkpoints. If
+the command dies, the kernel sends SIGTERM instead.
 """
 
 import os
@@ -24,17 +24,15 @@ from ..metrics.rows import last_step
 
 NICENESS = 10  # Niceness of the processes, which keeps the machine usable for other work
 POLL_SECONDS = 1.0
-LAST_LINE = 300  # Characters of a failed run's last line to quote in its message
+LAST_LINE = 300  # Longest part of a failed run's last line in its message
 
 
 class RunFailedError(RuntimeError):
-    """A run ended with an error; the message names the run and the file with its output."""
+    """A run ended with an error."""
 
 
 @dataclass(frozen=True, eq=False)
 class Job(ABC):
-    """One run: its command, and its progress."""
-
     folder: Path  # The run directory
     label: str  # Name in messages
 
@@ -44,22 +42,18 @@ class Job(ABC):
         return self.folder.with_name(f"{self.folder.name}.log")
 
     def steps(self) -> int:
-        """Return the environment steps of the newest row of metrics."""
         return last_step(self.folder / "metrics.jsonl")
 
     @property
     @abstractmethod
-    def total_steps(self) -> int:
-        """Environment steps at the end."""
+    def total_steps(self) -> int: ...
 
     @property
     @abstractmethod
-    def finished(self) -> bool:
-        """Whether the run is complete."""
+    def finished(self) -> bool: ...
 
     @abstractmethod
-    def command(self) -> list[str]:
-        """Return the command that starts or resumes the run."""
+    def command(self) -> list[str]: ...
 
     def complete(self) -> None:
         """Complete the run after training. Raises RunFailedError."""
@@ -71,15 +65,18 @@ class Job(ABC):
 
 
 def tool(name: str) -> str:
-    """Return the path of a command in the same installation."""
     return str(Path(sys.executable).with_name(name))
 
 
 @contextmanager
 def signals_as_interrupt() -> Generator[None]:
     """Handle SIGTERM and SIGHUP as Ctrl-C."""
+
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    previous = {number: signal.signal(number, _interrupt) for number in numbers}
+    previous = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:
@@ -89,10 +86,9 @@ def signals_as_interrupt() -> Generator[None]:
 
 def run_shown(jobs: Sequence[Job], at_a_time: int, console: Console, deadline: float = float("inf")) -> bool:
     """Run and complete every job that is not finished, `at_a_time` processes at once; return whether all are finished.
-    At the `deadline`, a value of `time.monotonic()`, every process is stopped with a checkpoint.
 
-    Raises KeyboardInterrupt after every process has written its checkpoint, and RunFailedError if a run failed, after
-    the others have ended.
+    At the `deadline`, a value of `time.monotonic()`, or at a KeyboardInterrupt, every process is stopped with a
+    checkpoint. Raises RunFailedError if a run failed, after the others have ended.
     """
     waiting = [job for job in jobs if not job.finished]
     running: dict[Job, tuple[subprocess.Popen[bytes], TaskID]] = {}
@@ -115,8 +111,7 @@ def run_shown(jobs: Sequence[Job], at_a_time: int, console: Console, deadline: f
                         _complete(job, process.returncode)
                         event = "finished" if job.finished else "stopped"
                     except RunFailedError as problem:
-                        failed.append(str(problem))
-                        event = "failed"
+                        failed, event = [*failed, str(problem)], "failed"
                     console.print(job.outcome(event), highlight=False)
         finally:
             for process, _ in running.values():
@@ -149,12 +144,7 @@ def _start(job: Job) -> "subprocess.Popen[bytes]":
 
 
 def _complete(job: Job, code: int) -> None:
-    """Complete a job whose process has ended with an exit code. Raises RunFailedError."""
     if code:
         last = "".join(job.log.read_text(errors="replace").strip().splitlines()[-1:])[:LAST_LINE]
         raise RunFailedError(f"{job.label}: rl-train ended with exit code {code}; see {job.log} ({last})")
     job.complete()
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt

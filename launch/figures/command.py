@@ -20,17 +20,13 @@ from ..cluster.scheduler import RunFailedError, run_shown, signals_as_interrupt
 from ..config.command_line import make_console, parse
 from . import results
 from .figure import Figure, FigureRun, load, names
-from .plot import draw
 
 _HELP = """Reproduce a figure of the papers: train its curves, evaluate them on new levels, and plot them with the
 paper's results. After a stop, the same command resumes its runs."""
-_RESULTS = Path("benchmarks/results/figures")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceConfig(Settings):
-    """The figure to reproduce, and which part of it."""
-
     figure: tyro.conf.Positional[str] = ""
     """Name of a figure (--list shows all), or a custom data file FILE.toml."""
     list: bool = False
@@ -49,7 +45,7 @@ class ReproduceConfig(Settings):
     """Do not train: evaluate the existing runs, and write results."""
     runs: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs/figures")
     """Folder of the run directories."""
-    results: Annotated[Path, tyro.conf.arg(metavar="DIR")] = _RESULTS
+    results: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("benchmarks/results/figures")
     """Folder for FIGURE.json and FIGURE.png."""
 
     def __post_init__(self) -> None:
@@ -92,12 +88,10 @@ def chosen_runs(figure: Figure, config: ReproduceConfig) -> list[FigureRun]:
     """Return the requested runs, seed by seed, so that all curves have one seed before any has two."""
     setting = figure.settings[config.size]
     curves = dict.fromkeys(name for curve in setting.curves for name in (curve.core, curve.name) if name)
-    allowed_names = {"curve": list(curves), "seed": list(setting.seeds)}
-    for kind, requested in (("curve", config.curves), ("seed", config.seeds)):
+    for kind, requested, allowed in (("curve", config.curves, curves), ("seed", config.seeds, setting.seeds)):
         for name in requested:
-            allowed = ", ".join(map(str, allowed_names[kind]))
-            known = name in allowed_names[kind]
-            refuse(not known, f"figure {figure.name} ({config.size}) has no {kind} {name!r}; allowed: {allowed}")
+            text = f"figure {figure.name} ({config.size}) has no {kind} {name!r}"
+            refuse(name not in allowed, f"{text}; allowed: {', '.join(map(str, allowed))}")
     folder = config.runs / figure.name / config.size
     return [
         FigureRun(folder / f"{curve.name}-{seed}", f"{curve.name}, seed {seed}", figure, curve, seed)
@@ -120,18 +114,18 @@ def forecast(figure: Figure, runs: Sequence[FigureRun], config: ReproduceConfig)
 
 
 def listing(folder: Path) -> Table:
-    """Tabulate the figures: number in the paper and the paper's result, ours by curve, steps and hours."""
-    names_of = ("figure", "the paper", "ours", "steps", "hours", "quick")
-    columns = (Column(name, no_wrap=name != "the paper", overflow="fold") for name in names_of)
+    labels = ("figure", "the paper", "ours", "steps", "hours", "quick")
+    columns = (Column(label, no_wrap=label != "the paper", overflow="fold") for label in labels)
     caption = "hours of one core, all curves and seeds"
     table = Table(*columns, box=None, pad_edge=False, caption=caption, caption_justify="left")
     for name in names():
         figure = load(name)
-        full, quick = figure.settings["full"], figure.settings.get("quick")
+        full, quick, file = figure.settings["full"], figure.settings.get("quick"), folder / f"{name}.json"
+        ours = results.reached(json.loads(file.read_text())) if file.is_file() else {}
         table.add_row(
             name,
             "\n".join((figure.source, *(f"{line.label} {line.value:g}" for line in figure.published))),
-            _ours(folder / f"{name}.json"),
+            "\n".join(f"{name} {mean:.3g}" for name, mean in ours.items()) or "-",
             f"{full.steps / 1e6:,.0f} M",
             f"{full.core_hours:,.0f}" if full.core_hours else "-",
             f"{60 * quick.core_hours:,.0f} min" if quick and quick.core_hours else "-",
@@ -142,19 +136,18 @@ def listing(folder: Path) -> Table:
 
 def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[FigureRun], console: Console) -> None:
     """Write FIGURE.json and FIGURE.png from the started runs and the recorded results."""
-    stem = figure.name if config.size == "full" else f"{figure.name}-quick"
-    file = config.results / f"{stem}.json"
+    stem = config.results / (figure.name if config.size == "full" else f"{figure.name}-quick")
+    file, image = Path(f"{stem}.json"), Path(f"{stem}.png")
     before = json.loads(file.read_text()) if file.is_file() else {}
     document = results.collect(figure, config.size, runs, before)
     if not document["curves"]:
         console.print("nothing has been trained yet, so nothing is written", highlight=False)
         return
-    image = config.results / f"{stem}.png"
-    with file_errors(f"cannot write {config.results / stem}.json and .png"):
+    with file_errors(f"cannot write {stem}.json and .png"):
         config.results.mkdir(parents=True, exist_ok=True)
         replace_file(file, (json.dumps(document, indent=1) + "\n").encode())
-        draw(document, figure.title, image)
-    console.print(f"wrote {config.results / stem}.json and .png", highlight=False)
+        results.draw(document, figure.title, image)
+    console.print(f"wrote {stem}.json and .png", highlight=False)
 
 
 def _evaluate_unfinished(runs: Sequence[FigureRun], console: Console) -> None:
@@ -169,10 +162,3 @@ def _evaluate_unfinished(runs: Sequence[FigureRun], console: Console) -> None:
                 failed.append(str(problem))
     if failed:
         raise RunFailedError("; ".join(failed))
-
-
-def _ours(file: Path) -> str:
-    if not file.is_file():
-        return "-"
-    reached = results.reached(json.loads(file.read_text()))
-    return "\n".join(f"{name} {mean:.3g}" for name, mean in reached.items()) or "-"

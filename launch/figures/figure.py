@@ -1,8 +1,7 @@
-"""A figure as a data file: curves as flags of `rl-train`, seeds, a measure and the paper's results; and its runs.
+"""A figure as a data file (format: docs/tutorials/figure.md), and its runs.
 
-docs/tutorials/figure.md describes the format. To add a figure, add a file to `data/`; `rl-reproduce FILE.toml`
-reads one from any path. A run is an `rl-train` process for one curve and seed, finished when its evaluation is written.
-After a stop, the next command resumes every run from its newest checkpoint.
+A run is an `rl-train` process for one curve and seed, finished when its evaluation is written. After a stop, the next
+command resumes every run from its newest checkpoint.
 """
 
 import json
@@ -30,6 +29,7 @@ from ..runs.directory import CONFIG, RunDirectory
 from ..runs.trained import fixed_differences, imitated, run_config
 
 SETTINGS = ("full", "quick")
+DATA: Any = files(__name__.rpartition(".")[0]) / "data"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,26 +41,20 @@ class Published:
 
 @dataclass(frozen=True)
 class Curve:
-    """One curve of a figure: the settings of a core, trained once for each seed."""
+    """One curve of a figure, trained once for each seed; in a figure with tasks, it is named CORE.TASK."""
 
     name: str
     arguments: tuple[str, ...]  # Arguments of `rl-train`, without seed and run directory
-    core: str = ""  # In a figure with tasks, whose curves are named CORE.TASK: the key of the curve
-    task: str = ""  # In a figure with tasks: the task
+    core: str = ""
+    task: str = ""
 
     @cached_property
     def config(self) -> RunConfig:
         """The configuration of the arguments. Raises EngramError, including for an agent that imitates a player."""
         config = parse_run(self.arguments)
-        refuse(
-            config.learner.imitate or (config.start_from and imitated(config.start_from)),
-            f"curve {self.name} imitates a player; allowed in a figure: agents that learn from rewards",
-        )
+        imitates = config.learner.imitate or (config.start_from and imitated(config.start_from))
+        refuse(imitates, f"curve {self.name} imitates a player; allowed in a figure: agents that learn from rewards")
         return config
-
-    @property
-    def command(self) -> str:
-        return " ".join(("rl-train", *self.arguments))
 
     @property
     def steps(self) -> int:
@@ -69,17 +63,12 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting(Settings):
-    """A figure at one size."""
-
     curves: tuple[Curve, ...] = ()
     seeds: tuple[int, ...] = (1,)
-    steps_per_second: float | None = setting(None, above(0))
-    """Steps/s of one CPU core; None if unmeasured."""
+    steps_per_second: float | None = setting(None, above(0))  # Of one CPU core
     note: str = ""
-    stop: str = "A run ends at its `--total-steps`."
-    """Stopping rule of the runs."""
-    other_runs: tuple[str, ...] = ()
-    """Runs outside the curves: failed, lost or repeated."""
+    stop: str = "A run ends at its `--total-steps`."  # Stopping rule of the runs
+    other_runs: tuple[str, ...] = ()  # Runs outside the curves: failed, lost or repeated
 
     @property
     def steps(self) -> int:
@@ -87,14 +76,12 @@ class Setting(Settings):
 
     @property
     def core_hours(self) -> float | None:
-        """Hours of one CPU core for all runs; None without a measured speed."""
+        """Hours of one CPU core for all runs."""
         return self.steps / self.steps_per_second / 3600 if self.steps_per_second else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure(Settings):
-    """A figure from its data file."""
-
     name: str
     title: str
     paper: str = ""
@@ -111,7 +98,7 @@ class Figure(Settings):
 
 
 def names() -> list[str]:
-    return sorted(file.name.removesuffix(".toml") for file in _folder().iterdir() if file.name.endswith(".toml"))
+    return sorted(file.name.removesuffix(".toml") for file in DATA.iterdir() if file.name.endswith(".toml"))
 
 
 def load(name: str) -> Figure:
@@ -120,7 +107,7 @@ def load(name: str) -> Figure:
         with library_errors(f"cannot read the data file {name}", OSError, UnicodeDecodeError):
             return parse(Path(name).stem, Path(name).read_text())
     refuse(name not in names(), f"there is no figure {name!r}; available: {', '.join(names())}")
-    return parse(name, (_folder() / f"{name}.toml").read_text())
+    return parse(name, (DATA / f"{name}.toml").read_text())
 
 
 def parse(name: str, text: str) -> Figure:
@@ -137,25 +124,14 @@ def _setting(data: Any, size: str, figure: Figure) -> Setting:
     refuse(missing, f"key {size}.curves is missing; expected: a table with flags of rl-train for every curve")
     unstopped = (figure.published or figure.paper) and "stop" not in data
     refuse(unstopped, f"key {size}.stop is missing; expected in a figure of a paper: when a run ends")
-    curves, tasks = (typed(dict[str, str], data.pop(key, {}), f"{size}.{key}") for key in ("curves", "tasks"))
-    shared = shlex.split(data.pop("arguments", ""))
+    cores, tasks = (typed(dict[str, str], data.pop(key, {}), f"{size}.{key}") for key in ("curves", "tasks"))
+    shared, curves = shlex.split(data.pop("arguments", "")), list[Curve]()
+    for task, task_flags in (tasks or {"": ""}).items():
+        for core, flags in cores.items():
+            arguments = (*shared, *shlex.split(task_flags), *shlex.split(flags))
+            curves.append(Curve(f"{core}.{task}", arguments, core, task) if tasks else Curve(core, arguments))
     rest: Setting = from_dict(Setting, data, f"{size}.")
-    return replace(rest, curves=_curves(shared, *({x: shlex.split(y) for x, y in d.items()} for d in (curves, tasks))))
-
-
-def _curves(shared: list[str], curves: dict[str, list[str]], tasks: dict[str, list[str]]) -> tuple[Curve, ...]:
-    """Return the curves of a setting; with tasks, every curve on every task, task by task."""
-    if not tasks:
-        return tuple(Curve(name, (*shared, *flags)) for name, flags in curves.items())
-    return tuple(
-        Curve(f"{core}.{task}", (*shared, *task_flags, *flags), core, task)
-        for task, task_flags in tasks.items()
-        for core, flags in curves.items()
-    )
-
-
-def _folder() -> Any:
-    return files(__name__.rpartition(".")[0]) / "data"
+    return replace(rest, curves=tuple(curves))
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,11 +156,9 @@ class FigureRun(Job):
 
     @property
     def begun(self) -> bool:
-        """Whether there is a run to resume, possibly without a checkpoint."""
         return (self.folder / CONFIG).exists()
 
     def checkpoint(self) -> Path | None:
-        """The newest intact checkpoint."""
         return checkpoints.latest(self.folder / "checkpoints")
 
     def rows(self) -> list[Row]:
@@ -206,36 +180,32 @@ class FigureRun(Job):
         if expected.learner.precision == "auto":  # the run recorded its choice
             expected = replace(expected, learner=replace(expected.learner, precision=begun.learner.precision))
         for name, then, now in fixed_differences(begun, expected):
-            raise EngramError(
-                f"{self.folder} was trained with {name} = {then!r}, but curve {self.curve.name} now has {now!r}; "
-                "move the directory away, or choose another one with --runs"
-            )
+            text = f"{self.folder} was trained with {name} = {then!r}, but curve {self.curve.name} now has {now!r}"
+            raise EngramError(f"{text}; move the directory away, or choose another one with --runs")
 
     def _config(self) -> RunConfig:
         return run_config(RunDirectory.open(self.folder, lock=False))
 
     def command(self) -> list[str]:
-        """Return the command that starts or resumes the run, with the curve's total steps if they have increased."""
-        if self.begun:
-            arguments, steps = [tool("rl-train"), "--resume", str(self.folder)], self.curve.config.total_steps
-            return [*arguments, "--total-steps", str(steps)] if steps > self._config().total_steps else arguments
-        arguments = [*self.curve.arguments, "--seed", str(self.seed), "--run-dir", str(self.folder)]
-        return [tool("rl-train"), *arguments]
+        if not self.begun:
+            return [tool("rl-train"), *self.curve.arguments, "--seed", str(self.seed), "--run-dir", str(self.folder)]
+        arguments, steps = [tool("rl-train"), "--resume", str(self.folder)], self.curve.config.total_steps
+        return [*arguments, "--total-steps", str(steps)] if steps > self._config().total_steps else arguments
 
     def complete(self) -> None:
         """Evaluate the newest weights (for a population, its best member's) on new levels, and save the result.
         For a run with `--eval-every`, evaluate the weights that were best in its own evaluations."""
-        raw, newest = self.folder.with_name(f".{self.folder.name}.json"), self.checkpoint()
-        step = checkpoints.step_of(newest) if newest else 0
+        raw = self.folder.with_name(f".{self.folder.name}.json")
+        newest, step = self.checkpoint(), self.checkpoint_step()
         arguments = [tool("rl-eval"), str(self.folder), "--episodes", str(self.figure.episodes), "--json", str(raw)]
         has_best = newest and self._config().eval_every > 0 and saved.read(newest)["best"] is not None
         arguments += ["--checkpoint", "best" if has_best else str(step)]
         if self.figure.evaluation:
             arguments += ["--env-args", *(f"{key}={value}" for key, value in self.figure.evaluation.items())]
         with self.log.open("a") as log:
-            done = subprocess.run(arguments, stdout=log, stderr=log, check=False, preexec_fn=lower_priority)
-        if done.returncode:
-            raise RunFailedError(f"{self.label}: rl-eval ended with exit code {done.returncode}; see {self.log}")
+            code = subprocess.run(arguments, stdout=log, stderr=log, check=False, preexec_fn=lower_priority).returncode
+        if code:
+            raise RunFailedError(f"{self.label}: rl-eval ended with exit code {code}; see {self.log}")
         evaluation = json.loads(raw.read_text())
         if self.figure.measure not in evaluation["all"]:
             names = ", ".join(name for name in evaluation["all"] if name != "episodes")

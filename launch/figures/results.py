@@ -1,15 +1,17 @@
-"""Results of a figure's runs as one JSON document.
+"""Results of a figure's runs as one JSON document, and their plot.
 
-In a figure with tasks, every core has a score for every task, and the interquartile mean over tasks. The score of a run
-is MMER of Morad et al. 2023 (POPGym): the maximum over training of the mean return of episodes, here over the rows of
-metrics. Tables compare only finished runs; curves also show unfinished ones.
+In a figure with tasks, the score of a run is MMER of Morad et al. 2023 (POPGym): the maximum over training of the mean
+return of episodes, here over the rows of metrics. Tables compare only finished runs; curves also show unfinished ones.
 """
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import matplotlib.figure
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,10 +23,11 @@ from ..metrics.rows import read_log
 from .figure import Curve, Figure, FigureRun
 
 POINTS = 120  # Maximum number of points of a curve
+DPI = 110
 
 
 def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict[str, Any]) -> dict[str, Any]:
-    """Collect curves, evaluations, wall times and steps of all started runs, with the paper's results.
+    """Collect the results of all started runs, with the paper's results.
 
     `recorded` is an earlier document of the figure, or {}. A run in it whose settings are no longer the curve's, or
     that a later run replaces, moves to `replaced` without its points. Other runs in it remain unchanged if their
@@ -38,7 +41,7 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
         replaced += [_without_points(name, seed, run, old["command"]) for seed, run in old["runs"].items()]
     for curve in setting.curves:
         entry: dict[str, Any] = recorded.get("curves", {}).get(curve.name, {})
-        entry = (entry if entry and _is_of(curve, entry) else {"runs": {}}) | {"command": curve.command}
+        entry = (entry if entry and _is_of(curve, entry) else {"runs": {}}) | {"command": _command(curve)}
         if curve.task:
             entry |= {"core": curve.core, "task": curve.task, "window": curve.config.log_every}
         by_seed: dict[str, Any] = dict(entry["runs"])
@@ -55,7 +58,7 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
         "figure": figure.name,
         "size": size,
         "measure": figure.measure,
-        "published": [{"label": p.label, "value": p.value, "note": p.note} for p in figure.published],
+        "published": [asdict(line) for line in figure.published],
         "source": figure.source,
         "curves": curves,
         "replaced": replaced,
@@ -68,20 +71,19 @@ def _without_points(curve: str, seed: str, run: dict[str, Any], command: str) ->
 
 def outdated(figure: Figure, size: str, recorded: dict[str, Any]) -> list[str]:
     """Return the curves of an earlier document that `collect` omits because their settings differ."""
-    curves = {curve.name: curve for curve in figure.settings[size].curves}
-    return [
-        name
-        for name, entry in recorded.get("curves", {}).items()
-        if name not in curves or not _is_of(curves[name], entry)
-    ]
+    curves, entries = {curve.name: curve for curve in figure.settings[size].curves}, recorded.get("curves", {})
+    return [name for name, entry in entries.items() if name not in curves or not _is_of(curves[name], entry)]
 
 
 def _is_of(curve: Curve, entry: dict[str, Any]) -> bool:
-    """Whether a recorded curve has the settings of `curve`; comparing arguments is not enough: presets change.
-
-    Old documents contain only the command."""
+    """Whether a recorded curve has the settings of `curve`; arguments are not enough, since presets change. Old
+    documents contain only the command."""
     settings = entry.get("settings")
-    return entry["command"] == curve.command if settings is None else settings == _settings(curve)
+    return entry["command"] == _command(curve) if settings is None else settings == _settings(curve)
+
+
+def _command(curve: Curve) -> str:
+    return " ".join(("rl-train", *curve.arguments))
 
 
 def _settings(curve: Curve) -> dict[str, Any]:
@@ -103,14 +105,13 @@ def reached(document: dict[str, Any]) -> dict[str, float]:
 
 def _run(run: FigureRun) -> dict[str, Any]:
     rows = run.rows()
-    evaluation = run.evaluation() if run.evaluation_file.exists() else None
     return {
         "steps": rows[-1]["step"],
         "planned_steps": run.curve.steps,
         "seconds": round(float(rows[-1]["wall_s"]), 1),
         "begun": datetime.fromtimestamp(rows[0]["time"], UTC).isoformat(timespec="seconds"),
         "curve": _curve(run),
-        "evaluation": _measured(evaluation, run.figure.measure) if evaluation else None,
+        "evaluation": _measured(run.evaluation(), run.figure.measure) if run.evaluation_file.exists() else None,
     }
 
 
@@ -144,10 +145,9 @@ def scores(document: dict[str, Any]) -> Scores:
     result: Scores = {}
     for curve in document["curves"].values():
         runs = [run for run in curve["runs"].values() if run["steps"] >= run["planned_steps"] and run["curve"]["step"]]
+        values = np.array([score(run, document["measure"], curve.get("window", 1)) for run in runs])
         if runs:
-            result.setdefault(curve["core"], {})[curve["task"]] = np.array(
-                [score(run, document["measure"], curve.get("window", 1)) for run in runs]
-            )
+            result.setdefault(curve["core"], {})[curve["task"]] = values
     return result
 
 
@@ -177,8 +177,74 @@ def ranking(by_core: Scores) -> list[tuple[str, Estimate]]:
 def extent(document: dict[str, Any]) -> str:
     runs = [(seed, run) for curve in document["curves"].values() for seed, run in curve["runs"].items()]
     seeds = sorted({seed for seed, _ in runs}, key=int)
-    tasks, steps = tasks_of(document), max(run["planned_steps"] for _, run in runs)
-    return (
-        f"{len(tasks)} task{'s' * (len(tasks) > 1)}, {steps / 1e6:.3g} M steps, "
-        f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
-    )
+    tasks, steps = len(tasks_of(document)), max(run["planned_steps"] for _, run in runs)
+    count = f"{tasks} task{'s' * (tasks > 1)}, {steps / 1e6:.3g} M steps"
+    return f"{count}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
+
+
+def draw(document: dict[str, Any], title: str, file: Path) -> None:
+    """Plot the results in a document: mean of every curve, a band from lowest to highest seed, and the paper's results.
+
+    In a figure with tasks, the first panel has the interquartile means, and each task has a panel."""
+    curves, quick = document["curves"], document["size"] == "quick"
+    with_tasks = any("task" in curve for curve in curves.values())
+    if with_tasks:
+        named = {name: (curve["task"], curve["core"]) for name, curve in curves.items()}
+        groups = {task: {x: core for x, (of, core) in named.items() if of == task} for task in tasks_of(document)}
+        title = f"{title}{', smaller variant' if quick else ''}: {extent(document)}"
+    else:
+        groups = {"": {name: name for name in curves}}
+        title = f"{title}{', easier variant' if quick else ''}"
+    labels = list(dict.fromkeys(label for names in groups.values() for label in names.values()))
+    styles = {label: curve_style(index) for index, label in enumerate(labels)}
+    count = len(groups) + with_tasks
+    columns = min(3 if with_tasks else 2, count)
+    rows = -(-count // columns)
+    size = (7.5, 4.5) if count == 1 else (4.6 * columns, 3.4 * rows)
+    figure = matplotlib.figure.Figure(size, layout="constrained")
+    grid: Any = figure.subplots(rows, columns, sharey=not with_tasks, squeeze=False)  # pyright: ignore
+    places = iter(grid.flat)
+    if with_tasks:
+        _draw_ranking(next(places), document, styles)
+    for name, names in groups.items():
+        axes = next(places)
+        _draw_panel(axes, document, names, styles)
+        axes.set_title(name, fontsize=10)
+    for axes in places:
+        axes.remove()
+    lines = {str(x.get_label()): x for axes in figure.axes for x in axes.get_legend_handles_labels()[0]}
+    figure.legend(lines.values(), lines.keys(), loc="outside right upper", fontsize=8)
+    figure.suptitle(title)
+    figure.savefig(file, dpi=DPI, metadata={"Software": None})  # pyright: ignore[reportUnknownMemberType]
+
+
+def _draw_panel(axes: Any, document: dict[str, Any], names: dict[str, str], styles: dict[str, tuple[str, str]]) -> None:
+    measure = document["measure"]
+    for name, label in names.items():
+        color, dashes = styles[label]
+        curves = [run["curve"] for run in document["curves"][name]["runs"].values() if run["curve"]["step"]]
+        if not curves:  # no episode has ended yet
+            continue
+        steps = np.linspace(0, min(curve["step"][-1] for curve in curves), POINTS)[1:]
+        values = np.array([np.interp(steps, curve["step"], curve[measure]) for curve in curves])
+        axes.plot(steps / 1e6, values.mean(0), dashes, color=color, label=label)
+        axes.fill_between(steps / 1e6, values.min(0), values.max(0), color=color, alpha=0.2, linewidth=0)
+    for line in [] if document["size"] == "quick" else document.get("published", []):
+        axes.axhline(line["value"], color="black", linestyle=":", linewidth=0.8)
+        text, position = f"{line['label']} {line['value']:g} in the paper", (1.0, line["value"])
+        axes.annotate(text, position, xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
+    axes.set(xlabel="million environment steps", ylabel=f"{measure} in training")
+
+
+def _draw_ranking(axes: Any, document: dict[str, Any], styles: dict[str, tuple[str, str]]) -> None:
+    means = ranking(scores(document))
+    for height, (core, mean) in enumerate(reversed(means)):
+        error = None if np.isnan(mean.low) else [[mean.value - mean.low], [mean.high - mean.value]]
+        axes.errorbar(mean.value, height, xerr=error, fmt="o", color=styles[core][0], capsize=3)
+    axes.set_yticks(range(len(means)), [core for core, _ in reversed(means)], fontsize=8)
+    axes.set_title("interquartile mean of MMER", fontsize=10)
+
+
+def curve_style(index: int) -> tuple[str, str]:
+    """Color and line style of a curve, distinct for the first thirty."""
+    return f"C{index % 10}", ("-", "--", ":")[index // 10 % 3]

@@ -20,21 +20,13 @@ from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
 from ..runs.directory import RunDirectory
 
-_SUMMED = (
-    *(f"perf/{x}" for x in ("env_steps_per_second", "learner_busy", "queue_wait", "actor_busy")),
-    "learner/skipped",
-)
-"""Metrics that are summed over members."""
+# Metrics that are summed over members, and metrics of the pool, equal for all members
+_SUMMED = ("perf/env_steps_per_second", "perf/learner_busy", "perf/queue_wait", "perf/actor_busy", "learner/skipped")
 _SHARED = ("perf/actors", "perf/actor_failures", "perf/object_store_mb", "perf/policy_lag_max")
-"""Metrics of the pool, equal for all members."""
 
 
 class PopulationHost:
-    """The population of a run.
-
-    Args:
-        log: `population.jsonl`: one line per event, written completely or not at all, and never changed.
-    """
+    """The population of a run. `log` is `population.jsonl`, one line per event."""
 
     def __init__(
         self,
@@ -53,29 +45,20 @@ class PopulationHost:
 
     @property
     def steps(self) -> int:
-        """Environment steps that all members have learned from together."""
         return sum(member.steps for member in self.members)
 
     def begin(self) -> None:
-        """Record the start of a new run."""
         pbt = self.config.pbt
-        self._warn(
-            f"a member is first compared after {pbt.first_due:,} of its episodes (--pbt.warmup, --pbt.window), "
-            f"then every {pbt.interval:,} (--pbt.interval)"
-        )
         facts = {"members": len(self.members), "seed": self.config.seed, "scheme": pbt.scheme, "pbt": asdict(pbt)}
         self._event("start", **facts, values=self.controller.values)
 
     def record(self, member: Member, episodes: NDArray[np.floating[Any]]) -> None:
-        """Record a member's finished episodes [K, 3 + F], in the format of `Unroll.episodes`."""
+        """Record a member's finished episodes, in the format of `Unroll.episodes`."""
         self.controller.record(member.number, episodes[:, 1])
 
     def look(self) -> list[int]:
-        """Execute all evaluations and copies that are due after the last update; return the changed members.
-
-        Evaluations wait until the slowest member has made another update, so that members of equal speed are compared
-        together.
-        """
+        """Execute all due evaluations and copies; return the changed members. Evaluations wait until the slowest member
+        has made another update, so that members of equal speed are compared together."""
         updates = self._slowest()
         if updates == self._updates:
             return []
@@ -84,10 +67,8 @@ class PopulationHost:
         return self._evaluate(due) if due else []
 
     def metrics(self, member: Member) -> dict[str, float]:
-        return {
-            "population/generation": float(self.controller.generation),
-            "population/ancestor": float(self.controller.ancestors[member.number]),
-        }
+        generation, ancestor = self.controller.generation, self.controller.ancestors[member.number]
+        return {"population/generation": float(generation), "population/ancestor": float(ancestor)}
 
     def log(self, member: Member, metrics: Mapping[str, float]) -> dict[str, float]:
         """Record a row of one member; when all members have written one, write and return a row of the population."""
@@ -99,16 +80,13 @@ class PopulationHost:
         row |= {name: max(x.get(name, 0.0) for x in rows) for name in _SHARED}
         if all(m.done for m in self.members) and not self.controller.generation:
             pbt = self.config.pbt
-            self._warn(
-                f"members were never compared: none finished {pbt.first_due:,} episodes; lower --pbt.warmup "
-                f"({pbt.warmup:,}) and --pbt.window ({pbt.window:,})"
-            )
+            text = f"members were never compared: none finished {pbt.first_due:,} episodes"
+            self._warn(f"{text}; lower --pbt.warmup ({pbt.warmup:,}) and --pbt.window ({pbt.window:,})")
         returns = [m.accumulator.window().get("return") for m in self.members]
         self._writer.write(self.steps, spread(returns) | row)
         return row
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the controller, and members' rows for the next row of the whole population."""
         return self.controller.state_dict() | {"latest": {number: dict(row) for number, row in self._latest.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -128,23 +106,15 @@ class PopulationHost:
     def _evaluate(self, due: list[int]) -> list[int]:
         controller = self.controller
         scores, values = controller.scores(), list(controller.values)
-        decisions = controller.evaluate(due)
-        self._event(
-            "evaluation",
-            generation=controller.generation,
-            evaluated=due,
-            scores=scores,
-            member_steps=[member.steps for member in self.members],
-            episodes=controller.episodes,
-            values=values,
-            decisions=[decision._asdict() for decision in decisions],
-        )
-        changed: list[int] = []
-        for decision in self._carry_out(decisions):
+        made = controller.evaluate(due)
+        facts: dict[str, Any] = {"generation": controller.generation, "evaluated": due, "scores": scores}
+        facts |= {"member_steps": [member.steps for member in self.members], "episodes": controller.episodes}
+        self._event("evaluation", **facts, values=values, decisions=[decision._asdict() for decision in made])
+        copies = self._carry_out(made)
+        for decision in copies:
             copy = {"generation": controller.generation, "member": decision.member, "from": decision.opponent}
             self._event("copy", **copy, effective=decision.new)
-            changed.append(decision.member)
-        return changed
+        return [decision.member for decision in copies]
 
     def _carry_out(self, decisions: Sequence[Decision]) -> list[Decision]:
         """Execute and return all copies at once: a source that is itself replaced provides its previous weights."""
@@ -187,10 +157,10 @@ def add_population(
     step: int | None,
     files: ExitStack,
 ) -> PopulationHost:
-    """Create the host of a population; the panel shows its messages, and `files` closes its log and writer.
+    """Create the host of a population; the panel shows its messages, and `files` closes its writer.
 
-    `step`: total step of all members in the checkpoint from which the run continues; None for a new run. Later events
-    (all events for None) are moved to `population.abandoned.jsonl`.
+    Events after `step`, the total step of all members in the checkpoint from which the run continues (all events of a
+    new run, None), are moved to `population.abandoned.jsonl`.
     """
     try:
         abandon_after(directory.population_file, -1 if step is None else step)  # a start event has step 0

@@ -1,4 +1,4 @@
-"""Lineage of a population, built from the events of its log in order, and its plot."""
+"""Lineage of a population, built from the events of its log, and its plot."""
 
 import io
 import math
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib import colormaps
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -22,19 +23,15 @@ class Stretch(NamedTuple):
     """A segment of a member's history, from one evaluation or copy to the next."""
 
     member: int
-    begin: int  # Start in steps of the whole population, like `end`
+    begin: int  # In steps of the whole population
     end: int
     score: float  # Mean return at the evaluation that ended it; before that, of the source stretch, or nan
     parent: int | None  # Index of the source stretch of the weights; None at the start
 
 
 class Lineage:
-    """Family tree of a population, built from the events of its log in order."""
-
     def __init__(self, events: Sequence[Mapping[str, Any]]) -> None:
-        self.members = 0
-        self.generation = 0
-        self.step = 0
+        self.members = self.generation = self.step = 0
         self.closed: list[Stretch] = []
         self.transfers: list[tuple[int, int, int]] = []  # Step, source and target of every copy
         self._open: list[Stretch] = []
@@ -54,8 +51,7 @@ class Lineage:
                 scores = event["scores"][member]
                 self._end(member, math.fsum(scores) / len(scores) if scores else math.nan)
             # The copies of an evaluation are simultaneous: each uses its source's weights from before all copies.
-            copies = [decision for decision in event["decisions"] if decision["copy"]]
-            self._sources = {copy["member"]: self._end(copy["opponent"]) for copy in copies}
+            self._sources = {x["member"]: self._end(x["opponent"]) for x in event["decisions"] if x["copy"]}
         elif kind in ("copy", "replacement"):
             source, target = event["from"], event["member"]
             parent = self._sources.pop(target, None) if kind == "copy" else None
@@ -65,31 +61,26 @@ class Lineage:
             self._open[target] = Stretch(target, self.step, self.step, self.closed[parent].score, parent)
 
     def stretches(self) -> list[Stretch]:
-        """Return all stretches; the last ones are the current ones, in member order."""
+        """Return all stretches; the last ones are current, in member order."""
         return self.closed + [stretch._replace(end=self.step) for stretch in self._open]
 
     def ancestry(self, member: int) -> list[Stretch]:
-        """Return the stretches from which a member's current weights descend, newest first, with the current one."""
+        """Return the stretches from which a member's weights descend, newest first, with the current one."""
         stretches = [self._open[member]._replace(end=self.step)]
         while (parent := stretches[-1].parent) is not None:
             stretches.append(self.closed[parent])
         return stretches
 
     def score(self, member: int) -> float:
-        """Return the last score of a member's current weights; nan before the first score."""
         return self._open[member].score
 
     def best(self) -> int:
         """Find the member whose weights have the highest score; prefer the source to a copy with the same score."""
-
-        def rank(member: int) -> tuple[float, int, int]:
-            score = self.score(member)
-            return -math.inf if math.isnan(score) else score, -self._open[member].begin, -member
-
-        return max(range(self.members), key=rank)
+        scores = [-math.inf if math.isnan(stretch.score) else stretch.score for stretch in self._open]
+        return max(range(self.members), key=lambda member: (scores[member], -self._open[member].begin, -member))
 
     def _end(self, member: int, score: float | None = None) -> int:
-        """Close a member's stretch and open a new one with the same weights; return the index of the closed one."""
+        """End a member's stretch and begin one with the same weights; return the index of the ended one."""
         stretch = self._open[member]
         if score is None and stretch.begin == self.step and stretch.parent is not None:
             return stretch.parent
@@ -120,19 +111,13 @@ def plot(lineage: Lineage) -> bytes:
     shown = lineage.stretches()
     scores = [stretch.score for stretch in shown if not math.isnan(stretch.score)]
     scale, colors = Normalize(min(scores, default=0.0), max(scores, default=1.0)), colormaps["viridis"]
-    axes.hlines(
-        [stretch.member for stretch in shown],
-        [stretch.begin for stretch in shown],
-        [stretch.end for stretch in shown],
-        colors=[UNKNOWN if math.isnan(stretch.score) else colors(scale(stretch.score)) for stretch in shown],
-        linewidth=10,
-    )
+    members, begins, ends = zip(*((stretch.member, stretch.begin, stretch.end) for stretch in shown), strict=True)
+    shades = [UNKNOWN if math.isnan(stretch.score) else colors(scale(stretch.score)) for stretch in shown]
+    axes.hlines(members, begins, ends, colors=shades, linewidth=10)
+    arrow = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.002, "color": "#505050"}
     if lineage.transfers:
-        steps, sources, targets = zip(*lineage.transfers, strict=True)
-        rows = [target - source for source, target in zip(sources, targets, strict=True)]
-        axes.quiver(
-            steps, sources, [0] * len(rows), rows, angles="xy", scale_units="xy", scale=1, width=0.002, color="#505050"
-        )
+        steps, sources, targets = np.transpose(lineage.transfers)
+        axes.quiver(steps, sources, np.zeros(len(steps)), targets - sources, **arrow)
     chain = lineage.ancestry(lineage.best())
     path = [(step, stretch.member) for stretch in chain for step in (stretch.end, stretch.begin)]
     axes.plot(*zip(*path, strict=True), color="black", linewidth=1.4)
@@ -146,6 +131,5 @@ def plot(lineage: Lineage) -> bytes:
     )
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: short(x)))
     figure.colorbar(ScalarMappable(scale, colors), ax=axes, label="mean return")
-    file = io.BytesIO()
-    figure.savefig(file, format="png")  # pyright: ignore[reportUnknownMemberType]
+    figure.savefig(file := io.BytesIO(), format="png")  # pyright: ignore[reportUnknownMemberType]
     return file.getvalue()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 
 from ...actors.factory import ActorFactory
-from ...actors.pool import ActorPool, LocalPool
+from ...actors.pool import ActorPool, LocalPool, ThreadPool
 from ...base.processes import end_children, leave_at_once
 from ...base.stop_flag import StopFlag
 from ...learners.group import Share
@@ -236,8 +236,6 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
     if config.local:
         return LocalPool(*common, together=together)
     if config.act_on != "auto":
-        from ...actors.thread_pool import ThreadPool
-
         find_device(factory.device)
         return ThreadPool(*common, num_envs=config.actor_envs, ahead=ahead, together=together)
     from ..cluster.ray_session import require_gpus, start_ray  # Ray takes a second to import

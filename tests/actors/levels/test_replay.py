@@ -62,7 +62,7 @@ def test_scores_are_the_mean_absolute_value_errors(clip: float) -> None:
         for env in range(4)
         for _, rewards, values, terminated in list(episodes(unrolls, env))[1:]
     ]
-    stored = actor._replay.state.scores[actor._replay.state.begun >= 0]
+    stored = actor._replay.scores[actor._replay.begun >= 0]
     assert any(terminated for env in range(4) for *_, terminated in episodes(unrolls, env)), "both kinds of ends"
     assert sorted(stored) == pytest.approx(sorted(expected), rel=1e-4)
 
@@ -86,10 +86,10 @@ def test_a_level_is_played_again_and_new_ones_are_those_without_replay() -> None
 def test_probabilities_are_those_of_the_paper() -> None:
     random = np.random.default_rng(0)
     replayed = Replay(LevelsConfig(level_replay=0.5, level_replay_size=6), 0.9, (1,), 2)
-    replayed.state.scores[:] = random.random(6)
-    replayed.state.begun[:] = [9, 3, 7, 1, 8, 5]
-    replayed.state.clock[0] = 11
-    scores, begun = replayed.state.scores, replayed.state.begun
+    replayed.scores[:] = random.random(6)
+    replayed.begun[:] = [9, 3, 7, 1, 8, 5]
+    replayed.clock[0] = 11
+    scores, begun = replayed.scores, replayed.begun
     weight = [(1 / sum(other >= each for other in scores)) ** (1 / 0.1) for each in scores]
     age = [11 - each for each in begun]
     expected = [0.9 * w / sum(weight) + 0.1 * a / sum(age) for w, a in zip(weight, age, strict=True)]
@@ -112,22 +112,22 @@ def test_learnability_is_p_times_1_minus_p_of_a_levels_episodes() -> None:
                 counts.setdefault(playing[i], []).append(int(actor.batch.episode_facts(np.array([i]))[0, field]))
         unroll = actor.unroll()
         began = [i for i in range(4) if over[i]]
-        stored = {int(level): k for k, level in enumerate(replayed.state.levels) if replayed.state.begun[k] >= 0}
+        stored = {int(level): k for k, level in enumerate(replayed.levels) if replayed.begun[k] >= 0}
         for i in began:
             if playing[i] not in stored:
                 counts.pop(playing[i], None)  # it was pushed out, and is new if it comes again
         counts = {level: each for level, each in counts.items() if level in stored}
         for level, k in stored.items():
             p = (sum(counts[level]) + 1) / (len(counts[level]) + 2)
-            assert replayed.state.scores[k] == pytest.approx(p * (1 - p))
+            assert replayed.scores[k] == pytest.approx(p * (1 - p))
             several = max(several, len(counts[level]))
         for i in began:
-            playing[i] = int(replayed.state.playing[i])
+            playing[i] = int(replayed.playing[i])
         over = (unroll.env.terminated | unroll.env.truncated)[1].tolist()
     assert several > 3
     assert 0 < sum(map(sum, counts.values())) < sum(map(len, counts.values()))
-    weight = replayed.state.scores / replayed.state.scores.sum()
-    age = replayed.state.clock[0] - replayed.state.begun
+    weight = replayed.scores / replayed.scores.sum()
+    age = replayed.clock[0] - replayed.begun
     assert replayed.probabilities() == pytest.approx(0.9 * weight + 0.1 * age / age.sum())
 
 
@@ -144,7 +144,7 @@ def test_a_full_store_keeps_the_highest_scores_and_a_known_level_has_its_newest(
     replayed = Replay(LevelsConfig(level_replay=0.5, level_replay_size=3), 0.9, (1,), 1)
     for level, each in ((1, 0.5), (2, 0.2), (3, 0.9), (4, 0.1), (5, 0.3), (3, 0.05)):
         replayed._store(np.uint64(level), each)
-    assert dict(zip(replayed.state.levels.tolist(), replayed.state.scores.tolist(), strict=True)) == {
+    assert dict(zip(replayed.levels.tolist(), replayed.scores.tolist(), strict=True)) == {
         1: 0.5,
         5: 0.3,
         3: 0.05,
@@ -155,7 +155,7 @@ def test_the_length_of_unrolls_changes_nothing() -> None:
     (short, _), (long, _) = stepped(AGAIN, 80, 4), stepped(AGAIN, 80, 40)
     assert short._replay is not None
     assert long._replay is not None
-    for a, b in zip(short._replay.state, long._replay.state, strict=True):
+    for a, b in zip(short._replay.save().values(), long._replay.save().values(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 

@@ -16,7 +16,7 @@ import torch
 from engram.base.errors import EngramError
 from engram.launch.config.run_config import RunConfig
 from engram.launch.config.settings.plain import differences
-from engram.launch.figures import command, figure, plot, results
+from engram.launch.figures import command, figure, results
 from engram.launch.figures.figure import FigureRun
 from engram.launch.metrics.rows import read_log
 from engram.launch.runs import saved
@@ -242,7 +242,7 @@ def test_a_run_that_ended_early_says_so_on_the_page() -> None:
 
 
 def test_no_two_curves_of_a_picture_look_the_same() -> None:
-    assert len({plot.curve_style(number) for number in range(30)}) == 30
+    assert len({results.curve_style(number) for number in range(30)}) == 30
 
 
 @pytest.mark.parametrize(

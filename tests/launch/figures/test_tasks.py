@@ -9,7 +9,7 @@ import tasks_page
 import torch
 
 from engram.base.errors import EngramError
-from engram.launch.figures import command, figure, plot, results
+from engram.launch.figures import command, figure, results
 
 DATA = """
 [full]
@@ -93,7 +93,7 @@ def test_the_ranking_is_the_interquartile_mean_of_cores_with_all_tasks() -> None
 
 def test_picture_and_page_of_a_part_of_the_runs(tmp_path: Path) -> None:
     found = document(gru_a={"1": run([0.1, 0.3])}, gru_b={"1": run([0.2, 0.4])}, lru_a={"1": run([0.6], steps=1000)})
-    plot.draw(found, "Small", tmp_path / "small.png")
+    results.draw(found, "Small", tmp_path / "small.png")
     assert (tmp_path / "small.png").stat().st_size > 10_000
     text = tasks_page.text("results", figure.parse("small", DATA), {"full": found})
     assert "MMER of 2 tasks, 0.002 M steps, seed 1" in text
