@@ -161,7 +161,18 @@ class CuedCatchBatch(BatchedEnv):
         actions.
     Info: `solved` (every rewarded ball was caught), `caught` (correct balls caught, rewarded or not).
 
-    Args: docs/reference/environments.md describes them.
+    Args:
+        num_trials: trials in an episode.
+        num_cues: number of cues, the first 1 to 4; balls are sampled as if there were four. With one cue,
+            only its meaning must be remembered.
+        initial_cue_duration: frames for which each cue is taught.
+        cue_duration: frames for which a trial shows its cue (a trial has 7).
+        reward_free_trials: initial trials without reward; the more of them, the longer the agent must remember the
+            cues before it is rewarded.
+        always_show_ball_symbol: show the ball symbol with every cue: the memory-free twin.
+        reward_sigma: standard deviation of normal noise on the reward of every rewarded trial.
+        engine: "compiled", or "pycolab": a readable game with the same rules, a hundred times slower (`--env-args`).
+
     Differences from the original: no action quits the game.
     References: Stepleton et al. 2018, "Low-pass recurrent neural networks", 5.2.1 and B.1.
     """

@@ -136,7 +136,13 @@ class MazeBatch(BatchedEnv):
     Episode end: terminated after `num_steps` steps.
     Info: `successes`, `first_success` (the step of the first success, `num_steps` without one), `bumps`.
 
-    Args: docs/reference/environments.md describes them.
+    Args:
+        size: rows and columns including the outer wall, odd, 5..99; size 11 has 9x9 cells inside and 16 pillars.
+        num_steps: length of an episode.
+        wall_penalty: cost of a step into a wall.
+        previous_action: observe the previous action.
+        show_goal: observe the offset to the goal.
+
     Differences from the original: the step count is observed as a fraction; no constant inputs.
     References: Munkhdalai et al. 2019, "Metalearned neural memory", section 4.3; Miconi et al. 2018, "Differentiable
         plasticity" (the task).

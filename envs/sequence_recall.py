@@ -171,7 +171,15 @@ class SequenceRecallBatch(BatchedEnv):
         the last light was entered in frame timeout_frames - 2).
     Info: `solved` (the complete sequence was correct), `correct` (correct elements).
 
-    Args: docs/reference/environments.md describes them.
+    Args:
+        sequence_length: lights in the sequence.
+        demo_light_on_frames: frames for which the demonstration shows a light.
+        demo_light_off_frames: frames before each light of the demonstration.
+        pause_frames: frames between the demonstration and the opening of the pen.
+        timeout_frames: frame in which the episode ends at the latest; -1 for no timeout.
+        show_sequence: always show the rest of the sequence: the memory-free twin.
+        engine: "compiled", or "pycolab": a readable game with the same rules, a hundred times slower (`--env-args`).
+
     Differences from the original: no action quits the game.
     References: Stepleton et al. 2018, "Low-pass recurrent neural networks", 5.2.3 and B.3.
     """

@@ -46,7 +46,14 @@ class BoxWorldBatch(BatchedEnv):
     Episode end: terminated when the gem is collected or a distractor is opened; truncated at action `max_steps` + 1.
     Info: `solved` (the gem was collected), `path_length`, `num_distractors`.
 
-    Args: docs/reference/environments.md describes them.
+    Args:
+        path_lengths: L, or its minimum and maximum.
+        num_distractors: D, or its minimum and maximum.
+        branch_length: boxes in a distractor branch.
+        grid_size: rows and columns of the room inside the border.
+        view: "viewport" or "full".
+        max_steps: the action after this many truncates the game.
+
     Differences from the original: there is no no-op action; the window never shows the carried key.
     References: Zambaldi et al. 2018, "Relational deep reinforcement learning" (the task); Santoro et al. 2018,
         "Relational recurrent neural networks", A.3 (the window and the defaults).

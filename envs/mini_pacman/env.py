@@ -45,7 +45,20 @@ class MiniPacmanBatch(BatchedEnv):
     Episode end: terminated when Pacman dies; truncated after `frame_cap` steps.
     Info: `levels_done`, the levels completed.
 
-    Args: docs/reference/environments.md describes them.
+    Args:
+        task: "regular", "avoid", "hunt", "ambush" or "rush".
+        view: "viewport" or "full".
+        center: middle of the full view, "map" or "player".
+        reflect: mirror each episode at random, horizontally and vertically, in observations, actions and images; the
+            maze is symmetric. Levels refer to the map without mirroring. Off in evaluation.
+        num_ghosts: ghosts in level 1.
+        num_pills: power pills in a level.
+        power_steps: steps for which a pill's power lasts, including the step of eating it.
+        ghost_speed: probability that a ghost moves in a step of level 1; half of it while Pacman has power.
+        ghost_acceleration: increase of this speed with every level.
+        ghost_randomness: probability that a ghost takes a random direction at a crossing.
+        frame_cap: steps after which the game is truncated.
+
     Differences from the released code: the window; there are never more than 32 ghosts.
     References: Racaniere, Weber et al. 2017, "Imagination-augmented agents for deep reinforcement learning" (the game,
         as released with it); Santoro et al. 2018, "Relational recurrent neural networks", 4.2 (the window).

@@ -211,7 +211,20 @@ class PomdpGraphBatch(BatchedEnv):
     Episode end: terminated after `num_steps` steps.
     Info: `successes`, `timeouts` (new placements without success), `invalid_actions`.
 
-    Args: docs/reference/environments.md describes them.
+    Args:
+        variant: "paper" follows the text: success resets the timer, and the sum of rewards so far is observed.
+            "released" follows the authors' code, which produced the published curves, and does neither.
+        split: "train" or "test", disjoint sets of graphs.
+        assignment: "random": every episode samples a graph from the set. "fixed": environment i always uses graph i
+            mod `num_graphs`, so one episode of 600 environments covers every graph (the paper's batch and its
+            evaluation).
+        num_graphs: graphs in each of the two sets.
+        graph_seed: seed of the sets; 666 gives the graphs of the published experiments.
+        num_states, num_actions: size of the graphs, 3..16 and 2..8; 2 * num_states pairs are valid.
+        num_steps: length of an episode.
+        patience: steps without success after which goal and agent are placed again.
+        show_graph: observe the adjacency.
+
     Differences from the original: none known in "released". In "paper" the previous action is kept after a success, as
         in the code; the text leaves this open.
     References: Schlag et al. 2021, "Learning associative inference using fast weight memory", 4.2 and appendix I.

@@ -51,7 +51,18 @@ class TMazeBatch(BatchedEnv):
         frame `timeout_frames`. Info also contains `decisions` (goals reached) and `correct` (correct goals); `solved`
         refers to the latest goal.
 
-    Args: docs/reference/environments.md describes them.
+    Args:
+        difficulty: 0 to 5: mazes whose outer walls are 10, 15, 22, 35, 56 or 92 columns from the middle.
+        limbo_time: frames in limbo: 0 for none, or at least 2.
+        teleport_delay: the teleporter appears in frame teleport_delay - 1 (0 and 1: from the start).
+        timeout_frames: frame in which the episode ends at the latest; -1 for no timeout.
+        cue_after_teleport: keep showing the cue: the memory-free twin.
+        endless: whether a new trial with a new cue follows every goal, until `timeout_frames`, which must be positive.
+        half_width: columns from the middle of the maze to its outer walls, 4 to 92; None: set by the difficulty. The
+            shortest path to a pad has half_width + 2 moves; from difficulty 4 on, one fewer to the left and one more to
+            the right. Agents quickly learn difficulty 0, half_width 5, limbo_time 40, teleport_delay 1.
+        engine: "compiled", or "pycolab": a readable game with the same rules, a hundred times slower (`--env-args`).
+
     Differences from the original: no action quits the game; a "down" right after stepping on a pad is blocked by the
         wall below it; limbo_time 1 is rejected, since the original then leaves limbo at a wrong position; with
         limbo_time 2 the original may misplace the right pad by one cell.
