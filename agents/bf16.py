@@ -153,11 +153,15 @@ def pays() -> bool:
 
 
 def packed(weight: Tensor) -> Tensor:
-    """weight [J, I] -> words [I / 2, J] for x weight^T; I is padded with zeros to an even size.
+    """weight [J, I] -> words [I / 2, J] for x weight^T, or a stack of both; I is padded with zeros to an even size.
     For a transposed matrix, whose I may be a varying batch size, I is padded to a multiple of PAD."""
     weight = weight.detach()
+    if weight.dim() == 3:
+        return torch.stack([packed(layer) for layer in weight])
     if weight.is_contiguous():
-        rounded = torch.nn.functional.pad(weight.bfloat16(), (0, weight.shape[1] % 2))
+        rounded = weight.bfloat16()
+        if rounded.shape[1] % 2:  # padding by nothing would copy
+            rounded = torch.nn.functional.pad(rounded, (0, 1))
         return rounded.view(torch.float32).t().contiguous()
     terms = weight.t().contiguous()  # [I, J]
     words = terms.new_empty(-(-len(terms) // PAD) * PAD // 2, terms.shape[1])
@@ -173,19 +177,14 @@ def once(make: Callable[..., Tensor], *weights: Tensor) -> Tensor:
     versions = [weight._version for weight in weights]  # pyright: ignore
     results = _cache.setdefault(weights[0], {})
     if make not in results or results[make][0] != versions:
-        results[make] = versions, make(*weights)
+        with torch.inference_mode(False), torch.no_grad():  # so that the result has a version, too
+            results[make] = versions, make(*weights)
     return results[make][1]
 
 
 def stacked(*weights: Tensor) -> Tensor:
     """Stack weights [...] to [N, ...], in a function with an identity for `once`."""
     return torch.stack(weights)
-
-
-def packed_stack(*weights: Tensor) -> Tensor:
-    """Pack N weights of equal shape to [N, I / 2, J], or one weight to [I / 2, J]."""
-    words = [packed(weight) for weight in weights]
-    return words[0] if len(words) == 1 else torch.stack(words)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

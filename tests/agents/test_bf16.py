@@ -91,14 +91,17 @@ def test_a_changed_weight_is_packed_again_while_acting():
 
 
 @needs_routine
-def test_a_stack_of_packed_weights_is_computed_once_per_version_of_any_of_them():
+def test_a_stack_of_weights_is_packed_once_per_version_of_any_of_them():
     first, second = (torch.nn.Parameter(torch.ones(128, 128)) for _ in range(2))
+
+    def stack() -> torch.Tensor:
+        return bf16.once(bf16.packed, bf16.once(bf16.stacked, first, second))
+
     with torch.inference_mode():
-        stack = bf16.once(bf16.packed_stack, first, second)
-        assert bf16.once(bf16.packed_stack, first, second) is stack
+        words = stack()
+        assert stack() is words
         second.mul_(2)
-        assert torch.equal(bf16.once(bf16.packed_stack, first, second)[1], bf16.packed(second))
-        assert bf16.once(bf16.packed, first) is not stack
+        assert torch.equal(stack()[1], bf16.packed(second))
 
 
 @needs_routine

@@ -1,7 +1,7 @@
 """Compiled unrolls of LSTM, ConvLSTM and GRU and their gradients, as one node of the autograd graph, for a CPU.
 
-The equations are in `lstm.LSTM`, `conv_lstm.ConvLSTM` and `gru.GRU`. A convolution is one matrix multiplication: every
-position's neighborhood is one contiguous row of `seen`. Without an image, there is one position, its own neighborhood.
+The equations are in `lstm.py`. A convolution is one matrix multiplication: every position's neighborhood is one
+contiguous row of `seen`. Without an image, there is one position, its own neighborhood.
 
 Shapes: T steps, B environments, P positions of the image (1 without an image), K elements of a kernel (likewise), C
 units per position, G gates per unit (LSTM 4, GRU 3).

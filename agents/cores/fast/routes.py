@@ -113,11 +113,9 @@ def factor(routine: int, weight: Tensor, turned: bool = False, adjoint: bool = F
     (matrix,) = arrays(weight)
     if routine >= 0:
         return np.ascontiguousarray(matrix.swapaxes(-1, -2)) if turned else matrix
-    if weight.dim() == 3:
-        return np.stack([factor(routine, layer, turned, adjoint) for layer in weight])
     if not weight.numel():  # a part that this core does not have
         return matrix
-    return (bf16.packed(weight.t()) if adjoint else bf16.once(bf16.packed, weight)).numpy()
+    return (bf16.packed(weight.mT) if adjoint else bf16.once(bf16.packed, weight)).numpy()
 
 
 def arranged(leaves: Any, matrices: Sequence[str], routine: int, turned: bool = False, adjoint: bool = False) -> Any:
