@@ -1,4 +1,4 @@
-"""Additional threads for large pieces of a learner's work, which releases the interpreter's lock.
+"""Additional threads for large pieces of a learner's work, which runs without the interpreter's lock.
 
 The number of threads does not change results: pieces are the same, and their results are added in the same order.
 """

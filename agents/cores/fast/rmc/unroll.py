@@ -30,10 +30,9 @@ def run(
     steps = row.shape[:2]
     reset = torch.zeros(steps, dtype=torch.bool) if reset is None else reset
     routes.check("RMC", row, memory=(leaves.memory, (steps[1], *initial.shape)), reset=(reset, steps))
-    # for a single step, transposing matrices does not pay
-    resets, first = routes.arrays(reset, initial)
+    address, (resets, first) = routes.routine(row.dtype, leaves.qkv), routes.arrays(reset, initial)
+    # For a single step, transposing matrices does not pay.
     settings = Settings(resets, first, len(row) > 1, bptt_length or 0)
-    address = routes.routine(row.dtype, leaves.qkv)
     return _Unroll.apply(heads, settings, torch.is_grad_enabled(), address, *leaves)  # pyright: ignore
 
 
@@ -112,8 +111,8 @@ class _Unroll(torch.autograd.Function):
         like = {"qkv": record.projected, "mlp": record.hidden[1:], "gates": record.gates}
         like |= {name: getattr(leaves, name) for name in ("row", "gates_input")}
         new = {name: np.empty_like(array) for name, array in like.items()}
-        shape = routes.groups(batch, routes.GROUP)
-        new |= {name: np.zeros((shape, *getattr(leaves, name).shape), record.rows.dtype) for name in VECTORS}
+        groups = routes.groups(batch, routes.GROUP)
+        new |= {name: np.zeros((groups, *getattr(leaves, name).shape), record.rows.dtype) for name in VECTORS}
         above, last_memory = routes.arrays(grad_out, grad_last)
         grads = Leaves(memory=last_memory.copy(), **new)
 
