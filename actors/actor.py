@@ -112,10 +112,10 @@ class Actor:
         n, observation = self.batch.num_envs, self.batch.new_observation()
         self.batch.reset_into(observation, seed)
         self._extras = Extras(self.batch, self.agent.extras, self._config.imitate, self._config.novelty)
-        reward, flags = np.zeros(n, np.float32), (np.zeros(n, np.bool_), np.zeros(n, np.bool_))
+        flags = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
         mask = None if self.batch.action_mask is None else np.ones_like(self.batch.action_mask)
-        first: Any = (observation, reward, *flags, mask, self._extras.arrays())
-        self._env_output: Any = EnvOutput(*first)  # last step, arrays [N, ...]
+        first: Any = (observation, np.zeros(n, np.float32), *flags, mask, self._extras.arrays())
+        self._env_output: Any = EnvOutput(*first)  # Output at the last step, separate arrays [N, ...]
         self._extras.write(self._env_output.extras, observation, np.ones(n, np.bool_))
         self._mask(self._env_output)
         self._begun = False

@@ -41,9 +41,7 @@ class ActorPool(Protocol):
     def failures(self) -> int: ...  # Actors that failed and were replaced
 
     @property
-    def progress(
-        self,
-    ) -> int: ...  # Changes while any environment steps, even within an unroll
+    def progress(self) -> int: ...  # Changes while any environment steps, even within an unroll
 
     @property
     def gathering(self) -> bool: ...  # Whether a `gather` is in progress, during which the state cannot be saved

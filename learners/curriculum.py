@@ -33,6 +33,12 @@ class _Stages:
         self._ended: set[int] = set()  # Environments that have completed an episode since all of them began one
         self.unknown = 0  # Consecutive episodes that do not report the measure
 
+    def note_environments(self, number: int) -> None:
+        """Wait for this number of environments from now on, if the others were lost with their learner."""
+        if 0 < number < self._num_envs:
+            self._num_envs = number
+            self._ended.clear()
+
     def _reported(self, episodes: NDArray[np.floating[Any]]) -> list[tuple[int, float]]:
         """Environment and measure of each of the episodes [K, 3 + F] that report the measure."""
         reported = episodes[np.isfinite(episodes[:, self._column])]

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..actors.packed import Packer, stream_module, take_over
 from ..actors.unroll import Unroll, map_tensors, tensors, with_tensors
@@ -43,6 +43,12 @@ def cuda_graph(device: torch.device) -> Record:
     return record
 
 
+def changing(agent: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """List every tensor that an update of this agent changes."""
+    moments = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, Tensor)]
+    return [*agent.parameters(), *agent.buffers(), *moments]
+
+
 class _Recording(NamedTuple):
     replay: Callable[[], object]
     leaves: list[Tensor]  # Input buffers of the batch and its indices
@@ -50,11 +56,17 @@ class _Recording(NamedTuple):
 
 
 class Recorded:
-    """Update from a batch on the device and the indices of its minibatches that is recorded once and then replayed. It
-    returns metrics, and must not depend on values read back from the device."""
+    """Update from a batch on the device and the indices of its minibatches that is recorded once, compared with a
+    normal run of it, and then replayed. It returns metrics, and must not depend on values read back from the device.
+    `changed` returns every tensor that an update changes."""
 
-    def __init__(self, update: Callable[[Unroll, Sequence[Tensor]], Tensor], record: Record) -> None:
-        self._update, self._record = update, record
+    def __init__(
+        self,
+        update: Callable[[Unroll, Sequence[Tensor]], Tensor],
+        changed: Callable[[], Sequence[Tensor]],
+        record: Record,
+    ) -> None:
+        self._update, self._changed, self._record = update, changed, record
         self.alone: AbstractContextManager[object] = contextlib.nullcontext()
         """Lock acquired while an update is recorded, since no other thread of the process may use the device."""
         self._works = True
@@ -73,28 +85,53 @@ class Recorded:
             self.forget()
             self._form = form
         self._calls += 1
-        if self._calls > WARM_UP and self._works and self._recording is None:
-            self._recording = self._recorded(batch, indices, leaves)
-        if self._recording is None:
+        if self._calls <= WARM_UP or not self._works:
             return self._update(batch, indices)
+        if self._recording is None:
+            return self._first(batch, indices, leaves)
         for target, leaf in zip(self._recording.leaves, leaves, strict=True):
             target.copy_(leaf)
         self._recording.replay()
         return self._recording.result.clone()
 
-    def _recorded(self, batch: Unroll, indices: Sequence[Tensor], leaves: Sequence[Tensor]) -> _Recording | None:
-        """Record the update of copies of these tensors; print the reason and return None if that fails."""
+    def _first(self, batch: Unroll, indices: Sequence[Tensor], leaves: list[Tensor]) -> Tensor:
+        """Record and replay the update, undo it, run the update itself and compare results; waits for the device."""
+        changed, problem = [x.detach() for x in self._changed()], ""
+        before = after = [x.clone() for x in changed]
         inputs, count = [leaf.clone() for leaf in leaves], len(leaves) - len(indices)
-        fixed = with_tensors(batch, inputs[:count])
+        fixed, replayed = with_tensors(batch, inputs[:count]), None
         try:
             with self.alone:
                 replay, result = self._record(lambda: self._update(fixed, inputs[count:]))
-            return _Recording(replay, inputs, result)
+            replay()
+            self._recording = _Recording(replay, inputs, result)
+            replayed, after = result.clone(), [x.clone() for x in changed]
         except Exception as error:  # recording may raise any exception
             problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        for x, old in zip(changed, before, strict=True):
+            x.copy_(old)
+        result = self._update(batch, indices)
+        if replayed is not None and not (_alike(replayed, result) and _near(before, after, changed)):
+            problem = "its replay differs from the update itself"
+        if problem:
+            self._works, self._recording = False, None
             print(f"engram: the update is not recorded; it runs one operation at a time: {problem}", file=sys.stderr)
-            self._works = False
-            return None
+        return result
+
+
+def _alike(replayed: Tensor, expected: Tensor) -> bool:
+    """Whether metrics are equal up to the order of float sums."""
+    return torch.allclose(replayed.cpu(), expected.cpu(), rtol=1e-2, atol=1e-5, equal_nan=True)
+
+
+def _near(before: Sequence[Tensor], replayed: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+    """Whether tensors were changed as expected. An error of half the change is allowed: Adam's first steps have full
+    length even if the gradient is only rounding error."""
+    change, error = (
+        sum(float((a - b).double().square().sum()) for a, b in zip(pair, expected, strict=True))
+        for pair in (before, replayed)
+    )
+    return error <= 0.25 * change
 
 
 class _Sent(NamedTuple):

@@ -22,7 +22,7 @@ from ..agents.sequence.compiled import compile_steps
 from .algorithms.algorithm import Targets
 from .batches import ALONE, Group, Replay, learned_rewards, valid_steps, with_bonus
 from .config import LearnerConfig
-from .device import Recorded, Transfer, cuda_graph
+from .device import Recorded, Transfer, changing, cuda_graph
 from .loss import KL, METRICS, Gradient, Minibatch, evaluate, gradient, matrix_precision
 from .optimizers import clip_global_norm, make_optimizer, scheduled, set_gradients, set_hyperparameters
 
@@ -54,7 +54,7 @@ class Learner:
         self.device = agent.policy.weight.device
         self.recorded: Recorded | None = None
         if config.cuda_graph and self.device.type == "cuda":
-            self.recorded = Recorded(self._learn, cuda_graph(self.device))
+            self.recorded = Recorded(self._learn, lambda: changing(agent, self.optimizer), cuda_graph(self.device))
         elif config.cuda_graph:
             print(f"engram: --cuda-graph has no effect on {self.device}", file=sys.stderr)
         recorded, settings = self.recorded is not None, self._hyperparameters()

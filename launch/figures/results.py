@@ -5,7 +5,8 @@ return of episodes, here over the rows of metrics. Tables compare only finished 
 """
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from .figure import Curve, Figure, FigureRun
 
 POINTS = 120  # Maximum number of points of a curve
 DPI = 110
+_CUT = re.compile(r"(.+?)-(\d+)(-[a-z]+)?")  # Name of a curve at one cut of the gradient: core, steps, variant
 
 
 def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict[str, Any]) -> dict[str, Any]:
@@ -185,7 +187,9 @@ def extent(document: dict[str, Any]) -> str:
 def draw(document: dict[str, Any], title: str, file: Path) -> None:
     """Plot the results in a document: mean of every curve, a band from lowest to highest seed, and the paper's results.
 
-    In a figure with tasks, the first panel has the interquartile means, and each task has a panel."""
+    In a figure with tasks, the first panel has the interquartile means, and each task has a panel. Curves CORE-CUT,
+    whose gradients are cut every CUT steps, have a panel for each CUT. An easier variant has no lines for the
+    paper, since its task differs."""
     curves, quick = document["curves"], document["size"] == "quick"
     with_tasks = any("task" in curve for curve in curves.values())
     if with_tasks:
@@ -193,7 +197,7 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
         groups = {task: {x: core for x, (of, core) in named.items() if of == task} for task in tasks_of(document)}
         title = f"{title}{', smaller variant' if quick else ''}: {extent(document)}"
     else:
-        groups = {"": {name: name for name in curves}}
+        groups = {f"gradients cut every {cut} steps" if cut else "": names for cut, names in panels(curves).items()}
         title = f"{title}{', easier variant' if quick else ''}"
     labels = list(dict.fromkeys(label for names in groups.values() for label in names.values()))
     styles = {label: curve_style(index) for index, label in enumerate(labels)}
@@ -216,6 +220,18 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
     figure.legend(lines.values(), lines.keys(), loc="outside right upper", fontsize=8)
     figure.suptitle(title)
     figure.savefig(file, dpi=DPI, metadata={"Software": None})  # pyright: ignore[reportUnknownMemberType]
+
+
+def panels(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Labels of the curves by panel: CORE in the panel CUT for a curve CORE-CUT, else all in one panel ""."""
+    matches = {name: _CUT.fullmatch(name) for name in names}
+    by_cut: dict[str, dict[str, str]] = {}
+    for name, match in matches.items():
+        if match:
+            by_cut.setdefault(match[2], {})[name] = match[1] + (match[3] or "")
+    if len(by_cut) < 2 or None in matches.values():
+        return {"": {name: name for name in matches}}
+    return dict(sorted(by_cut.items(), key=lambda panel: -int(panel[0])))
 
 
 def _draw_panel(axes: Any, document: dict[str, Any], names: dict[str, str], styles: dict[str, tuple[str, str]]) -> None:

@@ -198,6 +198,8 @@ class Member:
         """Write a row of the metrics since the last call and return it."""
         self.read()
         self.accumulator.note_actors(num_actors, failures, stored_bytes)
+        if self.curriculum:
+            self.curriculum.note_environments(num_actors * self.config.actor_envs)
         metrics = self.accumulator.take(self.steps)
         self._logged_at, self._logged_time = self.steps, time.monotonic()
         if self.writer is not None:

@@ -254,6 +254,8 @@ class Team:
                 break
             except GroupLostError as another:
                 problem = another
+        for worker in self._workers:  # one that completed the interrupted update has no batch
+            worker.batch, worker.collecting = None, worker.handle.collect.remote(self._header, 0)
 
     def _answers(self, refs: Sequence[Any]) -> list[Any]:
         """Return the responses of other learners. Raises GroupLostError as soon as a learner is lost."""

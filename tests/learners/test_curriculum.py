@@ -50,6 +50,14 @@ def test_environments_that_have_ended_no_episode_are_waited_for() -> None:
     assert levels.add(episodes(1, env=2), 0)
 
 
+def test_environments_that_were_lost_are_not_waited_for() -> None:
+    levels = curriculum(num_envs=3)
+    assert not levels.add(episodes(1, 1, 1, 1, env=2), 0)
+    levels.note_environments(2)
+    assert not levels.add(episodes(1), 0), "environment 1 is still there"
+    assert levels.add(episodes(1, env=1), 0)
+
+
 def test_after_all_environments_began_anew_all_are_waited_for_again() -> None:
     levels = curriculum(num_envs=3)
     assert not levels.add(episodes(0, 0, 0), 0)

@@ -17,7 +17,7 @@ from engram.agents.cores import core_names
 from engram.agents.sequence.compiled import compile_steps
 from engram.learners import learner as learner_module
 from engram.learners.config import LearnerConfig
-from engram.learners.device import WARM_UP, Recorded
+from engram.learners.device import WARM_UP, Recorded, changing
 from engram.learners.learner import Learner
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -173,7 +173,7 @@ def test_results_of_replays_do_not_overwrite_each_other():
         return lambda: place.copy_(work()), place
 
     _, batches = make()
-    update = Recorded(lambda batch, _: batch.agent.logits.sum(), record)
+    update = Recorded(lambda batch, _: batch.agent.logits.sum(), list, record)
     results = [update(batch, []) for batch in batches]
     assert results == [batch.agent.logits.sum() for batch in batches]
 
@@ -187,7 +187,7 @@ def test_nothing_else_uses_the_device_while_an_update_is_recorded():
         return lambda: locked.append(lock.locked()), place
 
     _, batches = make()
-    update = Recorded(lambda batch, _: batch.agent.logits.sum(), record)
+    update = Recorded(lambda batch, _: batch.agent.logits.sum(), list, record)
     update.alone = lock
     for batch in batches[: WARM_UP + 1]:
         update(batch, [])
@@ -205,7 +205,7 @@ def test_a_compiled_step_is_part_of_a_recorded_update(monkeypatch, capfd):
         result = torch.zeros(1, 12)
         return lambda: replays.append(result.copy_(work())), result
 
-    there.recorded = Recorded(there._learn, record)
+    there.recorded = Recorded(there._learn, lambda: changing(there.agent, there.optimizer), record)
     rows = [[learner.step(batch) for batch in batches] for learner in (plain, there)]
     assert rows[0] == rows[1]
     assert len(replays) == 3
@@ -219,11 +219,24 @@ def test_an_update_that_cannot_be_recorded_is_done_and_says_why(capfd):
     def refuse(work):
         raise RuntimeError("no such\ngraph")
 
-    other.recorded = Recorded(other._learn, refuse)
+    other.recorded = Recorded(other._learn, list, refuse)
     assert [plain.step(batch) for batch in batches] == [other.step(batch) for batch in batches]
     said = capfd.readouterr().err.strip().splitlines()
     message = "engram: the update is not recorded; it runs one operation at a time: RuntimeError: no such graph"
     assert said == [message]
+
+
+def test_a_recording_of_nothing_is_found_and_leaves_the_update_as_it_is(capfd):
+    """A graph of another device's stream is empty: the first replay, which is compared with an update, is the last."""
+    (plain, batches), (other, _), replays = make(), make(), []
+
+    def record(work):
+        return lambda: replays.append(work), torch.zeros(1, 12)
+
+    other.recorded = Recorded(other._learn, lambda: changing(other.agent, other.optimizer), record)
+    assert [plain.step(batch) for batch in batches] == [other.step(batch) for batch in batches]
+    assert len(replays) == 1
+    assert "its replay differs from the update itself" in capfd.readouterr().err
 
 
 def test_without_cuda_a_recording_is_refused_in_one_line(capfd):

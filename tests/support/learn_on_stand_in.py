@@ -39,7 +39,7 @@ from engram.launch.train.acting import make_pool
 from engram.launch.train.trainer import Trainer
 from engram.learners import checkpoints
 from engram.learners.config import LearnerConfig
-from engram.learners.device import WARM_UP, Recorded
+from engram.learners.device import WARM_UP, Recorded, changing
 from engram.learners.group import NcclGroup
 from engram.learners.learner import Learner
 from engram.learners.population.config import PopulationConfig, Together
@@ -237,7 +237,7 @@ def recorded() -> dict[str, Any]:
 
         return replay, result
 
-    there.recorded = Recorded(there._learn, record)
+    there.recorded = Recorded(there._learn, lambda: changing(there.agent, there.optimizer), record)
     rows = [[learner.step(batch) for batch in batches] for learner in (plain, there)]
     same = all(
         torch.equal(a.cpu(), b.cpu()) for a, b in zip(plain.agent.parameters(), there.agent.parameters(), strict=True)

@@ -87,3 +87,17 @@ def test_a_run_that_is_replaced_stays_on_the_page() -> None:
     assert "lstm" not in document["curves"]
     text = figures_page.text("", maze, {"full": document})
     assert "; lstm, seed 1: 265 [261, 268] after 12.5 M steps, replaced." in text
+
+
+def test_curves_at_several_cuts_of_the_gradient_have_a_panel_for_each() -> None:
+    curves = json.loads((RESULTS / "t-maze.json").read_text())["curves"]
+    found = results.panels(curves)
+    assert list(found) == ["300", "100", "20", "3"]
+    assert [sorted(names.values()) for names in found.values()] == [["concrete", "lstm", "parallel"]] * 4
+    assert sum(len(names) for names in found.values()) == len(curves)
+    assert results.panels(["lstm-20", "lstm-20-plain", "gru-3"])["20"] == {
+        "lstm-20": "lstm",
+        "lstm-20-plain": "lstm-plain",
+    }
+    assert list(results.panels(["fwm", "fwm-a2c", "lstm-3"])) == [""]
+    assert list(results.panels(["lstm-3", "gru-3"])) == [""], "one cut needs no panels"
