@@ -65,7 +65,7 @@ def figure(panels: Sequence[Panel], title: str = "") -> Figure:
             low, colors = (0.0, "inferno") if panel.scale == "share" else (-high, "RdBu_r")
             axis.imshow(values, colors, aspect="auto", vmin=low, vmax=high)
             rows = [row for row, label in enumerate(panel.labels) if label]
-            rows = rows[:: -(-len(rows) // MOST_NAMES)]
+            rows = rows[:: -(-len(rows) // MOST_NAMES) or 1]
             axis.set_yticks(rows, [panel.labels[row] for row in rows])
             name += f", {low:.3g} to {high:.3g}"
         axis.set_title(f"{name}. {panel.note}", fontsize=7, loc="left", parse_math=False)
