@@ -163,8 +163,8 @@ def remember(cell: nn.LSTMCell | nn.GRUCell, memory_span: int) -> None:
 
 
 class ConvLSTM(Projected):
-    """Convolutional LSTM (Shi et al. 2015, without peepholes), BoxWorld's baseline in the RMC paper (appendix A.3): an
-    LSTM at every position of a grid, connected to its neighbors.
+    """Convolutional LSTM: an LSTM at every position of a grid, connected to its neighbors.
+    Shi et al. 2015, without peepholes: BoxWorld's baseline in the RMC paper (appendix A.3).
 
     i, f, g, o = K_x * x + b_x + K_h * h + b_h       four blocks of hidden_channels, in this order
     c' = sigmoid(f + 1) c + sigmoid(i) tanh(g)

@@ -196,8 +196,8 @@ class MNM(Core):
 
 
 class MNMp(MNM):
-    """Metalearned neural memory with learned local updates: D^l = z^l - q^l(v^w), with one linear layer q for all three
-    (equation 4)."""
+    """Metalearned neural memory with learned local updates (equation 4).
+    D^l = z^l - q^l(v^w), with one linear layer q for all three."""
 
     local = True
 

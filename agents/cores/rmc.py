@@ -52,8 +52,8 @@ class RelationalBlock(nn.Module):
 
 
 class RMC(Projected):
-    """Relational memory core: N slots that attend to each other and the new input, gated like the cells of an LSTM. H
-    heads, slot width F = H * head_size, key size K (default head_size), V = head_size.
+    """Relational memory core: N slots that attend to each other and the new input, gated like the cells of an LSTM.
+    H heads, slot width F = H * head_size, key size K (default head_size), V = head_size.
 
         x' = W_in x + b_in                                       [B, F]
         Z  = [M_{t-1} ; x']                                      [B, N+1, F]

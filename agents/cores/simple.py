@@ -141,8 +141,8 @@ class Frames(NamedTuple):
 
 
 class FrameStack(Core):
-    """Frame stack, a short, exact memory: relu(W [x_t ; x_{t-1} ; ...] + b) of the last `num_frames` inputs. Inputs
-    before the start of the episode are zeros."""
+    """Frame stack, a short, exact memory: relu(W [x_t ; x_{t-1} ; ...] + b) of the last `num_frames` inputs.
+    Inputs before the start of the episode are zeros."""
 
     loops_over_time = False
 

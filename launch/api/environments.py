@@ -38,7 +38,8 @@ def make_env(env: str, num_envs: int | None = None, *, render_mode: str | None =
         return gymnasium.make_vec(environment.id, num_envs=num_envs, **options)
     make, allowed = foreign
     check_keys(env, "parameter", parameters, parameters if allowed is None else allowed)
-    parameters |= {} if render_mode is None else {"render_mode": render_mode}
+    if render_mode is not None:
+        parameters["render_mode"] = render_mode
     if is_vector(make):
         refuse(num_envs is None, f"num_envs is None; {env} is a vector environment; allowed: at least 1")
         return make(num_envs=num_envs, **parameters)

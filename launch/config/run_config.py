@@ -126,7 +126,8 @@ class RunConfig(Settings):
         super().__post_init__()
         check_device(self.device)
         url, address, envs = self.checkpoint_url, self.ray_address, self.actor_envs
-        act_on, gpus, members = self.act_on, self.actor_gpus, f"population is {self.population}"
+        act_on, members = self.act_on, f"population is {self.population}"
+        gpus, most_gpus = self.actor_gpus, 1 - self.in_process
         in_order, elastic = self.synchronous or self.in_process, self.fixed_actors is None
         explores = self.pbt != PopulationConfig()
         # An unroll of several batches is used in several updates, and may begin in the middle of a batch if neither
@@ -140,9 +141,7 @@ class RunConfig(Settings):
             f"act_on is {act_on!r}; allowed with --local, which has one thread: auto": self.local and act_on != "auto",
             "act_on is 'cuda'; allowed with device 'cpu': auto, cpu": act_on == "cuda" and self.device == "cpu",
             "num_actors is 'auto'; allowed with --local, --act-on, --sync, A2C and PPO: a number": elastic and in_order,
-            f"actor_gpus is {gpus}; allowed: 0..1, and 0 with --local and --act-on": not 0
-            <= gpus
-            <= 1 - self.in_process,
+            f"actor_gpus is {gpus}; allowed: 0..1, and 0 with --local and --act-on": gpus < 0 or gpus > most_gpus,
             "actor_cpus is 0; allowed with num_actors = 'auto': above 0": elastic and not self.actor_cpus,
             f"max_lag is {self.max_lag}; allowed with {envs} environments per actor and updates of "
             f"{self.envs_per_update}: auto, or at least {least}": self.max_lag != "auto" and self.max_lag < least,

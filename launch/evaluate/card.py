@@ -15,16 +15,15 @@ from .episodes import RATES, Summary
 
 README, GIF = "README.md", "agent.gif"
 DIAGNOSIS = "a diagnosis of the network, not a result of reinforcement learning"
-
-
 Facts = dict[str, Any]
 
 
 def write_card(
     target: str, config: RunConfig, weights: dict[str, Tensor], summary: Summary, facts: Facts, gif: bytes | None
 ) -> str:
-    """Write a card that `open_run` can read to a folder or URL; return a message. Raises EngramError. The card has the
-    settings of training `config` except those of a machine; `facts` are of training and evaluation, e.g. the seeds."""
+    """Write a card that `open_run` can read to a folder or URL; return a message. Raises EngramError. The card contains
+    `config`, that of training, without settings of a machine; `facts` are of training and evaluation, e.g. the seeds.
+    """
     settings = {name: value for name, value in to_dict(config).items() if name not in RESUMABLE}
     metadata = {"env": config.env, "core": config.agent.core}
     metadata |= {"evaluation": summary.all.plain() | facts, "provenance": provenance()}

@@ -27,7 +27,8 @@ Frames = list[tuple[Image.Image, int]]  # Images, each with its milliseconds
 
 
 def encoded(shown: Frames) -> bytes:
-    (frames, durations), file = zip(*shown, strict=True), io.BytesIO()
+    frames, durations = zip(*shown, strict=True)
+    file = io.BytesIO()
     frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0)
     return file.getvalue()
 

@@ -165,8 +165,8 @@ def effect(without: Played, changed: Played, fields: tuple[str, ...], step: int)
     columns, outcomes = (*EPISODE_COLUMNS, *fields), dict[str, Difference]()
     for name in ("return", "length", *RATES):
         if name in columns:
-            pair = (played.episodes[:, columns.index(name)].astype(np.float64) for played in (without, changed))
-            old, new = pair
+            column = columns.index(name)
+            old, new = (played.episodes[:, column].astype(np.float64) for played in (without, changed))
             reported = ~np.isnan(old + new) if name in RATES else slice(None)  # nan: the episode does not report it
             old, new = old[reported], new[reported]
             if len(old):

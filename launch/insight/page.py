@@ -63,14 +63,15 @@ def figure(panels: Sequence[Panel], title: str = "") -> Figure:
             shares = panel.scale == "share" or not sizes.any()
             high = 1.0 if shares else float(np.quantile(sizes, HIGHEST) or sizes.max())
             low, colors = (0.0, "inferno") if panel.scale == "share" else (-high, "RdBu_r")
-            axis.imshow(values, colors, aspect="auto", vmin=low, vmax=high)
+            axis.imshow(values, colors, aspect="auto", interpolation="nearest", vmin=low, vmax=high)
             rows = [row for row, label in enumerate(panel.labels) if label]
-            rows = rows[:: -(-len(rows) // MOST_NAMES)]
+            rows = rows[:: -(-len(rows) // MOST_NAMES) or 1]
             axis.set_yticks(rows, [panel.labels[row] for row in rows])
             name += f", {low:.3g} to {high:.3g}"
         axis.set_title(f"{name}. {panel.note}", fontsize=7, loc="left", parse_math=False)
         axis.tick_params(labelsize=6)
     axes[0].set_xlim(-0.5, panels[0].values.shape[1] - 0.5)
+    axes[0].xaxis.get_major_locator().set_params(integer=True)
     plot.suptitle(title, fontsize=8, parse_math=False)
     return plot
 

@@ -162,7 +162,8 @@ class Member:
 
     def snapshot(self, *, lasting: bool) -> dict[str, Any]:
         """Weights and optimizer state for another member's `become`; `lasting`: a copy that updates do not change."""
-        state = {name: value for name, value in self.learner.state_dict().items() if name in ("agent", "optimizer")}
+        state = self.learner.state_dict()
+        state = {name: state[name] for name in ("agent", "optimizer")}
         return copy.deepcopy(state) if lasting else state
 
     def become(self, snapshot: dict[str, Any], settings: Values) -> None:

@@ -20,7 +20,11 @@ from ...base.messages import duration_in_words
 REDRAWS_PER_SECOND = 2
 LINE_SECONDS = 10.0  # Seconds between two lines without a terminal
 HISTORY = 24  # Number of reports from which the speed is computed
-RETURNS = {"return": ("episode/return", ".4g"), "solved": ("episode/solved", ".1%")}
+RETURNS = {
+    "return": ("episode/return", ".4g"),
+    "solved": ("episode/solved", ".1%"),
+    "best return": ("population/best_return", ".4g"),
+}
 LEARNING = {"loss": ("loss/total", ".4f"), "entropy": ("policy/entropy", ".3f"), "lag": ("perf/policy_lag", ".1f")}
 SPEED = {"steps/s": ("perf/env_steps_per_second", ",.0f")}
 BUSY = {"actors": "actor_busy", "learner": "learner_busy", "learner waits": "queue_wait"}

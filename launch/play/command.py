@@ -37,7 +37,10 @@ from ..runs.trained import ActingAgent, evaluation_seed
 
 COMPILING = 30  # Seconds to compile the slowest environment
 KEYS = {
-    **{"up": ("up", "w", "k"), "down": ("down", "s", "j"), "left": ("left", "a", "h"), "right": ("right", "d", "l")},
+    "up": ("up", "w", "k"),
+    "down": ("down", "s", "j"),
+    "left": ("left", "a", "h"),
+    "right": ("right", "d", "l"),
     "stay": (" ", "."),
 }
 """Keys by the name of the action; other actions are typed as numbers, with leading zeros if there are over ten."""

@@ -83,7 +83,8 @@ class PopulationHost:
             text = f"members were never compared: none finished {pbt.first_due:,} episodes"
             self._warn(f"{text}; lower --pbt.warmup ({pbt.warmup:,}) and --pbt.window ({pbt.window:,})")
         returns = [m.accumulator.window().get("return") for m in self.members]
-        self._writer.write(self.steps, spread(returns) | row)
+        row = spread(returns) | row
+        self._writer.write(self.steps, row)
         return row
 
     def state_dict(self) -> dict[str, Any]:

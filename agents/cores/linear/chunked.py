@@ -140,8 +140,8 @@ class MLSTMState(NamedTuple):
 
 
 class MLSTM(Stack):
-    """mLSTM (Beck et al. 2024, "xLSTM: Extended long short-term memory", section 2.3): residual layers (see `Stack`),
-    each an LSTM with a matrix C per head as its cell; d = head_size.
+    """mLSTM: residual layers (see `Stack`), each an LSTM with a matrix C per head as its cell; d = head_size.
+    Beck et al. 2024, "xLSTM: Extended long short-term memory", section 2.3.
 
         q, v = W_q u, W_v u,  k = W_k u / sqrt(d),  o = sigmoid(W_o u)                        (equations 21 to 24, 27)
         i = exp(i'), i' = w_i u + b_i;   f = sigmoid(f'), f' = w_f u + b_f                    (equations 25, 26)

@@ -17,8 +17,8 @@ FORGOTTEN = 0.01  # Share of an input that remains in FFM's initially slowest tr
 
 
 class LRU(AtOnce):
-    """Linear recurrent unit (Orvieto et al. 2023, "Resurrecting recurrent neural networks for long sequences"): blocks
-    of a linear recurrence with a complex diagonal, each followed by a gated layer.
+    """Linear recurrent unit: blocks of a linear recurrence with a complex diagonal, each followed by a gated layer.
+    Orvieto et al. 2023, "Resurrecting recurrent neural networks for long sequences".
 
         x^0_t = W_e x_t + b_e                                        encoder, H = hidden_size, N = state_size
         u_t   = LayerNorm(x^{l-1}_t)
@@ -98,8 +98,8 @@ class Block(nn.Module):
 
 
 class S5(Stack):
-    """S5 (Smith et al. 2023, "Simplified state space layers for sequence modeling"), with resets (Lu et al. 2023):
-    residual layers (see `Stack`), each a linear state-space model with a complex diagonal; N = state_size.
+    """S5: residual layers (see `Stack`), each a linear state-space model with a complex diagonal; N = state_size.
+    Smith et al. 2023, "Simplified state space layers for sequence modeling", with resets (Lu et al. 2023).
 
         Lambda' = exp(Lambda Delta),  B' = Lambda^-1 (Lambda' - 1) B                        (equation 6)
         h_t = Lambda' h_{t-1} + B' u_t                                complex [N]            (equation 2)
@@ -175,8 +175,8 @@ class FFMState(NamedTuple):
 
 
 class FFM(AtOnce):
-    """Fast and forgetful memory (Morad et al. 2023, "Reinforcement learning with fast and forgetful memory"): sums of
-    gated inputs that decay and rotate; m = memory_size, c = context_size.
+    """Fast and forgetful memory: sums of gated inputs that decay and rotate; m = memory_size, c = context_size.
+    Morad et al. 2023, "Reinforcement learning with fast and forgetful memory".
 
         v_t, y_t, i_t, o_t = W x_t + b           of widths m, H, m, H
         S_t = gamma * S_{t-1} + (v_t * sigmoid(i_t)) 1_c^T           complex [m, c]        (section 4.1)

@@ -17,8 +17,8 @@ class MambaState(NamedTuple):
 
 
 class Mamba2(Stack):
-    """Mamba-2 (Dao and Gu 2024, "Transformers are SSMs"), or with `s6=true` Mamba (Gu and Dao 2023): residual layers
-    (see `Stack`) of selective state-space models.
+    """Mamba-2, or with `s6=true` Mamba: residual layers (see `Stack`) of selective state-space models.
+    Dao and Gu 2024, "Transformers are SSMs"; Gu and Dao 2023.
 
         z, c, delta' = W u                                         c concatenates x [H P], B [N] and C [N]
         x_t, B_t, C_t = silu(short convolution over c_{t-3} .. c_t)

@@ -112,6 +112,7 @@ def test_a_population_that_is_never_compared_is_reported_and_shown(
     assert run_train(*GRAPH, *words, "--log-every", 100, "--run-dir", tmp_path / "run") == 0
     said = capsys.readouterr().out
     assert "members were never compared: none finished 1,000 episodes; lower --pbt.warmup (1,000)" in said
+    assert "  best return " in said
     assert population_view.main([str(tmp_path / "run")]) == 0
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     for member in range(2):

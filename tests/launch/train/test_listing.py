@@ -34,8 +34,9 @@ def test_everything_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert len({" ".join(lines[name]) for name in ENVIRONMENTS}) == len(ENVIRONMENTS)
 
 
-def test_brackets_of_a_docstring_are_shown() -> None:
+def test_lines_are_whole_sentences_with_their_brackets() -> None:
     lines = [(core_class(name).__doc__ or "").partition("\n")[0] for name in core_names()]
+    assert [line for line in lines if not line.endswith(".")] == []
     assert any("[" in line for line in lines)
     out = io.StringIO()
     show(Console(width=400, file=out, highlight=False, markup=False))
