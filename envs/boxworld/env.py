@@ -155,10 +155,10 @@ class BoxWorldBatch(BatchedEnv):
         row, col = np.divmod(at[games, color], side)
         held = state.held != NOTHING
         key = np.where(held, state.held.astype(np.int64) - KEY, 0)
-        columns = [
-            *((at > 0).sum(1), np.where(some, row - state.row, 0), np.where(some, col - state.col, 0)),
-            *(some & held & (key == color), held & (at[games, key] > 0), held * (codes == BAIT + key[:, None]).sum(1)),
-        ]
+        down, right = np.where(some, row - state.row, 0), np.where(some, col - state.col, 0)
+        opens_next, opens_any = some & held & (key == color), held & (at[games, key] > 0)
+        baits = held * (codes == BAIT + key[:, None]).sum(1)
+        columns = [(at > 0).sum(1), down, right, opens_next, opens_any, baits]
         return np.stack(columns, 1).astype(np.float32)
 
     def mark_seen(self, seen: Array) -> Array:

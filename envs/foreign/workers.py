@@ -158,8 +158,9 @@ def _work(pipe: Any, make: Callable[[], ForeignBatch]) -> None:
             result = getattr(group, name)(*arguments)
         except Exception as problem:
             problem.add_note(traceback.format_exc())
+            result = problem
             try:
-                result = pickle.loads(pickle.dumps(problem))
+                pickle.loads(pickle.dumps(problem))
             except Exception:
                 result = RuntimeError(f"{type(problem).__name__}: {problem}")
         pipe.send(result)

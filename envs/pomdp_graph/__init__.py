@@ -6,7 +6,6 @@ Munkhdalai, Schmidhuber 2021, appendix I) with NumPy's legacy generator: seed 66
 
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -173,14 +172,18 @@ def graph_sets(seed: int, count: int, num_states: int, num_actions: int) -> dict
     The test graphs are sampled first; a train graph that equals a test graph is resampled. Raises ValueError if there
     are too few graphs of this size for disjoint sets.
     """
-    random = np.random.RandomState(seed)
-    test = [sample_graph(random, num_states, num_actions) for _ in range(count)]
-    test_keys = {graph.tobytes() for graph in test}
-    others = (sample_graph(random, num_states, num_actions) for _ in range(100 * count))
-    train = list(islice((graph for graph in others if graph.tobytes() not in test_keys), count))
-    if len(train) < count:
-        size = f"{num_states} states and {num_actions} actions"
-        raise ValueError(f"num_graphs is {count}: too many for disjoint train and test sets of graphs with {size}")
+    random, test, train, keys, repeats = np.random.RandomState(seed), list[Array](), list[Array](), set[bytes](), 0
+    while len(train) < count:
+        graph = sample_graph(random, num_states, num_actions)
+        repeats = repeats + 1 if graph.tobytes() in keys else 0
+        if repeats == 1000:  # in a row: hardly any graph is not yet in the test set
+            size = f"{num_states} states and {num_actions} actions"
+            raise ValueError(f"num_graphs is {count}: too many for disjoint train and test sets of graphs with {size}")
+        if len(test) < count:
+            test.append(graph)
+            keys.add(graph.tobytes())
+        elif repeats == 0:
+            train.append(graph)
     sets = {"train": np.stack(train), "test": np.stack(test)}
     for graphs in sets.values():
         graphs.flags.writeable = False

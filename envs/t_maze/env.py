@@ -77,7 +77,9 @@ class TMazeBatch(BatchedEnv):
     )
     episode_fields = ("solved", "finished")
     fact_values = {  # noqa: RUF012
-        **{"goal": ("left", "right"), "place": ("room", "limbo", "maze"), "cue": ("hidden", "shown")},
+        "goal": ("left", "right"),
+        "place": ("room", "limbo", "maze"),
+        "cue": ("hidden", "shown"),
         "reached": ("no pad", "the wrong pad", "the right pad"),
     }
     action_names = rules.ACTION_NAMES
@@ -132,7 +134,8 @@ class TMazeBatch(BatchedEnv):
         return {"goal": int(self.state.goal[index]), "speckle": speckle}
 
     def place_level(self, index: int, level: Mapping[str, Any]) -> None:
-        (goal,), state, params = check_numbers("level['goal']", [level["goal"]], 1, 2), self.state, self.params
+        (goal,) = check_numbers("level['goal']", [level["goal"]], 1, 2)
+        state, params = self.state, self.params
         if "speckle" in level:
             cells = np.asarray(level["speckle"])
             if cells.shape != (ROWS, COLS) or cells.dtype != np.bool_:
