@@ -18,7 +18,7 @@ from .core import Core
 CORES = {
     "agalite": ".linear.agalite:AGaLiTe",
     "concrete": ".concrete:Concrete",
-    "conv-lstm": ".lstm:ConvLSTM",
+    "conv-lstm": ".conv_lstm:ConvLSTM",
     "delta-net": ".linear.chunked:DeltaNet",
     "elman": ".simple:Elman",
     "feedforward": ".simple:Feedforward",

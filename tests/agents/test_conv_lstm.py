@@ -7,7 +7,7 @@ import torch
 
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.cores import make_core
-from engram.agents.cores.lstm import ConvLSTM, image_size, neighborhoods
+from engram.agents.cores.conv_lstm import ConvLSTM, image_size, neighborhoods
 from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.torsos import TorsoConfig
 from engram.base import compiled

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.nn.utils import parametrizations
 
+from engram.agents.cores.conv_lstm import ConvLSTM
 from engram.agents.cores.core import unroll_step_by_step
-from engram.agents.cores.lstm import GRU, LSTM, ConvLSTM
+from engram.agents.cores.lstm import GRU, LSTM
 from engram.agents.cores.mnm import MNM, MNMg, MNMp
 from engram.agents.cores.rmc import RMC, RMCState
 from engram.base import compiled
