@@ -242,7 +242,10 @@ class ThreadPool(LocalPool):
         self._unlearned: Counter[int] = Counter()  # Environments requested and not yet learned from, by member
         self._turns: Counter[int] = Counter()  # First actor of each member's next request
         self._streaming = False
-        self._thread = ThreadPoolExecutor(1, "actors", self._begin_thread)
+        self._streams = stream_module(self.device)
+        # High priority: an actor's few operations start before those of an update in progress.
+        self._stream: Any = self._streams.Stream(self.device, priority=-1) if self._streams else None
+        self._thread = ThreadPoolExecutor(1, "actors", become_helper)
         self._results: queue.SimpleQueue[Future[Made]] = queue.SimpleQueue()
 
     def publish(self, weights: Weights, learned: int = 0) -> None:
@@ -319,12 +322,6 @@ class ThreadPool(LocalPool):
             take_over(tensors(unroll), event, self.device)
         return unrolls
 
-    def _begin_thread(self) -> None:
-        become_helper()
-        if streams := stream_module(self.device):
-            # High priority: an actor's few operations start before those of an update in progress.
-            streams.set_stream(streams.Stream(self.device, priority=-1))
-
     def _make(self, numbers: range, weights: Sequence[Weights]) -> Made:
-        with self.still:
+        with self.still, self._streams.stream(self._stream) if self._streams else nullcontext():
             return self.unrolls(numbers, weights), record_event(self.device)

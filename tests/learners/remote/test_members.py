@@ -1,7 +1,9 @@
 """Learners of a population's members in other processes equal a learner in this one."""
 
 import pickle
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import ray
@@ -13,8 +15,10 @@ from engram.actors.unroll import Stored, join, some_environments
 from engram.agents.agent import AgentConfig
 from engram.agents.values import flatten
 from engram.learners.config import LearnerConfig
+from engram.learners.group import GroupLostError
 from engram.learners.learner import Learner
 from engram.learners.remote.members import MemberHome, MemberProcess, RemoteLearner, batch_of
+from engram.learners.remote.team import Team
 from runs import wait_for
 
 
@@ -71,3 +75,13 @@ def test_unrolls_that_are_lost_with_their_machine_are_left_out(shared_ray: None)
     plain.learn(next_one)
     assert remote.updates == 1
     assert (flatten(agent) == flatten(plain.agent)).all()
+
+
+def test_after_a_loss_a_learner_that_completed_the_update_collects_another_batch() -> None:
+    """It has used its batch, and its weights become those of rank 0, which repeats the update."""
+    team, worker = Team.__new__(Team), MagicMock(batch="used")
+    parts = {"_learner": SimpleNamespace(steps=5), "_report": print, "_losses": 0, "_header": None}
+    vars(team).update(parts, _workers=[worker], _lost_workers=list, _connect=lambda _: None)
+    team._rebuild(GroupLostError("another learner is lost"))
+    assert worker.batch is None
+    assert worker.collecting is worker.handle.collect.remote.return_value
