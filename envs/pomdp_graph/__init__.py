@@ -207,7 +207,7 @@ class PomdpGraphBatch(BatchedEnv):
     Actions: 0, 1, 2: labels of the edges.
     Observations: float32 [17] for 5 states and 3 actions: goal and location, one-hot; 0; the previous action, one-hot,
         zeros at the start and after a timeout; 1; steps taken / num_steps; the sum of the rewards of this episode
-        (`variant="released"`: 0). `show_graph=True`, the memory-free twin: also the adjacency [action][from][to].
+        (`variant="released"`: 0). `show_graph=True`, the memory-free twin: also the adjacency `[action][from][to]`.
     Start: a graph from the set; goal uniform over the states, agent uniform over the other states.
     Rewards: +10 for reaching the goal, -0.05 for an invalid action. In 30 steps an agent that knows the graph earns
         166 on average ("released"; 170 in "paper"), a random one 45.6 (44.4).
