@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 
 from ...actors.factory import ActorFactory
-from ...actors.pool import ActorPool, LocalPool, ThreadPool
+from ...actors.pool import ActorPool, LocalPool
+from ...actors.thread_pool import ThreadPool
 from ...base.processes import end_children, leave_at_once
 from ...base.stop_flag import StopFlag
 from ...learners.group import Share

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from engram.actors.failures import ActorFailureError
-from engram.actors.pool import LocalPool, ThreadPool
+from engram.actors.pool import LocalPool
+from engram.actors.thread_pool import ThreadPool
 from pools import FACTORY, lags, make_breaking, take, weights
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from engram.actors.factory import ActorFactory
-from engram.actors.pool import LocalPool, ThreadPool
+from engram.actors.pool import LocalPool
+from engram.actors.thread_pool import ThreadPool
 from engram.agents.agent import AgentConfig
 from engram.agents.cores import core_names
 from engram.agents.cores.core import state_leaves
