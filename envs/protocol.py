@@ -1,4 +1,4 @@
-"""What actors use of a batch of environments, compiled or third-party."""
+"""The interface of a batch of environments, compiled or third-party, that actors use."""
 
 from typing import Any, Protocol
 

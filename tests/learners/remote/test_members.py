@@ -1,23 +1,23 @@
 """Learners of a population's members in other processes equal a learner in this one."""
 
 import pickle
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import ray
 import torch
 
 from engram.actors.factory import ActorFactory
+from engram.actors.pool import LocalPool
 from engram.actors.remote.wire import pack
 from engram.actors.unroll import Stored, join, some_environments
 from engram.agents.agent import AgentConfig
-from engram.agents.values import flatten
+from engram.agents.values import Weights, flatten
 from engram.learners.config import LearnerConfig
-from engram.learners.group import GroupLostError
+from engram.learners.group import GroupLostError, Share
 from engram.learners.learner import Learner
 from engram.learners.remote.members import MemberHome, MemberProcess, RemoteLearner, batch_of
+from engram.learners.remote.processes import MakePool
 from engram.learners.remote.team import Team
 from runs import wait_for
 
@@ -77,11 +77,31 @@ def test_unrolls_that_are_lost_with_their_machine_are_left_out(shared_ray: None)
     assert (flatten(agent) == flatten(plain.agent)).all()
 
 
-def test_after_a_loss_a_learner_that_completed_the_update_collects_another_batch() -> None:
-    """It has used its batch, and its weights become those of rank 0, which repeats the update."""
-    team, worker = Team.__new__(Team), MagicMock(batch="used")
-    parts = {"_learner": SimpleNamespace(steps=5), "_report": print, "_losses": 0, "_header": None}
-    vars(team).update(parts, _workers=[worker], _lost_workers=list, _connect=lambda _: None)
-    team._rebuild(GroupLostError("another learner is lost"))
-    assert worker.batch is None
-    assert worker.collecting is worker.handle.collect.remote.return_value
+@pytest.mark.integration
+def test_after_a_loss_a_learner_that_completed_the_update_collects_another_batch(shared_ray: None) -> None:
+    """It has used its batch when the group of learners restarts, and rank 0 repeats the update."""
+    factory = ActorFactory(env="boxworld", agent=AgentConfig(core="lstm"), num_envs=2, unroll_length=5, seed=0)
+
+    def make_learner() -> Learner:
+        return Learner(factory.make_actor(0).agent, LearnerConfig(), total_steps=1000)
+
+    def make_pool(_: Share) -> MakePool:
+        return lambda report: LocalPool(factory.make_actor, 1, 0, report)
+
+    shares, reports = [Share(0, 1, 2), Share(1, 1, 2)], list[str]()
+    pool, device = make_pool(shares[0])(reports.append), torch.device("cpu")
+    team, learner = Team(pool, shares, make_learner, make_pool, True, reports.append, device), make_learner()
+    try:
+        team.connect(learner)
+        team.publish(Weights(0, 0, flatten(learner.agent)))
+        while (unrolls := team.gather()) is None:
+            pass
+        completed = [worker.handle.learn.remote() for worker in team._workers]
+        learner.learn(unrolls[0])
+        ray.get(completed)
+        team._rebuild(GroupLostError("another learner is lost"))
+        team.learn(learner, unrolls[0])
+    finally:
+        team.close()
+    assert learner.updates == 2
+    assert reports == ["another learner is lost: the group of learners restarts from step 20; lost ones need --resume"]
