@@ -52,7 +52,7 @@ def test_environments_that_have_ended_no_episode_are_waited_for() -> None:
 
 def test_environments_that_were_lost_are_not_waited_for() -> None:
     levels = curriculum(num_envs=3)
-    assert not levels.add(episodes(1, 1, 1, 1), 0)
+    assert not levels.add(episodes(1, 1, 1, 1, env=0), 0)
     levels.note_environments(2)  # environment 2 has not ended an episode
     assert not levels.add(episodes(1), 0), "environment 1 is still there"
     assert levels.add(episodes(1, env=1), 0)
