@@ -12,6 +12,7 @@ that images and statistics take.
 import argparse
 import json
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
@@ -31,6 +32,7 @@ from engram.launch.config.device import find_device
 from engram.launch.config.run_flags import parse_run
 from engram.launch.config.settings.plain import to_dict
 from engram.launch.insight.watching import Watcher
+from engram.launch.metrics.member import Member
 from engram.launch.metrics.provenance import provenance
 from engram.launch.runs.directory import RunDirectory
 from engram.launch.train.acting import make_pool
@@ -85,6 +87,22 @@ def acting(env: str, core: str, limit: float) -> dict[str, Any]:
     return results
 
 
+class TimedWatcher(Watcher):
+    """Watcher that counts its images and measures the seconds spent on them."""
+
+    images = 0
+    spent = 0.0
+
+    def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
+        started = time.monotonic()
+        super().look(member, before, at_step)
+        self.spent += time.monotonic() - started
+
+    def _draw(self, member: Member, at_step: Callable[[], None]) -> None:
+        super()._draw(member, at_step)
+        self.images += 1
+
+
 def training(env: str, core: str, limit: float) -> dict[str, Any]:
     """Measure a run in this process whose images are due at every update."""
     with TemporaryDirectory() as folder, ExitStack() as files:
@@ -96,8 +114,8 @@ def training(env: str, core: str, limit: float) -> dict[str, Any]:
         directory = files.enter_context(RunDirectory.create(config.run_dir, to_dict(config), name="cost"))
         panel = make_panel(config, directory.path, 0)
         trainer = make_trainer(config, learners, fields, pool, directory, panel, None, files)
-        watcher = trainer.watcher
-        assert isinstance(watcher, Watcher)
+        watcher = TimedWatcher(config)
+        trainer._looks = [watcher.look]  # pyright: ignore[reportPrivateUsage]
         for member in trainer.members:
             pool.publish(member.weights())
         started = time.monotonic()

@@ -14,7 +14,7 @@ from engram import Run
 from engram.launch.metrics.panel import Panel
 
 FILE = Path(__file__).parent / "images" / "panel.svg"
-COLUMNS, SHOWN = 86, 0.7
+COLUMNS, SHOWN = 100, 0.7
 """Width, and the part of the run that is over."""
 
 
