@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import bf16
-from ..kernels import Linear
+from ..kernels import Affine, Linear
 from ..sequence.scan import scan
 from .core import Axis, Core, Step, Unrolled
-from .fast.acting import Affine
 from .fast.pool_views import Filters, Views, hold
 from .fast.routes import arrays, check, gradient_cuts, stands_for
 
