@@ -24,8 +24,7 @@ import ray
 from engram.actors import failures as failures_module
 from engram.actors.remote import pool as pool_module
 from engram.actors.remote.pool import RayPool
-from engram.actors.remote.slot import RequestWindow
-from engram.actors.remote.stuck import ProcessPlace, place_of_this_process
+from engram.actors.remote.slot import ProcessPlace, RequestWindow, place_of_this_process
 from engram.agents.values import Weights
 from engram.base.processes import tree_memory
 from engram.launch.cluster.ray_session import start_ray
