@@ -17,9 +17,8 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...agents.values import Weights
-from ..failures import TransportDiedError
 from ..members import MakeActor, WeightsVersion
-from ..pool import ActorStateError, MemberPool
+from ..pool import ActorStateError, MemberPool, TransportDiedError
 from ..unroll import Stored, Unroll
 from .slot import LONGEST_INTERVAL, ActorProcess, ActorSlot, Request, RequestWindow, StuckProcesses, key_of, last_beat
 from .wire import dead_part, fetch, message_of, share_tensors, stored_bytes, unpack

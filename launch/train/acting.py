@@ -304,14 +304,14 @@ def deal_members(
         return learners
     from ...actors.remote.pool import RayPool
     from ...learners.remote.members import MemberHome, RemoteLearner
-    from ...learners.remote.processes import START_SECONDS, answer_of, reserve
+    from ...learners.remote.processes import reserve
 
     assert isinstance(pool, RayPool), "several learners have their actors in Ray processes"
     processes, device = config.num_learners, learners[0].device
     claim, make = reserve(device), partial(make_learner, config, config.factory(), device)
     homes = [MemberHome(rank, make, device, report) for rank in range(1, processes)]
     for home in homes:
-        answer_of(home.starting, START_SECONDS)
+        home.wait()
     if not whole:
         pool.apart = frozenset(member for member in range(len(learners)) if member % processes)
     dealt = list(learners)

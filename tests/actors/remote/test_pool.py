@@ -14,9 +14,8 @@ import torch
 from ray.exceptions import RayError
 
 import pools
-from engram.actors.failures import ActorFailureError
 from engram.actors.levels.config import LevelsConfig
-from engram.actors.pool import ActorStateError, LocalPool
+from engram.actors.pool import ActorFailureError, ActorStateError, LocalPool
 from engram.actors.remote import pool as pool_module
 from engram.actors.remote.pool import RayPool
 from engram.actors.remote.slot import RequestWindow

@@ -17,7 +17,7 @@ from engram.learners.config import LearnerConfig
 from engram.learners.group import GroupLostError, Share
 from engram.learners.learner import Learner
 from engram.learners.remote.members import MemberHome, MemberProcess, RemoteLearner, batch_of
-from engram.learners.remote.processes import START_SECONDS, MakePool, answer_of
+from engram.learners.remote.processes import MakePool
 from engram.learners.remote.team import Team
 from runs import wait_for
 
@@ -64,7 +64,7 @@ def test_unrolls_that_are_lost_with_their_machine_are_left_out(shared_ray: None)
 
     plain, agent = make_learner(), make_learner().agent
     home = MemberHome(1, make_learner, torch.device("cpu"), reports.append)
-    answer_of(home.starting, START_SECONDS)
+    home.wait()
     remote = RemoteLearner(agent, config, 1000, home, 0)
     remote.load_state_dict(plain.state_dict())
     remote.learn(lost._replace(stored=(Stored(ref, 0, 4),)))
