@@ -72,8 +72,6 @@ class MemberSchedule:
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
-        self.homes: dict[int, str] = {}
-        """Machine of each member's learner; empty if requests do not depend on it."""
 
     @property
     def members(self) -> list[int]:
@@ -86,23 +84,13 @@ class MemberSchedule:
     def leave(self, member: int) -> None:
         self._counts.pop(member, None)
 
-    def next(
-        self,
-        may: Callable[[int], bool] = lambda _: True,
-        served: Mapping[int, int] | None = None,
-        machine: str = "",
-        idle: bool = True,
-    ) -> int | None:
+    def next(self, may: Callable[[int], bool] = lambda _: True, served: Mapping[int, int] | None = None) -> int | None:
         """Return the member of an actor's next request: of those for which `may` is true, the one with the fewest so
-        far; ties go to the one that the actor has `served` least, so that it does not always serve the same members.
-
-        An actor on a learner's `machine` acts for its members, and for others only while it is `idle`.
-        """
+        far; ties go to the one that the actor has `served` least, so that it does not always serve the same members."""
         among = [member for member in self._counts if may(member)]
-        near = [member for member in among if self.homes.get(member) == machine]
-        if not among or (not near and not idle and machine in self.homes.values()):
+        if not among:
             return None
-        member = min(near or among, key=lambda m: (self._counts[m], (served or {}).get(m, 0), m))
+        member = min(among, key=lambda m: (self._counts[m], (served or {}).get(m, 0), m))
         self._counts[member] += 1
         return member
 

@@ -2,28 +2,48 @@
 
 The learner requests unrolls; actors produce the next ones only while it processes a batch. This bounds memory use, and
 it bounds policy lag to `max_lag` updates, for any number of actors and environments.
+
+Over days of training, actors are killed, nodes are lost and environments raise exceptions. Unlike failures caused by a
+bug, these do not recur in a replacement, so an actor's failures in a row are forgotten after FORGIVEN_AFTER unrolls.
 """
 
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from ..agents.values import Weights
-from .failures import Failures
+from ..envs.arrays import ContractError
 from .members import MakeActor, MemberActors, MemberSchedule
 from .unroll import Unroll
 from .vectorized import unroll_groups
+
+FORGIVEN_AFTER = 50  # Unrolls without a failure after which an actor's failures in a row are forgotten
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # Seconds before a replacement starts; doubled with each failure in a row.
+_CHANGING = re.compile(r"\b(?:0x)?[0-9a-f]{8,}\b|\d+")  # Differs between reports of one failure: addresses, ids, times
 
 
 class ActorStateError(RuntimeError):
     """Raised when the actors' state cannot be saved; training can continue without it."""
 
 
+class ActorFailureError(RuntimeError):
+    """Raised when an actor fails too often or its environment breaks the contract; the message contains the cause."""
+
+
+class TransportDiedError(RuntimeError):
+    """Raised when a Ray process that transports requests and unrolls has died; the message names it."""
+
+
 class ActorPool(Protocol):
     """Set of actors that return unrolls, shared by all members of a population."""
+
+    device: torch.device  # Of this process, used by actors; the CPU if they are in other processes
+    still: AbstractContextManager[object]  # Context in which no actor uses this process's device
 
     @property
     def num_actors(self) -> int: ...  # Active actors
@@ -36,12 +56,6 @@ class ActorPool(Protocol):
 
     @property
     def gathering(self) -> bool: ...  # Whether a `gather` is in progress, during which the state cannot be saved
-
-    @property
-    def device(self) -> torch.device: ...  # Of this process, used by actors; the CPU if they are in other processes
-
-    @property
-    def still(self) -> AbstractContextManager[object]: ...  # Context in which no actor uses this process's device
 
     def stored_bytes(self) -> int | None:
         """Measured bytes of unrolls and weights in object stores; None if unavailable."""
@@ -58,6 +72,7 @@ class ActorPool(Protocol):
 
     def arrived(self) -> Unroll | None:
         """Return the next unroll of any member if it has already arrived, else None; call `next` first."""
+        return None
 
     def gather(self, member: int = 0) -> list[Unroll] | None:
         """Return one unroll of every actor, in order, all made with the member's newest weights (synchronous mode).
@@ -74,7 +89,53 @@ class ActorPool(Protocol):
         """Stop all actors."""
 
 
-class MemberPool:
+@dataclass
+class _Streak:
+    first: str  # Traceback of the first failure
+    count: int = 0
+    unrolls: int = 0  # Unrolls since the last failure
+
+
+class Failures:
+    """Counter of each actor's failures, of which `allowed` in a row are tolerated; `report` displays each kind once."""
+
+    def __init__(self, allowed: int, report: Callable[[str], None]) -> None:
+        self.allowed, self.total = allowed, 0
+        self._report = report
+        self._streaks: dict[int, _Streak] = {}
+        self._reported: set[str] = set()
+
+    def add(self, number: int, trace: str, cause: object = None) -> None:
+        """Record a failure of actor `number`. Raises ActorFailureError if there are too many, or if the cause is a
+        ContractError, which would recur in every replacement."""
+        if isinstance(cause, ContractError):
+            raise ActorFailureError(str(cause))
+        self.total += 1
+        streak = self._streaks.setdefault(number, _Streak(trace))
+        streak.count, streak.unrolls = streak.count + 1, 0
+        kind = _CHANGING.sub("", trace)
+        if kind not in self._reported:
+            self._reported.add(kind)
+            self._report(f"actor {number} failed and is replaced (at most {self.allowed} times in a row):\n{trace}")
+        if streak.count > self.allowed:
+            raise ActorFailureError(
+                f"actor {number} failed {streak.count} times in a row; {self.allowed} are allowed. "
+                f"The first failure:\n{streak.first}"
+            )
+
+    def forgive(self, number: int) -> None:
+        if streak := self._streaks.get(number):
+            streak.unrolls += 1
+            if streak.unrolls >= FORGIVEN_AFTER:
+                del self._streaks[number]
+
+    def pause(self, number: int) -> float:
+        """Seconds to wait before actor `number` is restarted."""
+        streak = self._streaks.get(number)
+        return min(FIRST_PAUSE * 2 ** (streak.count - 1), LONGEST_PAUSE) if streak else 0.0
+
+
+class MemberPool(ActorPool):
     """Weights, turns and failures of the members' actors, common to the pools below and in remote/."""
 
     def __init__(self, max_failures: int, report: Callable[[str], None]) -> None:
@@ -114,15 +175,19 @@ class LocalPool(MemberPool):
         together: bool = False,
     ) -> None:
         super().__init__(max_failures, report)
-        self.num_actors, self._together, self._make_actor = num_actors, together, make_actor
+        self._together, self._make_actor = together, make_actor
         self._actors = [MemberActors(make_actor, number, 0) for number in range(num_actors)]
         for actors in self._actors:
             actors.actor(0)  # so that no unroll's time includes importing and compiling
         self.device = self._actors[0].actor(0).device
-        self.still: AbstractContextManager[object] = nullcontext()
+        self.still = nullcontext()
         self._turn = 0
         self._made: list[Unroll] = []  # Unrolls made together with a requested one
         self._gathered: dict[int, list[Unroll]] = {}  # Unrolls by member, gathered together with another member's
+
+    @property
+    def num_actors(self) -> int:
+        return len(self._actors)
 
     @property
     def progress(self) -> int:
@@ -146,9 +211,6 @@ class LocalPool(MemberPool):
             members = self._schedule.round() if self._together else [self._schedule.next()]
             self._made = self.unrolls(numbers, [self._weights[m] for m in members if m is not None])
         return self._made.pop(0)
-
-    def arrived(self) -> None:
-        return None
 
     def gather(self, member: int = 0) -> list[Unroll]:
         if member not in self._gathered:

@@ -21,11 +21,10 @@ import numpy as np
 import psutil
 import ray
 
-from engram.actors import failures as failures_module
+from engram.actors import pool as local_pool
 from engram.actors.remote import pool as pool_module
 from engram.actors.remote.pool import RayPool
-from engram.actors.remote.slot import RequestWindow
-from engram.actors.remote.stuck import ProcessPlace, place_of_this_process
+from engram.actors.remote.slot import ProcessPlace, RequestWindow, place_of_this_process
 from engram.agents.values import Weights
 from engram.base.processes import tree_memory
 from engram.launch.cluster.ray_session import start_ray
@@ -81,7 +80,7 @@ def main() -> None:
     number = arguments.restarts
     ray.cloudpickle.register_pickle_by_value(__import__("__main__"))
     pool_module.ActorProcess = ShortLived  # type: ignore[assignment,misc]
-    failures_module.LONGEST_PAUSE = 0.0  # they are all failures in a row
+    local_pool.LONGEST_PAUSE = 0.0  # they are all failures in a row
     start_ray(2)
     pool = RayPool(int, 1, max_failures=10 * number, window=RequestWindow(1, 1, 1, 1), report=lambda _: None)
     pool.publish(Weights(0, 0, np.zeros(1000, np.float32)))

@@ -6,8 +6,7 @@ version if the process already has them. A lost response is not requested again:
 
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
@@ -18,12 +17,10 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...agents.values import Weights
-from ..failures import TransportDiedError
 from ..members import MakeActor, WeightsVersion
-from ..pool import ActorStateError, MemberPool
+from ..pool import ActorStateError, MemberPool, TransportDiedError
 from ..unroll import Stored, Unroll
-from .slot import ActorProcess, ActorSlot, Request, RequestWindow
-from .stuck import LONGEST_INTERVAL, StuckProcesses, key_of, last_beat
+from .slot import LONGEST_INTERVAL, ActorProcess, ActorSlot, Request, RequestWindow, StuckProcesses, key_of, last_beat
 from .wire import dead_part, fetch, message_of, share_tensors, stored_bytes, unpack
 
 PATIENCE = 2.0  # Seconds without an unroll after which the pool returns None to the learner
@@ -70,7 +67,6 @@ class RayPool(MemberPool):
         super().__init__(max_failures, report)
         share_tensors()
         self._report, self._window = report, window
-        self._unrolls_from: Counter[str] = Counter()  # Received unrolls by machine
         self.device, self.still = torch.device("cpu"), nullcontext()
         self._open: dict[ObjectRef[Any], Request] = {}  # Open requests, oldest first
         self._sent = self._received = 0  # Requests; unrolls and heartbeats
@@ -80,7 +76,7 @@ class RayPool(MemberPool):
         self._passed_over: set[int] = set()
         self._gathered: dict[int, Unroll] = {}
         self._stored: dict[int, ObjectRef[Any]] = {}  # Each member's newest weights, once a request has contained them
-        self._apart: frozenset[int] = frozenset()  # Members whose unrolls stay in Ray's store for another learner
+        self.apart: frozenset[int] = frozenset()  # Members whose unrolls stay in Ray's store for another learner
         self._elastic, self._timeout, self._niceness = num_actors is None, timeout, niceness
         self._interval = min(LONGEST_INTERVAL, timeout / 8)  # Seconds between two heartbeats
         self._stuck, self._look_at = StuckProcesses(ray.util.get_node_ip_address()), 0.0
@@ -113,10 +109,6 @@ class RayPool(MemberPool):
     def stored_bytes(self) -> int | None:
         return stored_bytes()
 
-    def deal(self, homes: Mapping[int, str], apart: Iterable[int]) -> None:
-        """Prefer actors on the machine of each member's learner (`homes`); leave unrolls of `apart` in Ray's store."""
-        self._schedule.homes, self._apart = dict(homes), frozenset(apart)
-
     def publish(self, weights: Weights, learned: int = 0) -> None:
         begins = self._set(weights)
         self._stored.pop(weights.member, None)
@@ -146,7 +138,10 @@ class RayPool(MemberPool):
                 if slot.at_work and not slot.requests and slot.number not in self._gathered:
                     self._request(slot, member, 1)
 
-        return self._receive(request, self._all_gathered)
+        if not self._receive(request, lambda: len(self._gathered) >= len(self._slots) or None):
+            return None
+        unrolls, self._gathered = [self._gathered[slot.number] for slot in self._slots], {}
+        return unrolls
 
     def save(self) -> list[Any]:
         if self._open or self._gathered or dead_part() or any(slot.handle is None for slot in self._slots):
@@ -168,21 +163,16 @@ class RayPool(MemberPool):
             ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
         for slot in slots:
             ray.kill(slot.handle)
-        if len(self._unrolls_from) > 1:
-            counts = ", ".join(f"{machine} ({count:,})" for machine, count in sorted(self._unrolls_from.items()))
-            self._report(f"unrolls came from {counts}")
 
     def _request_stream(self) -> None:
         """Send all requests that the window allows, to slots with the fewest open ones, then least recently used."""
         for depth in range(self._window.requests_per_slot):
             slots = [slot for slot in self._slots if slot.at_work and len(slot.requests) == depth]
             for slot in sorted(slots, key=lambda slot: slot.last_request):
-                machine = slot.place.machine if slot.place else ""
-                member = self._schedule.next(self._window.has_room, slot.served, machine, not slot.requests)
-                if member is not None:
-                    self._window.sent(self._request(slot, member, self._window.unrolls))
-                elif not self._schedule.homes:
+                member = self._schedule.next(self._window.has_room, slot.served)
+                if member is None:
                     return
+                self._window.sent(self._request(slot, member, self._window.unrolls))
 
     def _request(self, slot: ActorSlot, member: int, unrolls: int) -> Request:
         version = self._weights[member].version
@@ -194,11 +184,11 @@ class RayPool(MemberPool):
             weights, slot.versions[member] = self._stored[member], version
         if not slot.requests:
             slot.since = time.monotonic()
-        if self._streaming and member in self._apart:
+        if self._streaming and member in self.apart:
             refs = slot.handle.answer.options(num_returns=2).remote(weights, unrolls, True)
         else:
             refs = slot.handle.answer.remote(weights, unrolls), None
-        request = Request(slot, member, unrolls, self._sent, *refs)
+        request = Request(slot, member, self._sent, *refs)
         slot.last_request, self._sent = self._sent, self._sent + 1
         slot.served[member] += 1
         slot.requests.append(request)
@@ -221,21 +211,12 @@ class RayPool(MemberPool):
         if died := dead_part():  # without this error, a call to Ray's store would end this process
             raise TransportDiedError(f"{died} died")
 
-    def _all_gathered(self) -> list[Unroll] | None:
-        if len(self._gathered) < len(self._slots):
-            return None
-        unrolls, self._gathered = [self._gathered[slot.number] for slot in self._slots], {}
-        return unrolls
-
     def _next_in_order(self) -> Unroll | None:
+        """Return the next unroll; while it is missing, None. Skip an actor that delays the learner although others have
+        responded."""
         if request := self._window.next():
             self._blocked = None
             return request.answer
-        self._pass_over_the_slowest()
-        return None
-
-    def _pass_over_the_slowest(self) -> None:
-        """Skip an actor that delays the learner although others have responded."""
         slot, now = self._window.blocking(), time.monotonic()
         if slot is None:
             self._blocked = None
@@ -249,6 +230,7 @@ class RayPool(MemberPool):
                 self._passed_over.add(slot.number)
                 text = f"actor {slot.number} is slower than the others: its late unrolls are skipped"
                 self._report(f"{text}; a larger --max-lag accepts older unrolls")
+        return None
 
     def _poll(self, wait: float) -> None:
         """Wait for a response, and process all that have arrived: one poll for each would be slow with many actors."""
@@ -285,8 +267,6 @@ class RayPool(MemberPool):
                 self._gathered[slot.number] = unroll
             self._unroll_seconds += (unroll.seconds - self._unroll_seconds) / 2
             self._failures.forgive(slot.number)
-            assert slot.place is not None, "the location arrives before the first unroll"
-            self._unrolls_from[slot.place.machine] += request.unrolls
 
     def _lose(self, slot: ActorSlot, why: str, cause: object = None) -> None:
         """Drop a slot's open requests and kill its process; a new one starts after a pause. Raises ActorFailureError

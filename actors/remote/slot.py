@@ -1,27 +1,48 @@
+# pyright: reportPrivateUsage=false
 """An actor's slot in the pool, the processes that occupy it one after another, and flow control.
 
 A slot is empty (in the pause after a failure), starting, or active. It returns unrolls in the order of the requests.
+
+A response may take minutes: its number of steps times the time per step. While a request is open and environments
+step, a thread of the process updates a counter in Ray's key-value store; the pool reads it if a response is overdue.
+Ray detects processes that are stopped, or stuck in the kernel, only after many seconds.
 """
 
 import os
 import sys
+import threading
 import time
 from collections import Counter, deque
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+import psutil
 import ray
+from ray.experimental import internal_kv
 
 from ...agents.process import prepare_process
 from ...agents.values import Weights
 from ..members import MakeActor, MemberActors, WeightsVersion
 from ..unroll import Unroll, header
-from .stuck import Heart, ProcessPlace, key_of, place_of_this_process
 from .wire import pack, share_tensors
 
 MOST_AT_ONCE = 8  # Unrolls per request that suffice to amortize its cost
 NARROW = 4  # Environments per actor up to which an unroll's transfer costs far less than its request (0.5 ms)
 REQUESTS_PER_SLOT = 2  # Smallest limit of open requests per slot: one in progress, and the next one queued
+LONGEST_INTERVAL = 5.0  # Longest interval between two heartbeats in seconds
+GRACE_SECONDS = 2.0  # Seconds for Ray to end a process itself, including child processes of environments
+
+
+class ProcessPlace(NamedTuple):
+    machine: str  # Address of its machine
+    pid: int
+    started: float  # Start time, to distinguish processes with a reused id
+
+
+def place_of_this_process(machine: str) -> ProcessPlace:
+    process = psutil.Process()
+    return ProcessPlace(machine, process.pid, process.create_time())
 
 
 @dataclass(eq=False)
@@ -49,7 +70,6 @@ class ActorSlot:
 class Request:
     slot: ActorSlot
     member: int
-    unrolls: int
     index: int  # Number of requests sent before
     ref: Any  # Ray's reference to the response
     parcel: Any = None  # Ray's reference to the packed unroll, if the response is without its state and steps
@@ -116,6 +136,18 @@ class RequestWindow:
         return min(waiting, key=lambda request: request.index).slot if waiting else None
 
 
+def key_of(number: int, life: int) -> str:
+    """Key of the heartbeats of process `life` of slot `number` of this job's pool."""
+    return f"engram-heartbeat-{ray.get_runtime_context().get_job_id()}-{number}-{life}"
+
+
+def last_beat(key: str) -> bytes | None:
+    """Newest heartbeat under a key; None if there is none or Ray does not respond."""
+    with suppress(Exception):
+        return internal_kv._internal_kv_get(key)
+    return None
+
+
 class ActorProcess(MemberActors):
     """Ray actor in the process of a slot."""
 
@@ -128,7 +160,19 @@ class ActorProcess(MemberActors):
         prepare_process(1)
         share_tensors()
         super().__init__(make_actor, number, life)
-        self._heart = Heart(key_of(number, life), lambda: self.progress, beat_seconds)
+        self._busy_since: float | None = None  # Monotonic time at which the open request arrived
+        threading.Thread(target=self._beat, args=(key_of(number, life), beat_seconds), daemon=True).start()
+
+    def _beat(self, key: str, seconds: float) -> None:
+        """Update `key` every few `seconds` while a request is open and environments step."""
+        sent = 0
+        while True:
+            time.sleep(seconds)
+            since, now = self._busy_since, self.progress
+            if since is not None and time.monotonic() - since > seconds and now != sent:
+                with suppress(Exception):  # a lost beat is followed by another one
+                    internal_kv._internal_kv_put(key, str(now))
+                sent = now
 
     def ready(self) -> ProcessPlace:
         """Create the first actor, so that no unroll's time includes importing and compiling its environment."""
@@ -137,7 +181,7 @@ class ActorProcess(MemberActors):
 
     def answer(self, weights: Weights | WeightsVersion, count: int, apart: bool = False) -> Any:
         """Make and pack `count` unrolls; with `apart`, two parcels: one without state and steps, and the whole one."""
-        self._heart.busy_since = time.monotonic()
+        self._busy_since = time.monotonic()
         try:
             unrolls = self.unrolls(weights, count)
             return (pack(header(unrolls)), pack(unrolls)) if apart else pack(unrolls)
@@ -145,4 +189,27 @@ class ActorProcess(MemberActors):
             self.close()  # the pool then replaces this process
             raise
         finally:
-            self._heart.busy_since = None
+            self._busy_since = None
+
+
+class StuckProcesses:
+    """Processes on this machine, which has this address, that should end soon."""
+
+    def __init__(self, machine: str) -> None:
+        self._machine = machine
+        self._due: list[tuple[float, ProcessPlace]] = []  # Monotonic times at which processes must have ended
+
+    def note(self, process: ProcessPlace) -> None:
+        """Register a process that Ray should end; processes on other machines are left to Ray."""
+        if process.machine == self._machine:
+            self._due.append((time.monotonic() + GRACE_SECONDS, process))
+
+    def end_overdue(self) -> None:
+        """Send SIGKILL to processes that still exist after the grace period."""
+        now = time.monotonic()
+        for _, place in (entry for entry in self._due if entry[0] <= now):
+            with suppress(psutil.Error):
+                process = psutil.Process(place.pid)
+                if process.create_time() == place.started:
+                    process.kill()
+        self._due = [entry for entry in self._due if entry[0] > now]

@@ -11,9 +11,8 @@ import torch
 from rich.console import Console
 
 from ...actors.factory import ActorFactory
-from ...actors.failures import ActorFailureError, TransportDiedError
 from ...actors.levels.config import in_words
-from ...actors.pool import ActorPool
+from ...actors.pool import ActorFailureError, ActorPool, TransportDiedError
 from ...agents import unique_observations
 from ...agents.agent import Agent
 from ...agents.threads import use_threads

@@ -302,8 +302,6 @@ def deal_members(
     whether this process receives the steps of all unrolls."""
     if config.num_learners == 1 or not config.population:
         return learners
-    import ray
-
     from ...actors.remote.pool import RayPool
     from ...learners.remote.members import MemberHome, RemoteLearner
     from ...learners.remote.processes import reserve
@@ -312,17 +310,10 @@ def deal_members(
     processes, device = config.num_learners, learners[0].device
     claim, make = reserve(device), partial(make_learner, config, config.factory(), device)
     homes = [MemberHome(rank, make, device, report) for rank in range(1, processes)]
-
-    places = [ray.util.get_node_ip_address(), *(home.wait() for home in homes)]
-
-    def deal(rank: int, machine: str) -> None:
-        places[rank] = machine
-        machines = {member: places[member % processes] for member in range(len(learners))}
-        pool.deal(machines, [] if whole else [member for member in machines if member % processes])
-
-    deal(0, places[0])
     for home in homes:
-        home.moved = deal
+        home.wait()
+    if not whole:
+        pool.apart = frozenset(member for member in range(len(learners)) if member % processes)
     dealt = list(learners)
     for member, learner in enumerate(learners):
         if rank := member % processes:

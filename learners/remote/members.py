@@ -21,7 +21,7 @@ from ...agents.values import flatten, load
 from ..config import LearnerConfig
 from ..group import LOOK_SECONDS, GroupLostError
 from ..learner import Learner
-from .processes import PATIENCE, START_SECONDS, ProcessHandle, RemoteProcess, answer_of, claims, on_cpu
+from .processes import PATIENCE, ProcessHandle, RemoteProcess, answer_of, claims, on_cpu
 
 FETCH_SECONDS = 5.0  # Seconds within which an unroll must arrive; its machine may be unreachable
 
@@ -66,26 +66,20 @@ def batch_of(stored: Sequence[Stored]) -> Unroll | None:
     return join(parts)
 
 
-class MemberHome:
+class MemberHome(ProcessHandle):
     """Process with the learners of some members. `rank` is its index among the run's learners, `device` that of the
     run's process, which has index 0."""
 
     def __init__(
         self, rank: int, make_learner: Callable[[], Learner], device: torch.device, report: Callable[[str], None]
     ) -> None:
-        self.rank, self.report, self.lost = rank, report, False
-        self.process = ProcessHandle(MemberProcess, rank, claims(device), make_learner, os.getcwd())
-        self.moved: Callable[[int, str], None] = lambda rank, machine: None
-        """Called with the rank and the address of the run's machine when the members move there."""
-
-    def wait(self) -> str:
-        """Wait until the process is ready; return the address of its machine."""
-        return answer_of(self.process.starting, START_SECONDS)
+        super().__init__(MemberProcess, rank, claims(device), make_learner, os.getcwd())
+        self.report, self.lost = report, False
 
     def get(self, pieces: list[Any]) -> bytes:
         """Return a response. Raises GroupLostError as soon as the process is lost."""
         while not ray.wait(pieces, timeout=LOOK_SECONDS)[0]:
-            self.process.check()
+            self.check()
         return b"".join(answer_of(pieces, PATIENCE))
 
     def lose(self, problem: GroupLostError) -> None:
@@ -93,8 +87,7 @@ class MemberHome:
         if not self.lost:
             self.lost = True
             self.report(f"{problem}: learner 0 continues with the members of learner {self.rank}, until --resume")
-            ray.kill(self.process.handle)
-            self.moved(self.rank, ray.util.get_node_ip_address())
+            ray.kill(self.handle)
 
 
 class RemoteLearner(Learner):
@@ -125,7 +118,7 @@ class RemoteLearner(Learner):
         if not self._home.lost:
             state = None if self._sent else (on_cpu(self.state_dict()), self.config)
             self._sent = True
-            learn = self._home.process.handle.learn.options(num_returns=self._pieces)
+            learn = self._home.handle.learn.options(num_returns=self._pieces)
             pieces = learn.remote(self._member, state, self._batch, self._pieces)
             self._learning = [pieces] if self._pieces == 1 else pieces
 

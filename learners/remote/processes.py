@@ -16,8 +16,7 @@ from ray.experimental import internal_kv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
-from ...actors.failures import ActorFailureError
-from ...actors.pool import ActorPool
+from ...actors.pool import ActorFailureError, ActorPool
 from ...actors.unroll import Unroll, header, join
 from ...agents.process import prepare_process
 from ...agents.values import Weights, flatten, map_leaves
@@ -124,6 +123,10 @@ class ProcessHandle:
         self.rank, self.handle = rank, made.remote(*arguments)
         self.starting = self.handle.machine.remote()
         self._ping, self._pinged = self.starting, 0.0  # Ray's reference to the response, and when it was requested
+
+    def wait(self) -> None:
+        """Wait until the process has started."""
+        answer_of(self.starting, START_SECONDS)
 
     def check(self) -> None:
         """Ping the process. Raises GroupLostError if it is dead or has not responded for too long."""

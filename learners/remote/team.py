@@ -14,8 +14,7 @@ import ray
 import torch
 from ray.exceptions import RayError
 
-from ...actors.failures import ActorFailureError
-from ...actors.pool import ActorPool, ActorStateError
+from ...actors.pool import ActorFailureError, ActorPool, ActorStateError
 from ...actors.unroll import Unroll
 from ...agents.values import Weights
 from ..group import LOOK_SECONDS, GroupLostError, LearnerLossError, Share
@@ -35,7 +34,7 @@ class _Worker(ProcessHandle):
     failures = progress = 0
 
 
-class Team:
+class Team(ActorPool):
     """All learners. Methods without a docstring act as in ActorPool, on the actors of all learners.
 
     `pool` has this process's actors. `make_pool` returns a function that creates the actors of a share. Raises
@@ -66,7 +65,7 @@ class Team:
             arguments = make_learner, make_pool(share), share.environments, synchronous, os.getcwd()
             self._workers.append(_Worker(LearnerProcess, rank, claim, *arguments))
         for worker in self._workers:
-            answer_of(worker.starting, processes.START_SECONDS)
+            worker.wait()
 
     @property
     def num_actors(self) -> int:
@@ -102,9 +101,6 @@ class Team:
         self._begin()
         held, self._held = self._held, False
         return None if held else self.pool.next()
-
-    def arrived(self) -> None:
-        return None
 
     def gather(self, member: int = 0) -> list[Unroll] | None:
         """Return one unroll from each of this process's actors, once all learners have theirs."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engram.actors.failures import FIRST_PAUSE, FORGIVEN_AFTER, LONGEST_PAUSE, ActorFailureError, Failures
+from engram.actors.pool import FIRST_PAUSE, FORGIVEN_AFTER, LONGEST_PAUSE, ActorFailureError, Failures
 from engram.envs.arrays import ContractError
 
 

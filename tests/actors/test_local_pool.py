@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from engram.actors.actor import Actor
-from engram.actors.failures import FORGIVEN_AFTER, ActorFailureError
-from engram.actors.pool import LocalPool
+from engram.actors.pool import FORGIVEN_AFTER, ActorFailureError, LocalPool
 from pools import FACTORY, Broken, lags, least_max_lag, make_breaking, weights
 
 

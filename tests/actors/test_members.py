@@ -38,18 +38,6 @@ def test_members_take_turns() -> None:
     turns.give_back(0)
 
 
-def test_actors_act_for_members_whose_learner_is_on_their_machine() -> None:
-    """Idle ones also for others, and those on a machine without learners for all."""
-    turns = MemberSchedule()
-    for member in range(4):
-        turns.join(member)
-    turns.homes = {0: "a", 1: "b", 2: "a", 3: "b"}
-    assert [turns.next(machine="b", idle=False) for _ in range(3)] == [1, 3, 1]
-    assert turns.next(lambda member: member < 1, machine="b", idle=False) is None
-    assert turns.next(lambda member: member < 1, machine="b") == 0
-    assert [turns.next(machine="c", idle=False) for _ in range(2)] == [2, 0]
-
-
 def test_a_pool_is_shared_by_all_members() -> None:
     pool = LocalPool(FACTORY.make_actor, 2, max_failures=0)
     for member in range(3):
@@ -129,6 +117,6 @@ def test_among_members_with_equally_many_requests_an_actor_gets_the_one_that_it_
     turns = MemberSchedule()
     for member in range(3):
         turns.join(member)
-    assert turns.next(served={0: 5, 1: 1, 2: 1}, machine="a") == 1
-    assert turns.next(served={0: 5, 1: 1, 2: 1}, machine="a") == 2
-    assert turns.next(served={0: 5}, machine="a") == 0, "the one with the fewest requests of all"
+    assert turns.next(served={0: 5, 1: 1, 2: 1}) == 1
+    assert turns.next(served={0: 5, 1: 1, 2: 1}) == 2
+    assert turns.next(served={0: 5}) == 0, "the one with the fewest requests of all"

@@ -5,8 +5,7 @@ import time
 import pytest
 import torch
 
-from engram.actors.failures import ActorFailureError
-from engram.actors.pool import LocalPool
+from engram.actors.pool import ActorFailureError, LocalPool
 from engram.actors.thread_pool import ThreadPool
 from pools import FACTORY, lags, make_breaking, take, weights
 

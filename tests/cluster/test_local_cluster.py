@@ -90,9 +90,6 @@ def tour(network: Hosts) -> dict[str, Any]:
     wait_for(lambda: re.search("succeeded|failed|stopped", status(), re.IGNORECASE), 900, "the run's end")
     found["seconds of training"] = round(time.monotonic() - began)
     found["output"] = operator.run(f"ray job logs {JOBS} {job.group()}").stdout
-    came_from = re.search(r"unrolls came from (.*)", found["output"])
-    pairs = re.findall(r"(\S+) \(([\d,]+)\)", came_from.group(1) if came_from else "")
-    found["unrolls by host"] = {address: int(count.replace(",", "")) for address, count in pairs}
     rows = [json.loads(row) for row in (machines[0].home / "runs/first/metrics.jsonl").read_text().splitlines()]
     found["steps"], found["env_steps_per_second"] = rows[-1]["step"], rows[-1]["metrics"]["perf/env_steps_per_second"]
 
@@ -142,11 +139,6 @@ def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None
 def test_the_run_ends_as_it_should(found: dict[str, Any]) -> None:
     assert "finished after" in found["output"], found["output"]
     assert found["steps"] >= 60_000
-
-
-def test_unrolls_come_from_both_hosts(found: dict[str, Any]) -> None:
-    assert set(found["unrolls by host"]) == set(found["hosts"].values())
-    assert min(found["unrolls by host"].values()) >= 5
 
 
 def test_actors_have_one_thread_on_every_host(found: dict[str, Any]) -> None:

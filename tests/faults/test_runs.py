@@ -206,7 +206,7 @@ def test_a_run_survives_its_ray_in_a_checkpoint(tmp_path: Path, name: str, numbe
 
 DEAD_RAY = """
 import os, pools, ray, time
-from engram.actors.failures import TransportDiedError
+from engram.actors.pool import TransportDiedError
 from engram.actors.remote.pool import RayPool
 from engram.launch.cluster.ray_session import start_ray
 from pools import FACTORY, open_window, take, weights

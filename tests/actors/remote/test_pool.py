@@ -14,9 +14,8 @@ import torch
 from ray.exceptions import RayError
 
 import pools
-from engram.actors.failures import ActorFailureError
 from engram.actors.levels.config import LevelsConfig
-from engram.actors.pool import ActorStateError, LocalPool
+from engram.actors.pool import ActorFailureError, ActorStateError, LocalPool
 from engram.actors.remote import pool as pool_module
 from engram.actors.remote.pool import RayPool
 from engram.actors.remote.slot import RequestWindow
@@ -59,7 +58,7 @@ def test_gathers_exactly_what_the_local_pool_gathers() -> None:
 
 def test_unrolls_for_another_process_stay_in_the_store() -> None:
     far, near = RayPool(FACTORY.make_actor, 1, 0, window=open_window()), LocalPool(FACTORY.make_actor, 1, 0)
-    far.deal({0: "elsewhere"}, apart=[0])
+    far.apart = frozenset([0])
     for pool in (far, near):
         pool.publish(weights(1))
         assert gather(pool)[0].env is not None, "synchronous batches are whole"

@@ -42,7 +42,7 @@ class Run:
                 allowed = [m for m in range(self.members) if self.window.has_room(m)]
                 if allowed and len(slot.requests) < self.window.requests_per_slot:
                     member = min(allowed, key=lambda m: self.versions[m])
-                    request = Request(slot, member, self.window.unrolls, self.sent, None)
+                    request = Request(slot, member, self.sent, None)
                     self.acted[self.sent] = self.versions[member]
                     self.sent += 1
                     slot.requests.append(request)
@@ -107,7 +107,7 @@ def test_a_batch_is_made_while_the_one_before_is_learned_and_no_more(num_actors:
     window = RequestWindow(64, 1, num_envs, num_actors)
     width, sent = window.unrolls * num_envs, 0
     while window.has_room(0):
-        window.sent(Request(ActorSlot(0), 0, window.unrolls, sent, None))
+        window.sent(Request(ActorSlot(0), 0, sent, None))
         sent += 1
     assert 64 < sent * width <= 2 * 64  # one in the learner's hands, one in the making
     assert window.requests_per_slot * num_actors * width >= min(64, num_actors * num_envs)
@@ -119,7 +119,7 @@ def test_a_batch_is_made_while_the_one_before_is_learned_and_no_more(num_actors:
 def test_an_answer_that_overtakes_waits_for_the_older_one() -> None:
     window = RequestWindow(8, 1, 4, 2)
     slow, fast = ActorSlot(0), ActorSlot(1)
-    first, second, third = (Request(slot, 0, 1, index, None) for index, slot in enumerate((slow, fast, fast)))
+    first, second, third = (Request(slot, 0, index, None) for index, slot in enumerate((slow, fast, fast)))
     for request in (first, second, third):
         window.sent(request)
     second.answer = DONE
@@ -134,7 +134,7 @@ def test_an_answer_that_overtakes_waits_for_the_older_one() -> None:
 
 def test_nothing_that_was_asked_for_before_a_copy_counts() -> None:
     window = RequestWindow(4, 1, 4, 1)
-    old = [Request(ActorSlot(0), 0, 1, index, None) for index in range(2)]
+    old = [Request(ActorSlot(0), 0, index, None) for index in range(2)]
     for request in old:
         window.sent(request)
         request.answer = DONE
@@ -144,5 +144,5 @@ def test_nothing_that_was_asked_for_before_a_copy_counts() -> None:
     assert window.next() is None
     window.lost(old[0])
     for index in (2, 3):
-        window.sent(Request(ActorSlot(0), 0, 1, index, None))
+        window.sent(Request(ActorSlot(0), 0, index, None))
     assert not window.has_room(0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from engram.actors.failures import ActorFailureError
+from engram.actors.pool import ActorFailureError
 from engram.base.errors import EngramError
 from engram.launch.config.run_config import RunConfig
 from engram.launch.config.run_flags import parse_run

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from engram.actors.remote import stuck
-from engram.actors.remote.stuck import ProcessPlace, StuckProcesses
+from engram.actors.remote import slot
+from engram.actors.remote.slot import ProcessPlace, StuckProcesses
 
 PROGRAM = """
 import json, time
-from engram.actors.remote.stuck import place_of_this_process
+from engram.actors.remote.slot import place_of_this_process
 print(json.dumps(place_of_this_process("here")), flush=True)
 time.sleep(100)
 """
@@ -23,7 +23,7 @@ time.sleep(100)
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple["subprocess.Popen[str]", ProcessPlace]]:
     """A process that hears nothing but SIGKILL, and where it says it is."""
-    monkeypatch.setattr(stuck, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(slot, "GRACE_SECONDS", 0.3)
     process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     found = ProcessPlace(*json.loads(process.stdout.readline()))
