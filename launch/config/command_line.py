@@ -11,10 +11,12 @@ import re
 import shutil
 import sys
 import textwrap
+import tomllib
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
@@ -23,7 +25,6 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from ...base.errors import MISTAKE, EngramError, refuse
 from ...base.units import Minutes, Seconds, count, duration, in_words, number
-from .settings.names import OTHER_NAMES
 
 FLAG = re.compile(r"--[a-z][a-z0-9._-]*")
 VERSION = "--version"
@@ -31,6 +32,10 @@ TRUST, LIST, DRY_RUN = "--trust-checkpoint", "--list", "--dry-run"
 WIDE = 1000  # Columns of the output if it is not a terminal
 INTERRUPTED = 130  # Exit code after Ctrl-C, by the convention of shells
 Config = TypeVar("Config")
+_NAMES = tomllib.loads(Path(__file__).with_name("names.toml").read_text("utf-8"))
+OTHER_NAMES: dict[str, str] = {name: ours for ours, names in _NAMES["other_names"].items() for name in names}
+MEANINGS: dict[str, str] = {name: entry["text"] for entry in _NAMES["explained"] for name in entry["names"]}
+"""Explanations of names in other libraries whose meaning differs."""
 
 
 def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> NoReturn:
@@ -183,13 +188,12 @@ def flags_of(cls: Any) -> set[str]:
     return {"--" + name.replace("_", "-") for name in settings_of(cls)}
 
 
-Path = tuple[str, ...]  # Names of nested fields, from the configuration to a field of one of its parts
-
-
-def settings_of(cls: Any, prefix: str = "", bare: bool = False, path: Path = ()) -> dict[str, Path]:
-    """Return the paths of a configuration dataclass's settings by the names that users write. Parts annotated with
+def settings_of(
+    cls: Any, prefix: str = "", bare: bool = False, path: tuple[str, ...] = ()
+) -> dict[str, tuple[str, ...]]:
+    """Return the path of each setting, the names of nested fields, by the name that users write. Parts annotated with
     OmitArgPrefixes add no prefix to their settings."""
-    paths: dict[str, Path] = {}
+    paths: dict[str, tuple[str, ...]] = {}
     hints = get_type_hints(cls, include_extras=True)
     for name in (field.name for field in fields(cls)):
         hint = hints[name]

@@ -158,8 +158,7 @@ class Replay:
             steps[event["event"]](event)
 
     def _start(self, event: Event) -> None:
-        settings = {key: value for key, value in event["pbt"].items() if key != "patience"}  # in older logs
-        self._config, self._seed = from_dict(PopulationConfig, settings, "pbt."), event["seed"]
+        self._config, self._seed = from_dict(PopulationConfig, event["pbt"], "pbt."), event["seed"]
         self._values = initial_values(self._config, self._seed, event["members"])
         self._take_values(event, "value at the start")
 

@@ -14,6 +14,7 @@ from ....base.messages import advice
 from ....base.units import Minutes, Seconds, count, duration
 from ..urls import redacted
 
+REMOVED = ("pbt.patience",)  # Setting of earlier versions, as in the runs in zoo/ and training/
 NONE = "None"  # Replaces None among free parameters of environments, cores and algorithms: TOML has no null value
 # Parsers of texts such as 20k and 10m, by the type of the field
 _TEXTS: dict[Any, Any] = {int: count, **{kind: partial(duration, kind=kind) for kind in (Seconds, Minutes)}}
@@ -38,8 +39,7 @@ def from_dict(cls: type[Any], data: Any, path: str = "") -> Any:
     """Create a configuration of dataclass `cls` from nested dicts. Raises EngramError naming an unknown setting."""
     refuse(not isinstance(data, dict), f"{path.rstrip('.')} is {data!r}; expected a table of settings")
     hints = get_type_hints(cls)
-    if upgrade := getattr(cls, "upgrade", None):
-        data = upgrade(data)
+    data = {key: value for key, value in data.items() if path + key not in REMOVED}
     for key in data:
         if key not in hints:
             raise EngramError(f"unknown setting {path + key!r}; {advice(key, sorted(hints), 1)}")
