@@ -68,8 +68,7 @@ def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequ
 
 
 def make_console() -> Console:
-    """Create a console for tables: as wide as the terminal, or as the tables if the output is not a terminal. Brackets
-    are not markup, since file names and messages of other libraries contain them."""
+    """Create a console for tables. Brackets are not markup, since file names and other messages contain them."""
     console = Console(highlight=False, markup=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDE
@@ -87,12 +86,7 @@ def parse(
     explain: Callable[[str], str] = lambda _: "",
 ) -> Config:
     """Parse arguments into a configuration dataclass; `--help` and mistakes in the form print and exit, as in tyro.
-
-    Args:
-        default: values of settings that no flag sets, instead of the dataclass's own.
-        other_flags: flags that the command parses itself; an error message suggests them for similar unknown flags.
-        explain: returns where an unknown setting belongs, or "".
-    """
+    The command parses `other_flags` itself; `explain` returns where an unknown setting belongs, or ""."""
     argv, flags = dashed(arguments), {*flags_of(cls), *other_flags, VERSION, "--help"}
     for flag in (argument.partition("=")[0] for argument in argv):
         if FLAG.fullmatch(flag) and not {flag, flag.replace("no-", "", 1)} & flags:

@@ -41,13 +41,8 @@ def parse_run(
     *,
     env_required: bool = False,
 ) -> RunConfig:
-    """Parse the arguments of `rl-train` into a configuration.
-
-    Args:
-        base: replaces presets and defaults (for --resume).
-        other_flags: flags that the command parses itself, in addition to OTHER_FLAGS.
-        env_required: whether arguments without an environment are rejected.
-    """
+    """Parse the arguments of `rl-train` into a configuration; `base` replaces presets and defaults (for --resume), and
+    the command parses OTHER_FLAGS and `other_flags` itself."""
     argv = dashed(arguments)
     chosen = {name: value_of(f"--{name}", argv) for name in ("config", "preset", *PARTS)}
     default = base or _default_of(chosen, alone=value_of("--population", argv) == "0")

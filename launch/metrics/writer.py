@@ -11,6 +11,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,9 @@ ANCESTOR = "population/ancestor"  # An index, which TensorBoard would smooth as 
 LOG10 = "_log10"  # Suffix of the tag of a learning rate's logarithm: TensorBoard's axes are linear
 
 
-class MetricsWriter:
-    """Writer of metrics; removed files or a full disk cause lost rows and one warning, but do not end the run.
-
-    Args:
-        step: environment steps at the start of this process, 0 or a checkpoint's. Rows of later steps, written before
-            the run was stopped, are moved to `metrics.abandoned.jsonl`; TensorBoard drops them too.
-    """
+class MetricsWriter(AbstractContextManager["MetricsWriter"]):
+    """Writer of metrics; removed files or a full disk cause lost rows and one warning, but do not end the run. Rows
+    after `step`, at which this process starts, are moved to `metrics.abandoned.jsonl`; TensorBoard drops them too."""
 
     def __init__(
         self, run: Path, step: int, report: Callable[[str], None] = print, tracker: Tracker | None = None
@@ -101,9 +98,6 @@ class MetricsWriter:
 
     def close(self) -> None:
         self._track(lambda tracker: tracker.close())
-
-    def __enter__(self) -> "MetricsWriter":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

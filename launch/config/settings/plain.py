@@ -57,9 +57,9 @@ def flat_settings(config: Any, prefix: str = "", whole: bool = False) -> Iterato
             yield prefix + key, value
 
 
-def differences(old: Any, new: Any, whole: bool = True) -> list[tuple[str, Any, Any]]:
+def differences(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
     """List settings (dotted name, old, new) in which two configurations differ, None if unset; see `flat_settings`."""
-    before, after = (dict(flat_settings(config, whole=whole)) for config in (old, new))
+    before, after = (dict(flat_settings(config, whole=True)) for config in (old, new))
     return [
         (name, before.get(name), after.get(name))
         for name in after | before
