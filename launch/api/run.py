@@ -29,8 +29,7 @@ from ..evaluate.episodes import Summary
 from ..metrics.rows import read_log, table_of
 from ..runs.directory import CONFIG, RunDirectory, as_toml, new_path, refuse_unusable
 from ..runs.mirror import refuse_taken
-from ..runs.resume import NO_EFFECT, resumed_config
-from ..runs.trained import run_config
+from ..runs.trained import NO_EFFECT, resumed_config, run_config
 from ..train.trainer import CHECKPOINT, ROW, UPDATE, Callbacks, Update
 from .agent import TrainedAgent, evaluate, load_agent
 from .training import train as train_here

@@ -32,8 +32,7 @@ from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
 from ..runs.directory import CONFIG, RunDirectory, refuse_unusable
 from ..runs.mirror import Mirror
-from ..runs.resume import drop_code, newest_state, refuse_unfit
-from ..runs.trained import start_from
+from ..runs.trained import drop_code, newest_state, refuse_unfit, start_from
 from ..trackers.tracker import make_tracker, tracker_class
 from ..train.acting import FAILED, Acting, StoppedError, Watchdog, deal_members
 from ..train.trainer import Callbacks, Look, Trainer
@@ -152,13 +151,24 @@ def _run(
                     watchdog.end(str(problem), FAILED)
             finally:
                 watchdog.close()
-        result = trainer.members[trainer.best.member if trainer.best else 0].result()
+        result = result_of(trainer.members[trainer.best.member if trainer.best else 0])
         return Outcome(directory.path, reason, steps=trainer.steps, unsaved=trainer.unsaved, result=result)
     except StoppedError:
         watchdog.close()
         return Outcome(path=panel.run_path, reason=stop.reason, began=False)
     except (ActorFailureError, LearnerLossError, KeyboardInterrupt) as problem:
         return Outcome(path=panel.run_path, reason=type(problem).__name__, failure=problem)
+
+
+def result_of(member: Member) -> str:
+    """Means of the last training episodes and the last evaluation as text; empty before the first episode."""
+    means = member.accumulator.window()
+    parts = [f"return {means['return']:.3g}"] if "return" in means else []
+    parts += [f"solved {means['solved']:.1%}"] if "solved" in means else []
+    shown = [f"{', '.join(parts)} (last {member.accumulator.episodes:,} training episodes)"] if parts else []
+    if member.evaluated is not None:
+        shown.append(f"return {member.evaluated:.3g} ({member.config.eval_episodes:,} evaluation episodes)")
+    return "; ".join(shown)
 
 
 def make_agents(config: RunConfig, factory: ActorFactory, device: torch.device) -> tuple[list[Agent], tuple[str, ...]]:
@@ -204,9 +214,9 @@ def make_trainer(
         members.append(Member(number, config, learner, writer, pool.num_actors, fields))
     population = None
     if config.population:
-        from ..population.host import add_population  # statistics and plots take seconds to import
+        from ..population.host import PopulationHost  # statistics and plots take seconds to import
 
-        population = add_population(config, members, directory, panel, steps_of(saved) if saved else None, files)
+        population = PopulationHost(config, members, directory, panel, steps_of(saved) if saved else None, files)
     mirror = None
     if config.checkpoint_url:
         copied = directory.path / CONFIG, directory.metrics_file, directory.population_file
@@ -233,7 +243,8 @@ def make_trainer(
     if population and not saved:
         population.begin()
     for member in members:
-        member.show_settings()
+        if member.writer is not None:
+            member.writer.hparams(replace(config, learner=member.learner.config) if member.settings else config)
     return trainer
 
 

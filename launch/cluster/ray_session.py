@@ -50,8 +50,7 @@ ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPEN
 def start_ray(
     num_actors: int | None, address: str | None = None, cpus_per_actor: float = 1.0, num_learners: int = 1
 ) -> None:
-    """Start a private Ray for `num_actors` actors (None: one per CPU), or join the cluster at `address`; no effect if
-    Ray is running."""
+    """Start a private Ray for `num_actors` actors (None: one per CPU), or join a cluster, unless Ray is running."""
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -11,10 +11,12 @@ import re
 import shutil
 import sys
 import textwrap
+import tomllib
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
@@ -23,7 +25,6 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from ...base.errors import MISTAKE, EngramError, refuse
 from ...base.units import Minutes, Seconds, count, duration, in_words, number
-from .settings.names import OTHER_NAMES
 
 FLAG = re.compile(r"--[a-z][a-z0-9._-]*")
 VERSION = "--version"
@@ -31,6 +32,10 @@ TRUST, LIST, DRY_RUN = "--trust-checkpoint", "--list", "--dry-run"
 WIDE = 1000  # Columns of the output if it is not a terminal
 INTERRUPTED = 130  # Exit code after Ctrl-C, by the convention of shells
 Config = TypeVar("Config")
+_NAMES = tomllib.loads(Path(__file__).with_name("names.toml").read_text("utf-8"))
+OTHER_NAMES: dict[str, str] = {name: ours for ours, names in _NAMES["other_names"].items() for name in names}
+MEANINGS: dict[str, str] = {name: entry["text"] for entry in _NAMES["explained"] for name in entry["names"]}
+"""Explanations of names in other libraries whose meaning differs."""
 
 
 def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> NoReturn:
@@ -63,8 +68,7 @@ def run_command(name: str, main: Callable[[Sequence[str]], int], arguments: Sequ
 
 
 def make_console() -> Console:
-    """Create a console for tables: as wide as the terminal, or as the tables if the output is not a terminal. Brackets
-    are not markup, since file names and messages of other libraries contain them."""
+    """Create a console for tables. Brackets are not markup, since file names and other messages contain them."""
     console = Console(highlight=False, markup=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDE
@@ -82,12 +86,7 @@ def parse(
     explain: Callable[[str], str] = lambda _: "",
 ) -> Config:
     """Parse arguments into a configuration dataclass; `--help` and mistakes in the form print and exit, as in tyro.
-
-    Args:
-        default: values of settings that no flag sets, instead of the dataclass's own.
-        other_flags: flags that the command parses itself; an error message suggests them for similar unknown flags.
-        explain: returns where an unknown setting belongs, or "".
-    """
+    The command parses `other_flags` itself; `explain` returns where an unknown setting belongs, or ""."""
     argv, flags = dashed(arguments), {*flags_of(cls), *other_flags, VERSION, "--help"}
     for flag in (argument.partition("=")[0] for argument in argv):
         if FLAG.fullmatch(flag) and not {flag, flag.replace("no-", "", 1)} & flags:
@@ -183,13 +182,12 @@ def flags_of(cls: Any) -> set[str]:
     return {"--" + name.replace("_", "-") for name in settings_of(cls)}
 
 
-Path = tuple[str, ...]  # Names of nested fields, from the configuration to a field of one of its parts
-
-
-def settings_of(cls: Any, prefix: str = "", bare: bool = False, path: Path = ()) -> dict[str, Path]:
-    """Return the paths of a configuration dataclass's settings by the names that users write. Parts annotated with
+def settings_of(
+    cls: Any, prefix: str = "", bare: bool = False, path: tuple[str, ...] = ()
+) -> dict[str, tuple[str, ...]]:
+    """Return the path of each setting, the names of nested fields, by the name that users write. Parts annotated with
     OmitArgPrefixes add no prefix to their settings."""
-    paths: dict[str, Path] = {}
+    paths: dict[str, tuple[str, ...]] = {}
     hints = get_type_hints(cls, include_extras=True)
     for name in (field.name for field in fields(cls)):
         hint = hints[name]

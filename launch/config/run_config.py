@@ -4,7 +4,6 @@ its parts define all defaults."""
 import math
 import re
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 from tyro.conf import OmitArgPrefixes
@@ -23,7 +22,6 @@ from ...learners.group import Share, deal
 from ...learners.population.config import PopulationConfig
 from ...learners.population.search_space import applied
 from .device import check_device
-from .settings.names import upgraded
 from .urls import PASSWORD
 
 ELASTIC_ACTORS = 8  # Assumed number of actors that share an update's environments when the number follows the cluster
@@ -176,8 +174,6 @@ class RunConfig(Settings):
         limits = {"num_actors": self.fixed_actors or 1, "envs_per_update": self.columns}
         for name, most in ({"population": self.population} if self.population else limits).items():
             refuse(most < self.num_learners, f"{allowed} {name} = {most}: at most {most}")
-
-    upgrade = staticmethod(partial(upgraded, default_algorithm=LearnerConfig.algorithm))
 
     @property
     def num_learner_threads(self) -> int:

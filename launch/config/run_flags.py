@@ -20,10 +20,9 @@ from ...envs.registration import ENVIRONMENTS, environment_parameters, find_envi
 from ...learners.algorithms.registry import algorithm_class, algorithm_names, algorithm_settings
 from ...learners.config import LearnerConfig
 from ..runs.directory import CONFIG, read_toml, refuse_inside
-from .command_line import DRY_RUN, LIST, TRUST, dashed, parse, settings_of, value_of, without
+from .command_line import DRY_RUN, LIST, MEANINGS, OTHER_NAMES, TRUST, dashed, parse, settings_of, value_of, without
 from .presets.lookup import PRESETS, preset_values
 from .run_config import RunConfig
-from .settings.names import MEANINGS, OTHER_NAMES
 from .settings.plain import from_dict, typed
 
 TRIAL_FLAGS = ("--seeds", "--sweep", "--trials", "--jobs")  # Flags of `rl-train` for several runs in one directory
@@ -42,13 +41,8 @@ def parse_run(
     *,
     env_required: bool = False,
 ) -> RunConfig:
-    """Parse the arguments of `rl-train` into a configuration.
-
-    Args:
-        base: replaces presets and defaults (for --resume).
-        other_flags: flags that the command parses itself, in addition to OTHER_FLAGS.
-        env_required: whether arguments without an environment are rejected.
-    """
+    """Parse the arguments of `rl-train` into a configuration; `base` replaces presets and defaults (for --resume), and
+    the command parses OTHER_FLAGS and `other_flags` itself."""
     argv = dashed(arguments)
     chosen = {name: value_of(f"--{name}", argv) for name in ("config", "preset", *PARTS)}
     default = base or _default_of(chosen, alone=value_of("--population", argv) == "0")
@@ -179,4 +173,4 @@ def _saved_values(file: Path) -> dict[str, Any]:
     if file.name == CONFIG and (file.absolute().parent != Path.cwd() or (file.parent / "checkpoints").exists()):
         refuse_inside(data, file.parent)  # the file belongs to a run
         data.pop("run_dir", None)  # the directory of that run, not of the new one
-    return RunConfig.upgrade(data)
+    return data

@@ -12,7 +12,6 @@ from dataclasses import replace
 from ...agents.cores.core import state_leaves
 from ...agents.inside import panels, statistics
 from ..config.run_config import RunConfig
-from ..metrics import events
 from ..metrics.member import Member
 from ..runs.trained import actor_in_training
 from .page import DPI, figure, seen_panels
@@ -58,4 +57,4 @@ class Watcher:
         plot, file = figure(shown, title), io.BytesIO()
         plot.savefig(file, format="png")  # pyright: ignore[reportUnknownMemberType]
         width, height = (round(DPI * inches) for inches in plot.get_size_inches())
-        member.writer.show(events.image(member.learner.steps, TAG, file.getvalue(), width, height))
+        member.writer.image(member.learner.steps, TAG, file.getvalue(), width, height)

@@ -29,8 +29,7 @@ class Settled(NamedTuple):
 
 
 class Accumulator:
-    """Statistics since the last row; `take` returns them as metrics and resets them. `fields` are the environment's own
-    episode fields, the columns after EPISODE_COLUMNS."""
+    """Statistics since the last row. `fields` are the environment's own columns of episodes, after EPISODE_COLUMNS."""
 
     def __init__(self, num_actors: int, fields: Sequence[str] = (), envs_per_actor: int = 1) -> None:
         self.num_actors, self._envs_per_actor = num_actors, envs_per_actor
@@ -103,8 +102,7 @@ class Accumulator:
         self.num_actors, self._failures, self._stored = at_work, failures, stored_bytes
 
     def take(self, steps: int) -> dict[str, float]:
-        """Return the metrics since the last call and reset; without an update, return nothing and do not reset. `steps`
-        is the number of environment steps that the learner has consumed since the start of the run."""
+        """Return the metrics up to step `steps`, and reset; without an update, return nothing and do not reset."""
         if not self._updates:
             return {}
         wall = max(time.perf_counter() - self._started, 1e-9)

@@ -3,7 +3,6 @@
 import copy
 import math
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...actors.packed import weights_for
@@ -74,10 +73,10 @@ class Member:
         """Version of the weights: every update, copy and new stage increases it."""
         return self.updates + self._beginnings
 
-    def weights(self, pool: ActorPool | None = None) -> Weights:
+    def weights(self, pool: ActorPool) -> Weights:
         """Return the newest weights for the actors, on the device of the pool."""
         stage = self.curriculum.stage if self.curriculum else 0
-        if pool is None or pool.device.type == "cpu":
+        if pool.device.type == "cpu":
             values, ready = flatten(self.learner.agent), None
         else:
             values, ready = weights_for(self.learner.agent, pool.device)
@@ -145,16 +144,6 @@ class Member:
             return Settled(self.evaluated, self.config.eval_episodes, None)
         return None if self.curriculum and not self.curriculum.is_last else self.accumulator.settled()
 
-    def result(self) -> str:
-        """Means of the last training episodes and the last evaluation as text; empty before the first episode."""
-        means = self.accumulator.window()
-        parts = [f"return {means['return']:.3g}"] if "return" in means else []
-        parts += [f"solved {means['solved']:.1%}"] if "solved" in means else []
-        shown = [f"{', '.join(parts)} (last {self.accumulator.episodes:,} training episodes)"] if parts else []
-        if self.evaluated is not None:
-            shown.append(f"return {self.evaluated:.3g} ({self.config.eval_episodes:,} evaluation episodes)")
-        return "; ".join(shown)
-
     def configure(self, settings: Values) -> None:
         """Replace settings of the configuration."""
         self.settings = dict(settings)
@@ -184,10 +173,6 @@ class Member:
         self.accumulator.begin_episodes()
         if self.curriculum:
             self.curriculum.begin_episodes()
-
-    def show_settings(self) -> None:
-        if self.writer is not None:
-            self.writer.hparams(replace(self.config, learner=self.learner.config) if self.settings else self.config)
 
     def due(self) -> bool:
         every, seconds, now = self.config.log_every, self.config.log_seconds, time.monotonic()

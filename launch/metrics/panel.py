@@ -38,14 +38,8 @@ SHOWN = {
 
 
 class Panel:
-    """The progress of a run; a context manager that restores the terminal, even after an exception.
-
-    Args:
-        run_path: the run's directory; None if it does not exist yet.
-        clock: returns seconds since a fixed moment.
-        step: step at which the run begins or resumes.
-        time_limit: seconds from the first update to the end; 0 sets no limit.
-    """
+    """The progress of a run from `step` on; a context manager that restores the terminal, even after an exception.
+    `time_limit`: seconds from the first update to the end; 0 sets no limit."""
 
     def __init__(
         self,
@@ -68,7 +62,7 @@ class Panel:
         self._printed_at = -math.inf
         self._entered = self._phase_began = self._clock()
         self._phase = "starting"  # The phase before the first update; empty from then on
-        self._live = None
+        self._said, self._live = set[str](), None
         if self.console.is_interactive:
             self._live = Live(console=self.console, refresh_per_second=REDRAWS_PER_SECOND, get_renderable=self._box)
 
@@ -101,8 +95,12 @@ class Panel:
         if self._live is None:
             self.message(text)
 
-    def message(self, text: str) -> None:
-        """Print a text that stays above the panel."""
+    def message(self, text: str, once: bool = False) -> None:
+        """Print a text that stays above the panel; with `once`, unless it was printed before."""
+        if once:
+            if text in self._said:
+                return
+            self._said.add(text)
         # A file or a pipe has no width; a terminal would wrap within words.
         self.console.print(text, markup=False, highlight=False, soft_wrap=not self.console.is_terminal)
 

@@ -1,29 +1,42 @@
-"""A run's metrics on disk: the same rows in TensorBoard events and `metrics.jsonl` (docs/reference/metrics.md)."""
+"""A run's metrics on disk: the same rows in TensorBoard events and `metrics.jsonl` (docs/reference/metrics.md).
 
+Events are written here, without the thread of TensorBoard's own writer, which dies when the disk is full.
+"""
+
+import io
 import json
 import math
+import os
 import re
+import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from tensorboard.compat.proto import event_pb2, summary_pb2
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard.summary import hparams, text
+
 from ...base.files import AppendedFile, abandon_after
+from ..config.run_config import PASSIVE
+from ..config.settings.plain import flat_settings, to_dict
 from ..runs.directory import RunDirectory
 from ..trackers.tracker import Tracker
-from . import events
 
+_proto: Any = event_pb2  # protobuf creates these classes at import, invisible to type checkers
+_summary: Any = summary_pb2
+
+LEFT_OUT = {*PASSIVE, "run_dir"} - {"seed"}  # Settings that the HPARAMS tab does not show
+_ALGORITHM = "learner.algorithm_args"
 ANCESTOR = "population/ancestor"  # An index, which TensorBoard would smooth as a scalar
 LOG10 = "_log10"  # Suffix of the tag of a learning rate's logarithm: TensorBoard's axes are linear
 
 
-class MetricsWriter:
-    """Writer of metrics; removed files or a full disk cause lost rows and one warning, but do not end the run.
-
-    Args:
-        step: environment steps at the start of this process, 0 or a checkpoint's. Rows of later steps, written before
-            the run was stopped, are moved to `metrics.abandoned.jsonl`; TensorBoard drops them too.
-    """
+class MetricsWriter(AbstractContextManager["MetricsWriter"]):
+    """Writer of metrics; removed files or a full disk cause lost rows and one warning, but do not end the run. Rows
+    after `step`, at which this process starts, are moved to `metrics.abandoned.jsonl`; TensorBoard drops them too."""
 
     def __init__(
         self, run: Path, step: int, report: Callable[[str], None] = print, tracker: Tracker | None = None
@@ -31,9 +44,7 @@ class MetricsWriter:
         directory = RunDirectory(run)
         self._step, self._report, self._warned = step, report, set[str]()
         self._tracker, self._ancestor = tracker, -1.0  # no ancestor yet
-        # A new event file starts after the last row, so TensorBoard keeps the rows of earlier files.
-        name, first = lambda: events.new_name(directory.tensorboard), lambda: events.beginning(self._step)
-        self._events = AppendedFile(name, first)
+        self._events = AppendedFile(lambda: new_name(directory.tensorboard), self._beginning)
         self._rows = AppendedFile(lambda: directory.metrics_file)
         wall = 0.0
         try:
@@ -57,35 +68,51 @@ class MetricsWriter:
         rates = {name: x for name, x in values.items() if re.split(r"[./]", name)[-1] == "lr" and 0 < x < math.inf}
         plotted = {name: x for name, x in values.items() if name != ANCESTOR}
         plotted |= {name + LOG10: math.log10(x) for name, x in rates.items()}
-        self.show(events.scalars(step, plotted))
+        scalars = [_summary.Summary.Value(tag=tag, simple_value=x) for tag, x in plotted.items()]
+        self._show(step, _summary.Summary(value=scalars))
         if (ancestor := values.get(ANCESTOR, self._ancestor)) != self._ancestor:
             self._ancestor = ancestor
-            self.show(events.markdown(step, ANCESTOR, f"member {ancestor:.0f}"))
+            self._show(step, text(ANCESTOR, f"member {ancestor:.0f}"))
         finite = {name: x for name, x in values.items() if math.isfinite(x)}
         self._track(lambda tracker: tracker.write(step, finite))
         self._step = step
 
     def hparams(self, config: Any) -> None:
-        """Show a configuration dataclass in TensorBoard's text and HPARAMS tabs."""
-        self.show(events.configuration(self._step, config))
+        """Show a configuration dataclass as a table in TensorBoard's text tab, and as a row of its HPARAMS tab."""
+        plain = flat_settings(to_dict(config))  # without the secrets of URLs
+        table = "\n".join(["| setting | value |", "|---|---|", *(f"| {name} | {x} |" for name, x in plain)])
+        settings = {name: x for name, x in flat_settings(config, whole=True) if name not in LEFT_OUT}
+        settings |= {f"{_ALGORITHM}.{key}": x for key, x in settings.get(_ALGORITHM, {}).items()}
+        _, session, _ = hparams({name: _to_hparam(x) for name, x in settings.items()}, {})
+        self._show(self._step, text("config", table), session)
 
-    def show(self, record: bytes) -> None:
-        """Append an event from a function of events.py, for TensorBoard only."""
-        self._append(self._events, record)
+    def image(self, step: int, tag: str, file: bytes, width: int, height: int) -> None:
+        """Show an image, a PNG or an animated GIF with its size in pixels, in TensorBoard's images tab."""
+        image = _summary.Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=file)
+        self._show(step, _summary.Summary(value=[_summary.Summary.Value(tag=tag, image=image)]))
 
     def video(self, step: int, name: str, gif: bytes, width: int, height: int) -> None:
-        """Show a video (GIF, size in pixels) in TensorBoard's images and in the tracker."""
-        self.show(events.image(step, name, gif, width, height))
+        """Show a video (GIF, size in pixels) in TensorBoard's images tab and in the tracker."""
+        self.image(step, name, gif, width, height)
         self._track(lambda tracker: tracker.video(step, name, gif))
 
     def close(self) -> None:
         self._track(lambda tracker: tracker.close())
 
-    def __enter__(self) -> "MetricsWriter":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _beginning(self) -> bytes:
+        """First events of a file; TensorBoard drops the steps after the last row here from earlier files."""
+        restart = _proto.SessionLog(status=_proto.SessionLog.START)
+        return _records(
+            _proto.Event(wall_time=time.time(), file_version="brain.Event:2"),
+            _proto.Event(wall_time=time.time(), step=self._step + 1, session_log=restart),
+        )
+
+    def _show(self, step: int, *summaries: Any) -> None:
+        shown = (_proto.Event(wall_time=time.time(), step=step, summary=summary) for summary in summaries)
+        self._append(self._events, _records(*shown))
 
     def _track(self, action: Callable[[Tracker], object]) -> None:
         try:
@@ -108,3 +135,24 @@ class MetricsWriter:
         if kind not in self._warned:
             self._warned.add(kind)
             self._report(message)
+
+
+def new_name(directory: Path) -> Path:
+    """Return a name for an event file that sorts after all earlier ones, even if the clock was set back."""
+    earlier = [path.name.split(".")[3] for path in directory.glob("events.out.tfevents.*")]
+    now = max([time.time_ns(), *(int(stamp) + 1 for stamp in earlier if stamp.isdecimal())])
+    return directory / f"events.out.tfevents.{now:019d}.{socket.gethostname()}.{os.getpid()}"
+
+
+def _to_hparam(value: Any) -> float | str:
+    if isinstance(value, dict):
+        return " ".join(f"{key}={x}" for key, x in value.items())
+    return value if isinstance(value, int | float) else str(value)
+
+
+def _records(*events: Any) -> bytes:
+    buffer = io.BytesIO()
+    writer = RecordWriter(buffer)
+    for event in events:
+        writer.write(event.SerializeToString())
+    return buffer.getvalue()

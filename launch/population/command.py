@@ -87,16 +87,15 @@ def replay(run: RunDirectory, events: Sequence[Event], console: Console) -> int:
 def show(run: RunDirectory, events: Sequence[Event], lineage: Lineage, console: Console) -> None:
     start = events[0]
     values: list[dict[str, float]] = list(start["values"])  # Current settings of every member
-    copies: list[Event] = []  # Executed decisions and replacements
+    copies: list[Event] = []  # Executed decisions
     last: Event = {}  # The last evaluation
     for event in events:
         if event["event"] == "evaluation":
             last = event
-        elif event["event"] in ("copy", "replacement"):
-            member = event["member"]
-            decisions = last.get("decisions", ()) if event["event"] == "copy" else ()
-            copies.append(next((x for x in decisions if x["member"] == member), {}) | event)
-            values[member] = event.get("effective") or event["new"]
+        elif event["event"] == "copy":
+            decisions = last.get("decisions", ())
+            copies.append(next((x for x in decisions if x["member"] == event["member"]), {}) | event)
+            values[event["member"]] = event["effective"]
     kind = f"{lineage.members} members, {start['scheme']}, seed {start['seed']}"
     counts = f"evaluations: {lineage.generation}, copies: {len(copies)}, steps: {short(lineage.step)}"
     console.print(f"{run.path}: {kind}; {counts}", markup=False, soft_wrap=True)
@@ -147,8 +146,7 @@ class Replay:
         self._config, self._seed = PopulationConfig(), 0
         self._values: list[Values] = []  # Every member's explored settings according to the events so far
         self._due: dict[int, tuple[int, Decision]] = {}  # Copies to execute: member -> line of the evaluation, decision
-        steps = {"start": self._start, "evaluation": self._evaluation, "copy": self._copy}
-        steps |= {"replacement": self._replacement, "resume": lambda _: None}
+        steps = {"start": self._start, "evaluation": self._evaluation, "copy": self._copy, "resume": lambda _: None}
         for self._line, event in enumerate(events, 1):
             if event["event"] != "copy":
                 for member, (line, decision) in self._due.items():
@@ -158,8 +156,7 @@ class Replay:
             steps[event["event"]](event)
 
     def _start(self, event: Event) -> None:
-        settings = {key: value for key, value in event["pbt"].items() if key != "patience"}  # in older logs
-        self._config, self._seed = from_dict(PopulationConfig, settings, "pbt."), event["seed"]
+        self._config, self._seed = from_dict(PopulationConfig, event["pbt"], "pbt."), event["seed"]
         self._values = initial_values(self._config, self._seed, event["members"])
         self._take_values(event, "value at the start")
 
@@ -190,11 +187,6 @@ class Replay:
         else:
             self._differ(member, "a copy in the log that no evaluation decided")
         self._values[member] = dict(event["effective"])
-
-    def _replacement(self, event: Event) -> None:
-        """Accept a copy to a member with non-finite losses, which earlier versions made."""
-        self.copies += 1
-        self._values[event["member"]] = dict(event["new"])
 
     def _take_values(self, event: Event, label: str) -> None:
         """Compare an event's settings of all members with the replayed ones, and continue with the event's."""

@@ -4,7 +4,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.files import AppendedFile, abandon_after
-from ...learners.population.decisions import Decision, PopulationController
+from ...learners.population.decisions import PopulationController
 from ..config.run_config import RunConfig
 from ..metrics.member import Member
 from ..metrics.panel import Panel
@@ -26,20 +26,29 @@ _SHARED = ("perf/actors", "perf/actor_failures", "perf/object_store_mb", "perf/p
 
 
 class PopulationHost:
-    """The population of a run. `log` is `population.jsonl`, one line per event."""
+    """The population of a run; the panel shows its messages, and `files` closes its writer.
+
+    Events after `step`, the total step of all members in the checkpoint from which the run continues (all events of a
+    new run, None), are moved to `population.abandoned.jsonl`.
+    """
 
     def __init__(
         self,
         config: RunConfig,
         members: Sequence[Member],
-        log: AppendedFile,
-        writer: MetricsWriter,
-        warn: Callable[[str], None],
+        directory: RunDirectory,
+        panel: Panel,
+        step: int | None,
+        files: ExitStack,
     ) -> None:
-        self.config, self.members = config, members
+        self.config, self.members, self._warn = config, members, panel.message
+        try:
+            abandon_after(directory.population_file, -1 if step is None else step)  # a start event has step 0
+        except OSError as problem:
+            self._warn(f"cannot read the population's log: {problem}; training continues")
+        self._log, self._log_failed = AppendedFile(lambda: directory.population_file), False
+        self._writer = files.enter_context(MetricsWriter(directory.path, step or 0, self._warn))
         self.controller = PopulationController(config.pbt, config.seed, len(members))
-        self._log, self._writer, self._warn = log, writer, warn
-        self._warned = set[str]()
         self._latest: dict[int, Mapping[str, float]] = {}  # Rows of members since the last row of the whole population
         self._configure()
 
@@ -111,34 +120,26 @@ class PopulationHost:
         facts: dict[str, Any] = {"generation": controller.generation, "evaluated": due, "scores": scores}
         facts |= {"member_steps": [member.steps for member in self.members], "episodes": controller.episodes}
         self._event("evaluation", **facts, values=values, decisions=[decision._asdict() for decision in made])
-        copies = self._carry_out(made)
-        for decision in copies:
-            copy = {"generation": controller.generation, "member": decision.member, "from": decision.opponent}
-            self._event("copy", **copy, effective=decision.new)
-        return [decision.member for decision in copies]
-
-    def _carry_out(self, decisions: Sequence[Decision]) -> list[Decision]:
-        """Execute and return all copies at once: a source that is itself replaced provides its previous weights."""
-        copies = [decision for decision in decisions if decision.copy]
-        targets = {decision.member for decision in copies}
-        sources = {decision.opponent for decision in copies if decision.opponent is not None}
-        snapshots = {source: self.members[source].snapshot(lasting=source in targets) for source in sources}
-        for decision in copies:
+        copies = {decision.member: decision for decision in made if decision.copy}
+        # All copies are made at once: a source that is itself replaced provides its previous weights.
+        sources = {decision.opponent for decision in copies.values() if decision.opponent is not None}
+        snapshots = {source: self.members[source].snapshot(lasting=source in copies) for source in sources}
+        for member, decision in copies.items():
             assert decision.opponent is not None
-            self.members[decision.member].become(snapshots[decision.opponent], decision.new)
-        return copies
+            self.members[member].become(snapshots[decision.opponent], decision.new)
+        for member, decision in copies.items():
+            copy = {"generation": controller.generation, "member": member, "from": decision.opponent}
+            self._event("copy", **copy, effective=decision.new)
+        return list(copies)
 
     def _event(self, kind: str, **facts: Any) -> None:
         event = {"event": kind, "time": round(time.time(), 3), "step": self.steps, **facts}
         try:
             self._log.append(json.dumps(event, allow_nan=False).encode() + b"\n")
         except OSError as problem:
-            self._warn_once("log", f"cannot write the population's log: {problem}; training continues")
-
-    def _warn_once(self, kind: str, message: str) -> None:
-        if kind not in self._warned:
-            self._warned.add(kind)
-            self._warn(message)
+            if not self._log_failed:
+                self._log_failed = True
+                self._warn(f"cannot write the population's log: {problem}; training continues")
 
 
 def spread(returns: Sequence[float | None]) -> dict[str, float]:
@@ -148,25 +149,3 @@ def spread(returns: Sequence[float | None]) -> dict[str, float]:
         return {}
     values = {"best": max(finite), "median": statistics.median(finite), "worst": min(finite)}
     return {f"population/{name}_return": value for name, value in values.items()}
-
-
-def add_population(
-    config: RunConfig,
-    members: Sequence[Member],
-    directory: RunDirectory,
-    panel: Panel,
-    step: int | None,
-    files: ExitStack,
-) -> PopulationHost:
-    """Create the host of a population; the panel shows its messages, and `files` closes its writer.
-
-    Events after `step`, the total step of all members in the checkpoint from which the run continues (all events of a
-    new run, None), are moved to `population.abandoned.jsonl`.
-    """
-    try:
-        abandon_after(directory.population_file, -1 if step is None else step)  # a start event has step 0
-    except OSError as problem:
-        panel.message(f"cannot read the population's log: {problem}; training continues")
-    log = AppendedFile(lambda: directory.population_file)
-    writer = files.enter_context(MetricsWriter(directory.path, step or 0, panel.message))
-    return PopulationHost(config, members, log, writer, panel.message)

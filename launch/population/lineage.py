@@ -52,10 +52,9 @@ class Lineage:
                 self._end(member, math.fsum(scores) / len(scores) if scores else math.nan)
             # The copies of an evaluation are simultaneous: each uses its source's weights from before all copies.
             self._sources = {x["member"]: self._end(x["opponent"]) for x in event["decisions"] if x["copy"]}
-        elif kind in ("copy", "replacement"):
+        elif kind == "copy":
             source, target = event["from"], event["member"]
-            parent = self._sources.pop(target, None) if kind == "copy" else None
-            parent = self._end(source) if parent is None else parent
+            parent = self._sources.pop(target)
             self._end(target)
             self.transfers.append((self.step, source, target))
             self._open[target] = Stretch(target, self.step, self.step, self.closed[parent].score, parent)
@@ -104,8 +103,7 @@ def descent(lineage: Lineage, member: int) -> str:
 
 
 def plot(lineage: Lineage) -> bytes:
-    """Plot the lineage as a PNG: a row per member, time to the right, colored by score; arrows are copies, and the
-    black line is the descent of the best member."""
+    """Plot the lineage as a PNG: a row per member, colored by score; arrows are copies, black is the best's descent."""
     figure = Figure((7.6, 0.44 * lineage.members + 1.4), layout="constrained")
     axes: Any = figure.subplots()  # pyright: ignore[reportUnknownMemberType]
     shown = lineage.stretches()

@@ -30,7 +30,7 @@ _NAMED = re.compile(r"([^\W\d]\w*(?:\.\w+)*):\w+")  # `module:name`: a custom cl
 GLANCE_SECONDS = 0.05  # Seconds after which a process that only checks the lock has released it
 
 
-class RunDirectory:
+class RunDirectory(AbstractContextManager["RunDirectory"]):
     """Directory of a run, from `create` or `open`; `close`, the end of a `with` statement, or the end of the process
     releases the lock."""
 
@@ -99,9 +99,6 @@ class RunDirectory:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-    def __enter__(self) -> "RunDirectory":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -1,6 +1,6 @@
-"""Trained agents from run directories, and environments with levels that training did not use."""
+"""Runs from their directories: how they are resumed, and their agents on levels that training did not use."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 import tyro
+from torch import nn
 
 from ... import zoo
 from ...actors.actor import Actor
@@ -18,14 +19,17 @@ from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import SEEDS
 from ...base.settings import Settings, setting
 from ...learners import checkpoints
+from ..config.command_line import value_of
 from ..config.run_config import RESUMABLE, RunConfig
+from ..config.run_flags import parse_run
 from ..config.settings.plain import differences, from_dict
-from ..config.urls import is_url, open_store, redacted, store_errors
+from ..config.urls import SECRET, is_url, open_store, redacted, store_errors
 from . import saved
 from .directory import CONFIG, RunDirectory
 from .saved import Trainee, best_member, chosen_members, difference, take_weights, trainees_of
 
 EVALUATION = 0xE7A1  # Key of the random streams of evaluations, which no training run with any seed uses
+NO_EFFECT = ("--preset", "--config", "--run-dir")  # Flags that apply to a new run only, not with --resume
 EVALUATED_TOGETHER = 128  # Environments of an evaluation; more do not make inference faster
 
 
@@ -101,8 +105,7 @@ def imitated(path: str) -> str:
 
 
 def start_from(run: str, agents: Iterable[Agent]) -> None:
-    """Load weights for `--start-from RUN` into agents: those of the best member in the run's best checkpoint, or in its
-    newest checkpoint if there is no best one."""
+    """Load weights for `--start-from RUN` into agents: the best member's, in the best or else the newest checkpoint."""
     with user_errors("" if has_one_checkpoint(run) else "--start-from"):
         trained = open_run(run, "latest")
         trained = open_run(run, "best") if trained.best else trained
@@ -124,6 +127,72 @@ def fixed_differences(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, An
     # Settings added to an algorithm after a run was saved have their defaults.
     old, new = (replace(config, learner=config.learner.resolved()) for config in (old, new))
     return [change for change in differences(old, new) if change[0] not in RESUMABLE]
+
+
+def resumed_by_words(directory: RunDirectory, arguments: Sequence[str]) -> RunConfig:
+    without_effect = [flag for flag in NO_EFFECT if value_of(flag, arguments) is not None]
+    return resumed_config(directory, lambda base: parse_run(arguments, base=base), without_effect)
+
+
+def resumed_config(
+    directory: RunDirectory, change: Callable[[RunConfig], RunConfig], no_effect: Sequence[str] = ()
+) -> RunConfig:
+    """Return a run's configuration after `change`, which applies the user's settings; none may be in `no_effect`."""
+    allowed = f"--resume can change: {', '.join(sorted(RESUMABLE - {'run_dir'}))}"
+    for name in no_effect:
+        raise EngramError(f"{name} has no effect with --resume, which continues in the run's directory; {allowed}")
+    old = run_config(directory)
+    # A time limit applies only to the part of the run for which it was set.
+    new = change(replace(old, time_limit=0.0))
+    for name, before, after in fixed_differences(old, new):
+        raise EngramError(f"{directory.path} was trained with {name} = {before!r}, not {after!r}; {allowed}")
+    if new.checkpoint_url is not None and SECRET in new.checkpoint_url:
+        raise EngramError(
+            f"{directory.path} copied its checkpoints to {new.checkpoint_url}, whose secret part is not stored; "
+            "give --checkpoint-url again, or --checkpoint-url None to stop copying"
+        )
+    return new
+
+
+def newest_state(directory: RunDirectory) -> dict[str, Any] | None:
+    """Read the state in the newest intact checkpoint; None if the run has not written any."""
+    folder = directory.checkpoints
+    if path := checkpoints.latest(folder):
+        state = saved.read(path)
+        if (best := state["best"]) and not checkpoints.is_intact(checkpoints.path_of(folder, best.step)):
+            state["best"] = None  # not copied, or damaged: another one has to be the best
+        return state
+    damaged = f"{directory.path} has no intact checkpoint to resume from; start it again in another --run-dir"
+    refuse(checkpoints.all_in(folder), damaged)
+    return None
+
+
+def refuse_unfit(
+    directory: RunDirectory, state: dict[str, Any], config: RunConfig, networks: Sequence[nn.Module]
+) -> None:
+    """Raise EngramError if a run has reached --total-steps, or its weights do not fit the members' `networks`."""
+    before = state.get("config", {}).get("total_steps", config.total_steps)
+    reached = min(member["learner"]["steps"] for member in state["members"])
+    refuse(
+        config.total_steps != before and config.total_steps <= reached,
+        f"{directory.path} has trained for {reached:,} steps already; --total-steps is {config.total_steps:,}, "
+        "which counts from the beginning of the run: it must be larger",
+    )
+    for network, member in zip(networks, state["members"], strict=False):
+        if different := difference(network, member["learner"]["agent"]):
+            raise EngramError(
+                f"{directory.path} cannot be resumed: the observation or action space of the environment, or the code "
+                f"of the core, has changed; {different}"
+            )
+
+
+def drop_code(state: dict[str, Any]) -> bool:
+    """Remove actors with pickled environments, which are code, from a state; return whether there were any."""
+    batches = [actor["batch"] for actors in state.get("actors", ()) for actor in actors.values()]
+    pickled = any("pickled" in part for batch in batches for part in batch.get("parts", [batch]))  # of a mixture
+    if pickled:
+        del state["actors"]
+    return pickled
 
 
 def find_checkpoint(run: RunDirectory, which: str) -> tuple[Path, dict[str, Any]]:
@@ -151,8 +220,7 @@ def evaluation_seed(seed: int) -> int:
 
 
 def evaluation_factory(trained: RunConfig, env_args: dict[str, Any]) -> ActorFactory:
-    """Return the factory of evaluation environments: training's, with the environment's `evaluation_args`, then
-    `env_args`."""
+    """Return training's factory with the environment's `evaluation_args`, then `env_args`."""
     factory = trained.factory()
     changed = dict(getattr(_one_environment(factory), "evaluation_args", {}))
     return replace(factory, imitate="", env_args=trained.env_args | changed | env_args)
@@ -173,8 +241,7 @@ def levels_line(trained: RunConfig, factory: ActorFactory, seed: int) -> str:
 
 
 def evaluation_envs(factory: ActorFactory, episodes: int) -> int:
-    """Number of environments for an evaluation of `episodes` episodes; one per level if each environment keeps its
-    level."""
+    """Number of environments for an evaluation; one per level if each environment keeps its level."""
     return min(episodes, max(EVALUATED_TOGETHER, getattr(_one_environment(factory), "fixed_levels", 0)))
 
 

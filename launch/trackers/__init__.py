@@ -1,1 +1,1 @@
-"""Experiment trackers: the interface, the registry, and Weights & Biases."""
+"""Experiment trackers: the interface, the registry, Weights & Biases and MLflow."""

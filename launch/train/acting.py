@@ -44,7 +44,7 @@ class StoppedError(Exception):
     """A stop was requested before training began."""
 
 
-class Acting:
+class Acting(contextlib.AbstractContextManager["Acting"]):
     """The actor pool and its Ray session, if any; both end with the `with` statement."""
 
     def __init__(self, config: RunConfig, factory: ActorFactory, stop: StopFlag) -> None:
@@ -53,9 +53,6 @@ class Acting:
         self._pool: Future[ActorPool] = Future()
         self._report: Callable[[str], None] = print
         self._starting, self._over = False, threading.Event()
-
-    def __enter__(self) -> "Acting":
-        return self
 
     def begin(self, report: Callable[[str], None]) -> None:
         """Start Ray and its actors in a thread; without Ray, `start` makes the actors.

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
     from ..config.urls import is_url
     from ..runs.directory import RunDirectory
     from ..runs.mirror import fetch, refuse_taken
-    from ..runs.resume import resumed_by_words
+    from ..runs.trained import resumed_by_words
     from ..trials.command import train_several, trains_several
 
     several = trains_several(arguments)

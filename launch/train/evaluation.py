@@ -34,9 +34,8 @@ class Evaluator:
             self._num_envs = evaluation_envs(self.factory, config.eval_episodes)
 
     def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
-        """Evaluate a member if an evaluation was due between step `before` and now; its next row of metrics contains
-        the result. `at_step` is called after each step of the environments; an exception from it ends the evaluation.
-        """
+        """Evaluate a member if an evaluation became due after step `before`; its next row of metrics has the result.
+        `at_step` is called after each step of the environments; an exception from it ends the evaluation."""
         index = member.steps // self.config.eval_every
         if index == before // self.config.eval_every and not (member.done and before < member.steps):
             return

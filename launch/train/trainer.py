@@ -101,7 +101,7 @@ class Trainer:
         self.lock = threading.RLock()  # Held during updates and checkpoint writes, which no other thread may interrupt
         self.rescuing = False  # Whether the actors accept no more requests
         self._stop, self._looked = StopFlag(()), 0  # Steps of environments in evaluations
-        self._warned, self._waited = set[str](), 0.0
+        self._waited = 0.0
         self._ready: dict[int, Unroll] = {}  # Batches for the next update, by member
         for recorded in filter(None, [member.learner.recorded for member in members]):
             recorded.alone = pool.still
@@ -183,7 +183,7 @@ class Trainer:
         for (member, _), steps in zip(ready, before, strict=True):
             self._look(member, steps)
             while member.notices:
-                self._warn_once(member.notices.pop())
+                self.panel.message(member.notices.pop(), once=True)
         for member, _ in ready:
             if member.due():
                 self._log(member)
@@ -268,7 +268,8 @@ class Trainer:
             try:
                 state["actors"] = self.pool.save()
             except ActorStateError as problem:
-                self._warn_once(f"checkpoints lack the actors' state ({problem}): a resumed run starts new episodes")
+                lack = f"checkpoints lack the actors' state ({problem}): a resumed run starts new episodes"
+                self.panel.message(lack, once=True)
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -287,11 +288,6 @@ class Trainer:
                 differs = "environments start new episodes, so results will differ from those of the uninterrupted run"
                 self.panel.message(f"{self.pool.num_actors} actors instead of {len(state['actors'])}: {differs}")
         torch.set_rng_state(state["torch_rng"])  # last, since recreated actors have sampled initial weights
-
-    def _warn_once(self, message: str) -> None:
-        if message not in self._warned:
-            self._warned.add(message)
-            self.panel.message(message)
 
     def _waiting(self) -> list[Member]:
         """Find the members whose batch is missing for the next update."""

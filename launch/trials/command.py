@@ -33,8 +33,7 @@ from ..config.run_flags import TRIAL_FLAGS, parse_run
 from ..config.settings.plain import from_dict, to_dict
 from ..metrics.rows import final_value, read_log, series_of_run, table_of
 from ..runs.directory import CONFIG, RunDirectory, new_path, resume_command
-from ..runs.resume import resumed_by_words
-from ..runs.trained import run_config
+from ..runs.trained import resumed_by_words, run_config
 
 PLAN = "trials.toml"
 METRIC = "episode/return"  # Metric by which trials are sorted
@@ -212,8 +211,7 @@ def train_several(arguments: Sequence[str], stop: StopFlag) -> int:
 
 
 def trial_runs(folder: Path, plan: Plan, arguments: Sequence[str], changed: Sequence[str]) -> list[TrialRun]:
-    """List every run of a plan; `arguments` go to `rl-train --resume`, and the settings among them, `changed`,
-    are checked here."""
+    """List every run of a plan; `arguments` go to `rl-train --resume`, after a check of its settings, `changed`."""
     runs: list[TrialRun] = []
     for trial, seed, path in plan.runs():
         config = resumed_by_words(RunDirectory.open(folder / path, lock=False), changed)

@@ -17,8 +17,7 @@ import psutil
 import pytest
 
 from engram.base.processes import tree
-from engram.launch.metrics import events
-from engram.launch.metrics.writer import MetricsWriter
+from engram.launch.metrics.writer import MetricsWriter, new_name
 from engram.launch.runs.directory import resume_command
 from engram.launch.train import command as train
 from engram.learners import checkpoints
@@ -137,7 +136,7 @@ def test_event_files_sort_by_age_although_the_clock_was_set_back(tmp_path: Path)
     (first,) = (tmp_path / "tensorboard").iterdir()
     later = first.with_name(first.name.replace(first.name.split(".")[3], f"{time.time_ns() + 10**18:019d}"))
     first.rename(later)  # as if written while the clock was thirty years ahead
-    assert events.new_name(tmp_path / "tensorboard").name > later.name
+    assert new_name(tmp_path / "tensorboard").name > later.name
 
 
 # -- environments that keep their state to themselves

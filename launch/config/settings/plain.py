@@ -14,6 +14,7 @@ from ....base.messages import advice
 from ....base.units import Minutes, Seconds, count, duration
 from ..urls import redacted
 
+REMOVED = ("pbt.patience",)  # Setting of earlier versions, as in the runs in zoo/ and training/
 NONE = "None"  # Replaces None among free parameters of environments, cores and algorithms: TOML has no null value
 # Parsers of texts such as 20k and 10m, by the type of the field
 _TEXTS: dict[Any, Any] = {int: count, **{kind: partial(duration, kind=kind) for kind in (Seconds, Minutes)}}
@@ -38,8 +39,7 @@ def from_dict(cls: type[Any], data: Any, path: str = "") -> Any:
     """Create a configuration of dataclass `cls` from nested dicts. Raises EngramError naming an unknown setting."""
     refuse(not isinstance(data, dict), f"{path.rstrip('.')} is {data!r}; expected a table of settings")
     hints = get_type_hints(cls)
-    if upgrade := getattr(cls, "upgrade", None):
-        data = upgrade(data)
+    data = {key: value for key, value in data.items() if path + key not in REMOVED}
     for key in data:
         if key not in hints:
             raise EngramError(f"unknown setting {path + key!r}; {advice(key, sorted(hints), 1)}")
@@ -57,9 +57,9 @@ def flat_settings(config: Any, prefix: str = "", whole: bool = False) -> Iterato
             yield prefix + key, value
 
 
-def differences(old: Any, new: Any, whole: bool = True) -> list[tuple[str, Any, Any]]:
+def differences(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
     """List settings (dotted name, old, new) in which two configurations differ, None if unset; see `flat_settings`."""
-    before, after = (dict(flat_settings(config, whole=whole)) for config in (old, new))
+    before, after = (dict(flat_settings(config, whole=True)) for config in (old, new))
     return [
         (name, before.get(name), after.get(name))
         for name in after | before

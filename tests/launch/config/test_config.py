@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from engram.base.errors import EngramError
-from engram.launch.config.command_line import flags_of
+from engram.launch.config.command_line import MEANINGS, OTHER_NAMES, flags_of
 from engram.launch.config.run_config import RunConfig
 from engram.launch.config.run_flags import parse_run, with_settings
-from engram.launch.config.settings.names import MEANINGS, OTHER_NAMES
 from engram.launch.config.settings.plain import from_dict, to_dict
 from engram.launch.runs.directory import RunDirectory
 from engram.learners.algorithms.ppo import PPOSettings
@@ -61,12 +60,9 @@ def test_a_none_among_the_options_of_environment_and_core_survives_the_file(tmp_
         assert from_dict(RunConfig, run.config()) == config
 
 
-def test_settings_of_older_runs_have_their_new_names() -> None:
-    """`batch_size` counted environments, and runs with PPO wrote it down although they did not read it."""
-    config = from_dict(RunConfig, {"env": "t-maze", "batch_size": 8})
-    assert config.envs_per_update == config.columns == 8
-    old = {"env": "CartPole-v1", "batch_size": 32, "envs_per_actor": 16, "learner": {"algorithm": "ppo"}}
-    assert from_dict(RunConfig, old).columns == 16
+def test_a_saved_size_of_updates_that_ppo_ignores_is_no_error() -> None:
+    saved = {"env": "CartPole-v1", "envs_per_update": 32, "envs_per_actor": 16, "learner": {"algorithm": "ppo"}}
+    assert from_dict(RunConfig, saved).columns == 16
 
 
 def test_settings_that_are_read_are_not_refused(tmp_path: Path) -> None:
@@ -75,7 +71,7 @@ def test_settings_that_are_read_are_not_refused(tmp_path: Path) -> None:
     assert parse_run(words).columns == 64
     assert parse_run(["--env", "t-maze", "--envs-per-update", "64", "--max-lag", "2"]).lag_bound == 2
     file = tmp_path / "old.toml"
-    file.write_text('env = "CartPole-v1"\nbatch_size = 32\nenvs_per_actor = 16\n[learner]\nalgorithm = "ppo"\n')
+    file.write_text('env = "CartPole-v1"\nenvs_per_update = 32\nenvs_per_actor = 16\n[learner]\nalgorithm = "ppo"\n')
     assert parse_run(["--config", str(file)]).columns == 16
 
 
@@ -143,15 +139,10 @@ def test_explanations_name_settings_that_exist() -> None:
         assert "--" + name.replace("_", "-") in known
 
 
-def test_settings_that_older_runs_saved_under_another_name_are_read() -> None:
-    learner = {"optimiser": "rmsprop_tf", "algorithm": "ppo", "algorithm_args": {"normalise_advantages": False}}
-    agent = {"normalise_returns": True, "core": "concrete", "core_args": {"summariser_size": 7}}
-    data = {"batch_size": 8, "learner": learner, "agent": agent, "env_args": {"assignment": "drawn"}}
-    config = from_dict(RunConfig, data)
-    assert config.env_args == {"assignment": "random"}
-    assert (config.envs_per_update, config.learner.optimizer, config.agent.normalize_returns) == (8, "rmsprop_tf", True)
-    assert config.learner.algorithm_args == {"normalize_advantages": False}
-    assert config.agent.core_args == {"summarizer_size": 7}
+def test_a_removed_setting_of_saved_runs_is_ignored_and_former_names_are_refused() -> None:
+    assert from_dict(RunConfig, {"pbt": {"patience": 20}}) == RunConfig()
+    with pytest.raises(EngramError, match="unknown setting 'batch_size'"):
+        from_dict(RunConfig, {"batch_size": 8})
 
 
 @pytest.mark.parametrize("envs", [512, 1024, 2048])

@@ -17,7 +17,7 @@ from engram.launch.config.run_flags import parse_run
 from engram.launch.config.settings.plain import from_dict, to_dict
 from engram.launch.config.urls import redacted
 from engram.launch.runs.directory import RunDirectory
-from engram.launch.runs.resume import resumed_by_words
+from engram.launch.runs.trained import resumed_by_words
 from engram.launch.train import acting
 from engram.launch.train import command as train
 from runs import TINY

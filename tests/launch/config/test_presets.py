@@ -7,9 +7,7 @@ import torch
 
 from engram.base.errors import EngramError
 from engram.launch.config.presets.lookup import PRESETS, preset
-from engram.launch.config.run_config import RunConfig
 from engram.launch.config.run_flags import parse_run, with_settings
-from engram.launch.config.settings.plain import from_dict
 from engram.learners.population.config import PopulationConfig
 
 
@@ -70,14 +68,6 @@ def test_concretes_preset_learns_from_predicted_rewards_and_the_lstms_does_not(e
 def test_controls_of_the_boxworld_figure_learn_with_the_settings_of_the_rmc(core: str) -> None:
     ours, theirs = (preset("curriculum", "boxworld", each) for each in ("rmc", core))
     assert replace(theirs, agent=replace(theirs.agent, core="rmc", core_args=ours.agent.core_args)) == ours
-
-
-def test_settings_of_older_runs_are_found_where_they_belong_now() -> None:
-    old = {"algorithm": "a2c", "gae_lambda": 0.9, "clip_rho": 2.0, "clip_pg_rho": 1.0, "lr": 1e-3}
-    learner = from_dict(RunConfig, {"learner": old}).learner
-    assert (learner.algorithm_args, learner.lr) == ({"gae_lambda": 0.9}, 1e-3)
-    learner = from_dict(RunConfig, {"learner": {"clip_rho": 2.0, "gae_lambda": 0.5}}).learner
-    assert (learner.method.settings.clip_rho, learner.method.settings.clip_pg_rho) == (2.0, 1.0)
 
 
 def test_words_change_single_settings_of_a_presets_algorithm() -> None:

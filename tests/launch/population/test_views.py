@@ -98,11 +98,6 @@ def test_a_long_descent_is_told_by_its_ends() -> None:
     assert told.endswith("<- 0 (at 1k)")
 
 
-def test_a_member_replaced_because_its_loss_was_not_finite_is_a_descendant() -> None:
-    lineage = Lineage([start(), {"event": "replacement", "step": 500, "member": 2, "from": 1}])
-    assert [lineage.ancestry(i)[-1].member for i in range(3)] == [0, 1, 1]
-
-
 # -- plot and TensorBoard ---------------------------------------------------------------------------------------------
 
 
@@ -267,11 +262,10 @@ def test_a_missing_evaluation_is_found_out(
     assert "line 2: generation is 2 in the log, 1 by counting" in capsys.readouterr().out
 
 
-def test_a_replacement_of_an_earlier_version_is_accepted(tmp_path: Path, population_run: Path) -> None:
-    first = log(population_run)[0]
+def test_a_log_with_a_removed_setting_is_read(tmp_path: Path, population_run: Path) -> None:
+    first, *events = log(population_run)
     first["pbt"]["patience"] = 20
-    event = {"event": "replacement", "time": 0.0, "step": 77, "member": 2, "from": 1, "new": first["values"][2]}
-    assert command(entry.rl_population, with_log(population_run, tmp_path, [first, event]), "--replay") == 0
+    assert command(entry.rl_population, with_log(population_run, tmp_path, [first, *events]), "--replay") == 0
 
 
 def test_what_a_power_failure_leaves_of_a_line_is_no_event(population_run: Path, tmp_path: Path) -> None:

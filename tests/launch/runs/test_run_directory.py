@@ -87,7 +87,7 @@ def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_settings_that_are_gone_count_as_different() -> None:
-    assert differences({"a": 1, "b": {"c": 2}}, {"a": 1}, whole=False) == [("b.c", 2, None)]
+    assert differences({"a": 1, "b": 2}, {"a": 1}) == [("b", 2, None)]
 
 
 def test_other_peoples_files_stay(tmp_path: Path) -> None:

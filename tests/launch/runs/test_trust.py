@@ -13,7 +13,7 @@ from engram.base.errors import EngramError
 from engram.launch.evaluate.command import main as evaluate
 from engram.launch.insight.command import main as look
 from engram.launch.runs.directory import refuse_inside
-from engram.launch.runs.resume import drop_code
+from engram.launch.runs.trained import drop_code
 from engram.launch.train import command as train
 from engram.learners import checkpoints
 
