@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import psutil
 import torch
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -89,7 +88,6 @@ def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
 
 
 def look() -> Facts:
-    """Return the facts about this process's machine."""
     return Facts(socket.gethostname(), num_cores(), machine()["gpus"], memory_here().free)
 
 
@@ -121,7 +119,6 @@ def _if(wrong: bool, what: str, verdict: Verdict, value: str, advice: str) -> Fi
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Examine according to the arguments; return the exit code."""
     if {"-h", "--help"} & set(arguments):
         print(_HELP)
         return 0
@@ -130,15 +127,14 @@ def main(arguments: Sequence[str]) -> int:
     else:
         config = parse_run([argument for argument in arguments if argument != "--json"], other_flags=("--json",))
         prepare_process(1)
-        nodes, findings = cluster(config.ray_address) if config.ray_address else ([look()], [])
+        nodes = cluster(config.ray_address) if config.ray_address else [look()]
         cores = sum(node.cores for node in nodes) if not config.local else 1
         actors = config.fixed_actors or max(1, int(cores / config.actor_cpus))
         with user_errors(), library_errors("one actor and one update do not fit in memory", MemoryError):
             with closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
                 work = check_memory(config, factory, batch)
             cost = estimate(config, work, actors)  # after the batch is closed: some environments allow only one
-        if nodes:
-            findings += examine(config, nodes, cost, actors)
+        findings = examine(config, nodes, cost, actors)
         others: dict[str, Any] = {"estimate": cost._asdict(), "nodes": [node._asdict() for node in nodes]}
         passing = ("ok", "warning")
     worst = max((finding.verdict for finding in findings), key=list(_COLORS).index)
@@ -146,7 +142,7 @@ def main(arguments: Sequence[str]) -> int:
         facts = {"verdict": worst, "findings": [finding._asdict() for finding in findings]}
         print(json.dumps(facts | others, indent=1))
     else:
-        show(findings, others.get("estimate"), make_console())
+        show(findings, others.get("estimate", {}))
     return int(worst not in passing)
 
 
@@ -165,8 +161,7 @@ def run_findings(path: str, arguments: Sequence[str]) -> list[Finding]:
         ]
 
 
-def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
-    """Return facts about every node of a cluster, and findings about nodes that did not respond."""
+def cluster(address: str) -> list[Facts]:
     import ray
     from ray.exceptions import GetTimeoutError, RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -175,7 +170,6 @@ def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
 
     start_ray(0, address)
     facts: list[Facts] = []
-    lost: list[Finding] = []
     pending: dict[str, tuple[int, Any]] = {}  # By address: the cores that Ray offers, and the facts
     for node in ray.nodes():
         if node["Alive"]:
@@ -183,22 +177,18 @@ def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
             remote = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=strategy)(look)
             pending[node["NodeManagerAddress"]] = int(node["Resources"].get("CPU", 0)), remote.remote()
     for name, (cores, ref) in pending.items():
-        try:
+        with library_errors(f"node {name} has another version of engram, or no connection", GetTimeoutError, RayError):
             node_facts: Any = ray.get(ref, timeout=NODE_TIMEOUT)
-            facts.append(node_facts._replace(cores=cores))  # may be none on a GPU head node
-        except (GetTimeoutError, RayError) as problem:
-            last = str(problem).strip().splitlines()[-1]
-            advice = "install the same version of engram there (docs/tutorials/cluster.md)"
-            lost.append(Finding(f"node {name}", last, "problem", advice))
+        facts.append(node_facts._replace(cores=cores))  # may be none on a GPU head node
     ray.shutdown()
-    return facts, lost
+    return facts
 
 
-def show(findings: Sequence[Finding], cost: dict[str, int] | None, console: Console) -> None:
-    """Print a table of findings, and the estimate, if any."""
+def show(findings: Sequence[Finding], cost: dict[str, int]) -> None:
+    """Print a table of findings, and of the estimated bytes by name."""
     table = Table("check", "result", "", "recommendation", box=None)
     for what, value, verdict, advice in findings:
         table.add_row(what, value, Text(verdict, _COLORS[verdict]), advice)
-    for name, size in (cost or {}).items():
+    for name, size in cost.items():
         table.add_row(f"{name.replace('_', ' ')} of this run", f"at most {size_in_words(size)}")
-    console.print(table)
+    make_console().print(table)

@@ -143,6 +143,6 @@ def test_a_mistake_is_one_line_and_help_needs_nothing(capsys: pytest.CaptureFixt
 
 
 def test_the_tables_say_it_too(capsys: pytest.CaptureFixture[str]) -> None:
-    doctor.show([Finding("memory", "1 GB free", "problem", "buy some")], SMALL._asdict(), doctor.Console(width=100))
+    doctor.show([Finding("memory", "1 GB free", "problem", "buy some")], SMALL._asdict())
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("memory", "1 GB free", "problem", "buy some", "100 MB"))
