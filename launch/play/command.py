@@ -126,8 +126,7 @@ class Terminal:
 
 
 class Game:
-    """One of engram's environments, with all actions and scores; an agent observes every step, and chooses actions that
-    the user does not."""
+    """An environment with all actions and scores; an agent observes every step, and acts where the user does not."""
 
     def __init__(self, name: str, env_args: dict[str, Any], seed: int, agent: TrainedAgent | None = None) -> None:
         self.name, self.env_args, self.seed, self.agent = name, env_args, seed, agent
@@ -186,7 +185,6 @@ class PlayConfig(ActingAgent):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Let the user play according to the arguments until they quit; return the exit code."""
     config = parse(PlayConfig, arguments, "rl-play", _HELP)
     with user_errors():
         game = _new_game(config)
@@ -221,8 +219,6 @@ def _new_game(config: PlayConfig) -> Game:
 
 
 class _Session:
-    """A connection of the user's keys, the game and the screen."""
-
     def __init__(self, game: Game, terminal: Terminal, full: bool) -> None:
         self.game, self.terminal, self.full, self.fps, self.paused = game, terminal, full, AGENT_FPS, True
         self.names = list(game.batch.action_names)
