@@ -33,11 +33,17 @@ _CUT = re.compile(r"(.+?)-(\d+)(-[a-z]+)?")  # Name of a curve at one cut of the
 def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict[str, Any]) -> dict[str, Any]:
     """Collect the results of all started runs, with the paper's results.
 
-    `recorded` is an earlier document of the figure, or {}. Its runs with the curve's settings remain unchanged if their
+    `recorded` is an earlier document of the figure, or {}. A run in it whose settings are no longer the curve's, or
+    that a later run replaces, moves to `replaced` without its points. Other runs in it remain unchanged if their
     directory is not here (on another machine, or deleted), or if the run here is unfinished and has fewer steps.
     """
+    setting = figure.settings[size]
     curves: dict[str, Any] = {}
-    for curve in figure.settings[size].curves:
+    replaced: list[dict[str, Any]] = list(recorded.get("replaced", []))
+    for name in outdated(figure, size, recorded):
+        old = recorded["curves"][name]
+        replaced += [_without_points(name, seed, run, old["command"]) for seed, run in old["runs"].items()]
+    for curve in setting.curves:
         entry: dict[str, Any] = recorded.get("curves", {}).get(curve.name, {})
         entry = (entry if entry and _is_of(curve, entry) else {"runs": {}}) | {"command": _command(curve)}
         if curve.task:
@@ -46,8 +52,10 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
         for run in (run for run in runs if run.curve == curve and run.rows()):
             now, before = _run(run), by_seed.get(str(run.seed))
             if not before or now["steps"] >= min(before["steps"], now["planned_steps"]):
+                if before and before.get("begun") != now["begun"]:
+                    replaced.append(_without_points(curve.name, str(run.seed), before, entry["command"]))
                 by_seed[str(run.seed)] = now
-                entry |= {"settings": _settings(curve)}
+                entry = entry | {"settings": _settings(curve)}
         if by_seed:
             curves[curve.name] = entry | {"runs": dict(sorted(by_seed.items(), key=lambda run: int(run[0])))}
     return provenance() | {
@@ -57,8 +65,18 @@ def collect(figure: Figure, size: str, runs: Sequence[FigureRun], recorded: dict
         "published": [asdict(line) for line in figure.published],
         "source": figure.source,
         "curves": curves,
-        "replaced": recorded.get("replaced", []),  # Replaced runs of earlier versions; new ones go to `other_runs`
+        "replaced": replaced,
     }
+
+
+def _without_points(curve: str, seed: str, run: dict[str, Any], command: str) -> dict[str, Any]:
+    return {"curve": curve, "seed": seed, "command": command} | {k: v for k, v in run.items() if k != "curve"}
+
+
+def outdated(figure: Figure, size: str, recorded: dict[str, Any]) -> list[str]:
+    """Return the curves of an earlier document that `collect` omits because their settings differ."""
+    curves, entries = {curve.name: curve for curve in figure.settings[size].curves}, recorded.get("curves", {})
+    return [name for name, entry in entries.items() if name not in curves or not _is_of(curves[name], entry)]
 
 
 def _is_of(curve: Curve, entry: dict[str, Any]) -> bool:

@@ -268,6 +268,7 @@ def test_recorded_runs_whose_directories_are_gone_stay_unless_their_settings_cha
     recorded = {"curves": {"lstm": kept, "gone": {"command": "", "runs": {}}}}
     document = results.collect(small, "full", [], recorded)
     assert document["curves"] == ({"lstm": kept | {"command": command}} if stays else {})
+    assert results.outdated(small, "full", recorded) == ["lstm"] * (not stays) + ["gone"]
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_goes_on(trained: Path, tmp_path: Path) -> None:
