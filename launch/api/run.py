@@ -15,9 +15,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ...agents.process import settings_of_a_command
 from ...base.errors import EngramError, refuse
 from ...base.processes import end_with_parent
@@ -26,7 +23,7 @@ from ..config.run_config import RunConfig
 from ..config.run_flags import with_settings
 from ..config.settings.plain import to_dict
 from ..evaluate.episodes import Summary
-from ..metrics.rows import read_log, table_of
+from ..metrics.rows import Array, read_log, table_of
 from ..runs.directory import CONFIG, RunDirectory, as_toml, new_path, refuse_unusable
 from ..runs.mirror import refuse_taken
 from ..runs.trained import NO_EFFECT, resumed_config, run_config
@@ -34,7 +31,6 @@ from ..train.trainer import CHECKPOINT, ROW, UPDATE, Callbacks, Update
 from .agent import TrainedAgent, evaluate, load_agent
 from .training import train as train_here
 
-Array = NDArray[np.float64]
 # Program of the child process, which appends this process's import path to its own
 PROGRAM = "import sys; sys.path += {!r}; from engram.launch.train.command import run; run()"
 POLL_SECONDS = 0.1

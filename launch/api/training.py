@@ -45,8 +45,6 @@ COMPILING = "compiling environments and networks (once per machine, about half a
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of a run."""
-
     path: Path | None  # The run's directory; None if the run ended before it was created
     reason: str  # done, time limit, a signal's name, or the source of another stop request
     began: bool = True  # Whether training began

@@ -140,7 +140,6 @@ def _learn(learner: Learner, batches: Sequence[Unroll], device: torch.device) ->
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure according to the arguments; return the exit code."""
     if {"-h", "--help"} & set(arguments):
         print(_HELP)
         return 0
@@ -161,8 +160,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def bench(config: RunConfig, arguments: Sequence[str], seconds: float) -> dict[str, Any]:
-    """Measure the rates of the parts and of training for `seconds`; return them ready for JSON. `arguments` is the
-    configuration as arguments of `rl-train`."""
+    """Measure the rates of the parts and of training; `arguments` is the configuration as arguments of `rl-train`."""
     prepare_process(1)
     device = find_device(config.device)
     config = replace(config, learner=on_device(config.learner, device))
@@ -197,8 +195,7 @@ class TrainingSpeed(NamedTuple):
 
 
 def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> TrainingSpeed:
-    """Run `rl-train` with these arguments for `seconds` after `warm_up` seconds, and read its rows of metrics. Raises
-    EngramError if it fails, or makes fewer than two updates in this time."""
+    """Run `rl-train` for `seconds` after `warm_up` seconds. Raises EngramError if it fails, or if it is too slow."""
     with tempfile.TemporaryDirectory() as folder:
         path, started = Path(folder) / "run", time.time()
         limits = ["--total-steps", str(10**15), "--time-limit", f"{warm_up + seconds}s"]
@@ -217,7 +214,6 @@ def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> 
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print the result of `bench` as a table."""
     config, machine = result["configuration"], result["machine"]
     title = (
         f"{config['env']} with {config['agent']['core']}, {config['num_actors']} actor(s) of "

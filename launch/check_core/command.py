@@ -23,8 +23,6 @@ NAME is a registered core or module:Class. Exit code 0 if every line passes, 1 i
 
 @dataclass(frozen=True, kw_only=True)
 class CheckConfig(Settings):
-    """The core to check, and the settings."""
-
     core: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CORE")]
     """A registered core or module:Class."""
     core_args: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -38,7 +36,6 @@ class CheckConfig(Settings):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the certificate of the core in the arguments line by line; return the exit code."""
     config = parse(CheckConfig, arguments, "rl-check-core", _HELP)
     prepare_process(1)
     console, started = make_console(), time.perf_counter()
@@ -49,7 +46,6 @@ def main(arguments: Sequence[str]) -> int:
     console.print(
         f"{config.core}: {parameters:,} parameters, {state_bytes:,} bytes of state per environment, "
         f"{config.input_size} inputs -> {core.output_size} outputs",
-        highlight=False,
         soft_wrap=True,
     )
     passed: list[bool] = []
@@ -58,5 +54,5 @@ def main(arguments: Sequence[str]) -> int:
         detail = (line.detail, "dim" if line.passed else style)
         console.print(Text.assemble((f"  {verdict}  ", style), f"{line.name:<32}", detail), soft_wrap=True)
         passed.append(line.passed)
-    console.print(f"{sum(passed)} of {len(passed)} passed in {time.perf_counter() - started:.0f} s", highlight=False)
+    console.print(f"{sum(passed)} of {len(passed)} passed in {time.perf_counter() - started:.0f} s")
     return 0 if all(passed) else 1

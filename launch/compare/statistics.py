@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from ..metrics.rows import Array
+
 Strata = Sequence[Array]
 
 RESAMPLES = 5000

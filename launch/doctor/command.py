@@ -1,7 +1,6 @@
 """`rl-doctor`: problems of a machine or cluster for a run, the resources that the run needs, and advice."""
 
 import json
-import platform
 import shutil
 import socket
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ from typing import Any, NamedTuple
 
 import psutil
 import torch
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -23,11 +21,10 @@ from ...base.errors import EngramError, file_errors, library_errors, user_errors
 from ...base.messages import size_in_words
 from ...base.processes import memory as memory_here
 from ...base.processes import num_cores
-from ..cluster.ray_session import OBJECT_STORE_BYTES
 from ..config.command_line import make_console
 from ..config.run_config import RunConfig, check_memory
 from ..config.run_flags import parse_run
-from ..metrics.provenance import PACKAGES, machine, package_version
+from ..metrics.provenance import machine
 from ..metrics.rows import read_log
 from ..runs.directory import RunDirectory
 from ..runs.trained import run_config
@@ -45,9 +42,9 @@ _HELP = """usage: rl-doctor [--json] [flags of rl-train]
 With a run directory: reads the run's metrics and reports symptoms, each with the flag that helps. Exit code 0 if
 there are none, else 1.
 
-Without one: examines this machine, or with --ray-address every node of a cluster (versions, CPUs, memory, shared
-memory, disk, GPU), estimates the memory, the object store and the checkpoints of a run with these flags of rl-train,
-and recommends changes. Exit code 0 if the run can start, 1 if there is a problem.
+Without one: examines this machine, or with --ray-address every node of a cluster (CPUs, memory, disk, GPU), estimates
+the memory, the object store in /dev/shm and the checkpoints of a run with these flags of rl-train, and recommends
+changes. Exit code 0 if the run can start, 1 if there is a problem.
 
   --json        print one JSON object instead of tables"""
 
@@ -62,14 +59,12 @@ class Estimate(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Facts about one machine, as seen by a process on it; sizes in bytes."""
+    """Facts about one machine, as seen by a process on it."""
 
     name: str
-    versions: dict[str, str | None]  # Versions of Python and the packages
     cores: int  # Cores that this run's processes may use
     gpus: list[str]
-    memory: int  # Free memory, within the container's limit
-    shared_memory: int  # Free bytes in /dev/shm
+    memory: int  # Bytes of free memory, within the container's limit
 
 
 def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
@@ -93,78 +88,37 @@ def estimate(config: RunConfig, work: int, actors: int) -> Estimate:
 
 
 def look() -> Facts:
-    """Return the facts about this process's machine."""
-    return Facts(
-        name=socket.gethostname(),
-        versions={"python": platform.python_version()} | {name: package_version(name) for name in PACKAGES},
-        cores=num_cores(),
-        gpus=machine()["gpus"],
-        memory=memory_here().free,
-        shared_memory=shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0,
-    )
+    return Facts(socket.gethostname(), num_cores(), machine()["gpus"], memory_here().free)
 
 
-def examine(config: RunConfig, here: Facts, nodes: Sequence[Facts], cost: Estimate, actors: int) -> list[Finding]:
-    """Return the findings about `nodes`, all machines of the run; `here` is this machine."""
+def examine(config: RunConfig, nodes: Sequence[Facts], cost: Estimate, actors: int) -> list[Finding]:
+    """Return the findings about `nodes`, all machines of the run."""
     memory, cores = sum(node.memory for node in nodes), sum(node.cores for node in nodes)
     value = f"{size_in_words(memory)} free, {size_in_words(cost.memory)} needed"
-    findings = [versions(here, nodes), _if(cost.memory > MEMORY_LIMIT * memory, "memory", "problem", value, LESS)]
+    findings = [_if(cost.memory > MEMORY_LIMIT * memory, "memory", "problem", value, LESS)]
     gpus, full = sum(len(node.gpus) for node in nodes), actors * config.actor_cpus > cores
     value = f"{cores} cores and {gpus} GPUs on {len(nodes)} machine(s) for {actors} actors"
     verdict, effect = ("problem", "the others wait forever") if config.ray_address else ("warning", "they take turns")
     advice = f"--num-actors {max(1, int(cores / config.actor_cpus))}: {effect}"
     findings.append(_if(full, "CPUs", verdict, value, advice))
-    if not config.in_process:
-        findings.append(shared_memory(config, nodes, cost))
-    findings.append(run_disk(config, cost))
-    if not torch.cuda.is_available() and Path("/proc/driver/nvidia/version").exists():
-        value = f"torch {torch.__version__} does not use this machine's GPU"
-        findings.append(Finding("GPU", value, "warning", "install torch for the GPU's driver, or --device cpu"))
-    return findings
-
-
-def _if(wrong: object, what: str, verdict: Verdict, value: str, advice: str) -> Finding:
-    return Finding(what, value, verdict, advice) if wrong else Finding(what, value, "ok")
-
-
-def versions(here: Facts, nodes: Sequence[Facts]) -> Finding:
-    """Check that all nodes have exactly the same versions of Python and the packages."""
-    other = [
-        f"{name} {version} here, {node.versions.get(name)} on {node.name}"
-        for name, version in here.versions.items()
-        for node in nodes
-        if node.versions.get(name) != version
-    ]
-    value = "; ".join(other) or ", ".join(f"{name} {version}" for name, version in here.versions.items())
-    advice = "one image, or one constraints.txt, for all nodes (docs/tutorials/cluster.md)"
-    return _if(other, "versions", "problem", value, advice)
-
-
-def shared_memory(config: RunConfig, nodes: Sequence[Facts], cost: Estimate) -> Finding:
-    """Check that unrolls fit in shared memory."""
-    needed, node = cost.object_store, min(nodes, key=lambda node: node.shared_memory)
-    if not config.ray_address and needed > OBJECT_STORE_BYTES:
-        value = f"{size_in_words(needed)} needed, {size_in_words(OBJECT_STORE_BYTES)} allowed"
-        return Finding("shared memory", value, "problem", LESS)
-    needed = needed if config.ray_address else OBJECT_STORE_BYTES
-    value = f"{size_in_words(node.shared_memory)} free in /dev/shm of {node.name}, {size_in_words(needed)} needed"
-    advice = f"docker run --shm-size={max(2, round(1.5 * needed / 2**30))}g, or Ray uses slow files"
-    return _if(node.shared_memory < needed, "shared memory", "warning", value, advice)
-
-
-def run_disk(config: RunConfig, cost: Estimate) -> Finding:
-    """Check that the checkpoints fit on the disk."""
     folder = Path(config.run_dir or "runs").absolute()
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     value = f"{size_in_words(free)} free under {folder}, {size_in_words(cost.disk)} for checkpoints"
     advice = "another --run-dir, or fewer --keep-checkpoints"
-    return _if(free < cost.disk + 2**28, "run directory", "problem", value, advice)
+    findings.append(_if(free < cost.disk + 2**28, "run directory", "problem", value, advice))
+    if not torch.cuda.is_available() and Path("/proc/driver/nvidia/version").exists():
+        value = f"torch {torch.__version__} does not use this machine's GPU"
+        findings.append(Finding("GPU", value, "warning", "install torch for the GPU's driver, or --device cpu"))
+    return findings
+
+
+def _if(wrong: bool, what: str, verdict: Verdict, value: str, advice: str) -> Finding:
+    return Finding(what, value, verdict, advice) if wrong else Finding(what, value, "ok")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Examine according to the arguments; return the exit code."""
     if {"-h", "--help"} & set(arguments):
         print(_HELP)
         return 0
@@ -173,16 +127,14 @@ def main(arguments: Sequence[str]) -> int:
     else:
         config = parse_run([argument for argument in arguments if argument != "--json"], other_flags=("--json",))
         prepare_process(1)
-        here = look()
-        nodes, findings = cluster(config.ray_address) if config.ray_address else ([here], [])
+        nodes = cluster(config.ray_address) if config.ray_address else [look()]
         cores = sum(node.cores for node in nodes) if not config.local else 1
         actors = config.fixed_actors or max(1, int(cores / config.actor_cpus))
         with user_errors(), library_errors("one actor and one update do not fit in memory", MemoryError):
             with closing((factory := config.factory()).make_batch(num_envs=1)) as batch:
                 work = check_memory(config, factory, batch)
             cost = estimate(config, work, actors)  # after the batch is closed: some environments allow only one
-        if nodes:
-            findings += examine(config, here, nodes, cost, actors)
+        findings = examine(config, nodes, cost, actors)
         others: dict[str, Any] = {"estimate": cost._asdict(), "nodes": [node._asdict() for node in nodes]}
         passing = ("ok", "warning")
     worst = max((finding.verdict for finding in findings), key=list(_COLORS).index)
@@ -190,7 +142,7 @@ def main(arguments: Sequence[str]) -> int:
         facts = {"verdict": worst, "findings": [finding._asdict() for finding in findings]}
         print(json.dumps(facts | others, indent=1))
     else:
-        show(findings, others.get("estimate"), make_console())
+        show(findings, others.get("estimate", {}))
     return int(worst not in passing)
 
 
@@ -209,8 +161,7 @@ def run_findings(path: str, arguments: Sequence[str]) -> list[Finding]:
         ]
 
 
-def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
-    """Return facts about every node of a cluster, and findings about nodes that did not respond."""
+def cluster(address: str) -> list[Facts]:
     import ray
     from ray.exceptions import GetTimeoutError, RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -219,7 +170,6 @@ def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
 
     start_ray(0, address)
     facts: list[Facts] = []
-    lost: list[Finding] = []
     pending: dict[str, tuple[int, Any]] = {}  # By address: the cores that Ray offers, and the facts
     for node in ray.nodes():
         if node["Alive"]:
@@ -227,22 +177,18 @@ def cluster(address: str) -> tuple[list[Facts], list[Finding]]:
             remote = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=strategy)(look)
             pending[node["NodeManagerAddress"]] = int(node["Resources"].get("CPU", 0)), remote.remote()
     for name, (cores, ref) in pending.items():
-        try:
+        with library_errors(f"node {name} has another version of engram, or no connection", GetTimeoutError, RayError):
             node_facts: Any = ray.get(ref, timeout=NODE_TIMEOUT)
-            facts.append(node_facts._replace(cores=cores))  # may be none on a GPU head node
-        except (GetTimeoutError, RayError) as problem:
-            last = str(problem).strip().splitlines()[-1]
-            advice = "install the same version of engram there (docs/tutorials/cluster.md)"
-            lost.append(Finding(f"node {name}", last, "problem", advice))
+        facts.append(node_facts._replace(cores=cores))  # may be none on a GPU head node
     ray.shutdown()
-    return facts, lost
+    return facts
 
 
-def show(findings: Sequence[Finding], cost: dict[str, int] | None, console: Console) -> None:
-    """Print a table of findings, and the estimate, if any."""
+def show(findings: Sequence[Finding], cost: dict[str, int]) -> None:
+    """Print a table of findings, and of the estimated bytes by name."""
     table = Table("check", "result", "", "recommendation", box=None)
     for what, value, verdict, advice in findings:
         table.add_row(what, value, Text(verdict, _COLORS[verdict]), advice)
-    for name, size in (cost or {}).items():
+    for name, size in cost.items():
         table.add_row(f"{name.replace('_', ' ')} of this run", f"at most {size_in_words(size)}")
-    console.print(table)
+    make_console().print(table)

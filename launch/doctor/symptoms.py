@@ -111,8 +111,7 @@ def entropy(metrics: Metrics, config: RunConfig) -> Symptoms:
 
 
 def updates(metrics: Metrics, config: RunConfig) -> Symptoms:
-    """Report that every gradient is clipped, so that the size of the step no longer depends on the loss; updates that
-    were skipped; and acting weights that are much older than the learner's."""
+    """Report gradients that are always clipped, skipped updates, and acting weights much older than the learner's."""
     most, norms = config.learner.max_grad_norm, metrics.late("learner/grad_norm")
     if most and norms and sum(norm > most for norm in norms) >= CLIPPED * len(norms):
         value, prediction = (metrics.typical(f"loss/{name}") or 0.0 for name in ("value", "prediction"))
@@ -127,8 +126,7 @@ def updates(metrics: Metrics, config: RunConfig) -> Symptoms:
 
 
 def episodes(metrics: Metrics, config: RunConfig) -> Symptoms:
-    """Report that no episode has ended, so that there are no returns; a return that has not risen since the start; and
-    a learner that waits for its actors most of the time."""
+    """Report that no episode has ended, a return that has not risen, and a learner that waits most of the time."""
     if not metrics.all("episode/length"):
         steps = metrics.last["step"] / max(config.num_members * config.columns, 1)
         description = f"none has ended in about {steps:,.0f} steps per environment"

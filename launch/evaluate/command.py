@@ -1,7 +1,7 @@
 """`rl-eval`: evaluate a trained agent on episodes with random streams that training never used."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from rich.progress import Progress
 from rich.table import Column, Table
 from rich.text import Text
 
+from ... import zoo
 from ...actors.actor import Actor
 from ...actors.episodes import play
 from ...actors.factory import ActorFactory
@@ -20,24 +21,26 @@ from ...agents.process import prepare_process
 from ...base.errors import file_errors, refuse
 from ...base.settings import setting
 from ..config.command_line import make_console, parse
+from ..config.run_config import RESUMABLE, RunConfig
 from ..config.settings.plain import to_dict
+from ..config.urls import open_store, redacted, store_errors
 from ..metrics.provenance import provenance
+from ..runs.directory import as_toml
 from ..runs.saved import Trainee, best_member, chosen_members, described
 from ..runs.trained import ActingAgent, evaluation_envs, evaluation_factory, levels_line, make_actor, open_run
-from .card import DIAGNOSIS, write_card
 from .episodes import RATES, Estimate, Group, Summary, summarize
 from .gif import encoded, film
-from .studies import Effect, Reading, decoding_study, intervention_study
+from .studies import Effect, decoding_study, intervention_study
 
 UNROLL_LENGTH = 20
+README, GIF = "README.md", "agent.gif"  # Files of a card
+DIAGNOSIS = "a diagnosis of the network, not a result of reinforcement learning"
 _HELP = """Evaluate a trained agent: mean return and solved rate with 95% confidence intervals, on levels sampled
 with a different seed than in training, and on the test split if the environment has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(ActingAgent):
-    """The agent and the evaluation."""
-
     episodes: int = setting(1000, (1, 2**53))
     """Number of episodes; pomdp-graph uses the graphs of the test split unless --env-args split=train is set."""
     all: bool = False
@@ -85,16 +88,13 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     summaries = {index: evaluate(factory, trainees[index].weights, config, console) for index in chosen}
     summary, who = summaries[chosen[0]], described(trainees, chosen[0])
-    title = f"{title}, {path.name}"
-    if config.all:
-        console.print(member_table(summaries, trainees, title))
-    else:
-        console.print(level_table(summary, f"{title}, {who}" if who else title))
+    rows = member_rows(summaries, trainees) if config.all else level_rows(summary)
+    console.print(table(", ".join(filter(None, (title, path.name, "" if config.all else who))), rows))
     player = trained.learner.imitate
     notes = [f"imitates {player}: {DIAGNOSIS}"] if player else []
     notes += [f"best in training: {best}"] if best and config.checkpoint == "best" else []
     for note in (*notes, levels_line(trained, factory, config.seed)):
-        console.print(note, highlight=False, soft_wrap=True)
+        console.print(note, soft_wrap=True)
     facts = {"checkpoint": path.name, "training_seed": trained.seed, "evaluation_seed": config.seed}
     facts |= {"greedy": config.greedy, "env_args": factory.env_args}
     if config.json:
@@ -139,12 +139,16 @@ def study(
     with console.status("playing"):
         if config.intervene:
             effects = intervention_study(make, config.intervene, sweep=config.sweep, seed=config.seed, **options)
-            points, table = [x.plain() for x in effects], effect_table(effects, f"{agent}: {config.intervene}")
+            points, title, rows = [x.plain() for x in effects], config.intervene, effect_rows(effects)
         else:
             readings = decoding_study(make, config.decode, **options)
-            title = f"{agent}: {config.decode} decoded from the recurrent state"
-            points, table = [x._asdict() for x in readings], reading_table(readings, title)
-    console.print(table)
+            points, title = [x._asdict() for x in readings], f"{config.decode} decoded from the recurrent state"
+            rows = [
+                {"step": f"{x.step}", "episodes": f"{x.episodes:,}"}
+                | {"accuracy": f"{x.accuracy:.1%} [{100 * x.low:.1f}, {100 * x.high:.1f}]", "chance": f"{x.chance:.1%}"}
+                for x in readings
+            ]
+    console.print(table(f"{agent}: {title}", rows))
     if config.json:
         write_json(config.json, asdict(config) | {"env": factory.env, "env_args": factory.env_args, "points": points})
 
@@ -173,48 +177,46 @@ def write_json(file: str, results: dict[str, Any]) -> None:
         Path(file).write_text(json.dumps(provenance() | results, indent=1) + "\n")
 
 
-def level_table(summary: Summary, title: str) -> Table:
+Row = Mapping[str, str | Text]  # Cells by column
+
+
+def table(title: str, rows: Sequence[Row]) -> Table:
+    """Tabulate rows; a cell that a row lacks is empty."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = (Column(name, justify="right" if k else "left", no_wrap=not k) for k, name in enumerate(names))
+    result = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        result.add_row(*(row.get(name, "") for name in names))
+    return result
+
+
+def level_rows(summary: Summary) -> Sequence[Row]:
     """A row for all episodes, then a row for each kind of level."""
-    rows = [(("all",), summary.all)]
+    rows = [{"levels": "all"} | cells(summary.all)]
     for name, groups in summary.split.items():
         label = name.removeprefix("num_").replace("_", " ")
-        rows += [((f"{label} {value}",), group) for value, group in groups.items()]
-    return _table(title, ("levels",), rows)
+        rows += [{"levels": f"{label} {value}"} | cells(group) for value, group in groups.items()]
+    return rows
 
 
-def member_table(summaries: dict[int, Summary], trainees: list[Trainee], title: str) -> Table:
+def member_rows(summaries: dict[int, Summary], trainees: list[Trainee]) -> Sequence[Row]:
     """A row per member, with its score in training; the number of the best one is bold."""
-    rows: list[tuple[tuple[str | Text, ...], Group]] = []
+    rows: list[Row] = []
     for member, summary in summaries.items():
         score = trainees[member].score
         label = Text(f"{member}", "bold" if member == best_member(trainees) else "")
-        rows.append(((label, "?" if score is None else f"{score:.2f}"), summary.all))
-    return _table(title, ("member", "in training"), rows)
+        rows.append({"member": label, "in training": "?" if score is None else f"{score:.2f}"} | cells(summary.all))
+    return rows
 
 
-def _table(title: str, header: tuple[str, ...], rows: Sequence[tuple[tuple[str | Text, ...], Group]]) -> Table:
-    """Tabulate groups of episodes, each with its labels; rates come first."""
-    names = dict.fromkeys(name for _, group in rows for name in group.estimates)
-    names = sorted(names, key=lambda name: name not in RATES)
-    cells = [
-        (*labels, f"{group.episodes:,}", *(_format(name, group.estimates.get(name)) for name in names))
-        for labels, group in rows
-    ]
-    return _grid(title, (*header, "episodes", *(name.replace("_", " ") for name in names)), cells)
+def cells(group: Group) -> dict[str, str]:
+    """Estimates of a group of episodes; rates come first."""
+    estimates = sorted(group.estimates.items(), key=lambda item: item[0] not in RATES)
+    return {"episodes": f"{group.episodes:,}"} | {name.replace("_", " "): form(name, x) for name, x in estimates}
 
 
-def _grid(title: str, header: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> Table:
-    columns = (Column(name, justify="right" if k else "left", no_wrap=not k) for k, name in enumerate(header))
-    table = Table(*columns, title=title, title_justify="left")
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _format(name: str, estimate: Estimate | None) -> str:
+def form(name: str, estimate: Estimate) -> str:
     """Format a mean and its interval, e.g. "91.2% [89.3, 92.8]"; a length has no interval, to fit narrow terminals."""
-    if estimate is None:
-        return ""
     mean, low, high = (100 * x for x in estimate) if name in RATES else estimate
     if name == "length":
         return f"{mean:.1f}"
@@ -222,21 +224,62 @@ def _format(name: str, estimate: Estimate | None) -> str:
     return f"{text} [{low:.{digits}f}, {high:.{digits}f}]" if np.isfinite(low) else text
 
 
-def effect_table(points: list[Effect], title: str) -> Table:
-    rows: list[tuple[str, ...]] = []
-    for step, reached, outcomes in points:
+def effect_rows(effects: Sequence[Effect]) -> Sequence[Row]:
+    rows: list[Row] = []
+    for step, reached, outcomes in effects:
         for name, (without, changed, difference) in outcomes.items():
-            form, by = ("{:.1f}%", 100) if name in RATES else ("{:.3f}", 1)
+            number, by = ("{:.1f}%", 100) if name in RATES else ("{:.3f}", 1)
             mean, low, high = (by * x for x in difference)
             interval = f" [{low:+.3g}, {high:+.3g}]" if np.isfinite(low) else ""
-            cells = [form.format(by * x) for x in (without, changed)]
-            rows.append((str(step), f"{reached:,}", name, *cells, f"{mean:+.3g}{interval}"))
-    return _grid(title, ("step", "reached by", "outcome", "undisturbed", "disturbed", "difference"), rows)
+            row = {"step": f"{step}", "reached by": f"{reached:,}", "outcome": name}
+            row |= {"undisturbed": number.format(by * without), "disturbed": number.format(by * changed)}
+            rows.append(row | {"difference": f"{mean:+.3g}{interval}"})
+    return rows
 
 
-def reading_table(points: list[Reading], title: str) -> Table:
-    rows = [
-        (str(x.step), f"{x.episodes:,}", f"{x.accuracy:.1%} [{100 * x.low:.1f}, {100 * x.high:.1f}]", f"{x.chance:.1%}")
-        for x in points
-    ]
-    return _grid(title, ("step", "episodes", "accuracy", "chance"), rows)
+def write_card(
+    target: str, config: RunConfig, weights: dict[str, Any], summary: Summary, facts: dict[str, Any], gif: bytes | None
+) -> str:
+    """Write a card that `open_run` can read to a folder or URL; return a message. Raises EngramError. `config` is that
+    of training; `facts` are of training and evaluation, e.g. the seeds."""
+    settings = {name: value for name, value in to_dict(config).items() if name not in RESUMABLE}
+    metadata = {"env": config.env, "core": config.agent.core}
+    metadata |= {"evaluation": summary.all.plain() | facts, "provenance": provenance()}
+    page = card_page(config, summary, facts, gif is not None)
+    contents = zoo.files(as_toml(settings), weights, metadata) | {README: page.encode()}
+    contents |= {} if gif is None else {GIF: gif}
+    with store_errors(f"--card: cannot write to {redacted(target)}", target):
+        store, root = open_store(target)
+        store.makedirs(root, exist_ok=True)
+        for name, content in contents.items():
+            store.pipe_file(f"{root}/{name}", content)
+    return f"wrote {redacted(target)}, which rl-eval and engram.load_agent can read"
+
+
+def card_page(config: RunConfig, summary: Summary, facts: dict[str, Any], animated: bool) -> str:
+    """Return the model card: YAML front matter, metrics with their intervals, and how to load the agent."""
+    env, core, estimates = config.env, config.agent.core, summary.estimates
+    means = {"mean_reward": estimates["return"].mean} | {x: estimates[x].mean for x in RATES if x in estimates}
+    result = {
+        "task": {"type": "reinforcement-learning", "name": "reinforcement learning"},
+        "dataset": {"type": env, "name": env},
+        "metrics": [{"type": name, "name": name, "value": round(mean, 6)} for name, mean in means.items()],
+    }
+    front = {
+        "library_name": "engram",
+        "pipeline_tag": "reinforcement-learning",
+        "tags": ["reinforcement-learning", "deep-reinforcement-learning", "memory", env, core],
+        "model-index": [{"name": f"{env}-{core}", "results": [result]}],
+    }
+    # JSON values are YAML values.
+    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in front.items()), "---", f"# {env} with {core}", ""]
+    lines += [f"![The first episodes]({GIF})", ""] if animated else []
+    lines += [f"| metric | mean of {summary.all.episodes:,} episodes | 95% interval |", "|---|---|---|"]
+    for name, x in estimates.items():
+        interval = f"{x.low:.4g} to {x.high:.4g}" if x.low <= x.high else ""
+        lines.append(f"| {name.replace('_', ' ')} | {x.mean:.4g} | {interval} |")
+    lines += ["", *(f"* {name.replace('_', ' ')}: {value}" for name, value in facts.items())]
+    lines += [f"* imitates: {config.learner.imitate}, {DIAGNOSIS}"] if config.learner.imitate else []
+    lines += ["", "```python", "import engram", ""]
+    lines += ['agent = engram.load_agent("URL or path of this folder")', "```", ""]
+    return "\n".join(lines)

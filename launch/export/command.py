@@ -134,8 +134,6 @@ def _first_line(problem: BaseException) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig(AgentChoice):
-    """The agent to export, and the output files."""
-
     onnx: str = setting("", file="")
     """File for an ONNX model."""
     torch_export: str = setting("", file="")

@@ -69,16 +69,16 @@ def main(arguments: Sequence[str]) -> int:
     runs = chosen_runs(figure, config)
     for run in runs:
         run.check()
-    console.print(forecast(figure, runs, config), highlight=False)
+    console.print(forecast(figure, runs, config))
     deadline = time.monotonic() + 60 * config.minutes if config.minutes else float("inf")
     try:
         with signals_as_interrupt():
             if config.collect or not run_shown(runs, config.jobs, console, deadline):
                 _evaluate_unfinished(runs, console)
     except RunFailedError as problem:
-        console.print(f"rl-reproduce: {problem}", highlight=False)
+        console.print(f"rl-reproduce: {problem}")
     except KeyboardInterrupt:
-        console.print("stopped; run the same command to continue", highlight=False)
+        console.print("stopped; run the same command to continue")
         return 1
     write_results(figure, config, runs, console)
     return 0 if all(run.finished for run in runs) else 1
@@ -135,19 +135,18 @@ def listing(folder: Path) -> Table:
 
 
 def write_results(figure: Figure, config: ReproduceConfig, runs: Sequence[FigureRun], console: Console) -> None:
-    """Write FIGURE.json and FIGURE.png from the started runs and the recorded results."""
     stem = config.results / (figure.name if config.size == "full" else f"{figure.name}-quick")
     file, image = Path(f"{stem}.json"), Path(f"{stem}.png")
     before = json.loads(file.read_text()) if file.is_file() else {}
     document = results.collect(figure, config.size, runs, before)
     if not document["curves"]:
-        console.print("nothing has been trained yet, so nothing is written", highlight=False)
+        console.print("nothing has been trained yet, so nothing is written")
         return
     with file_errors(f"cannot write {stem}.json and .png"):
         config.results.mkdir(parents=True, exist_ok=True)
         replace_file(file, (json.dumps(document, indent=1) + "\n").encode())
         results.draw(document, figure.title, image)
-    console.print(f"wrote {stem}.json and .png", highlight=False)
+    console.print(f"wrote {stem}.json and .png")
 
 
 def _evaluate_unfinished(runs: Sequence[FigureRun], console: Console) -> None:
@@ -157,7 +156,7 @@ def _evaluate_unfinished(runs: Sequence[FigureRun], console: Console) -> None:
         if step and not (run.evaluation_file.exists() and run.evaluation()["step"] == step):
             try:
                 run.complete()
-                console.print(run.outcome("evaluated"), highlight=False)
+                console.print(run.outcome("evaluated"))
             except RunFailedError as problem:
                 failed.append(str(problem))
     if failed:

@@ -193,8 +193,7 @@ class FigureRun(Job):
         return [*arguments, "--total-steps", str(steps)] if steps > self._config().total_steps else arguments
 
     def complete(self) -> None:
-        """Evaluate the newest weights (for a population, its best member's) on new levels, and save the result.
-        For a run with `--eval-every`, evaluate the weights that were best in its own evaluations."""
+        """Evaluate the newest weights on new levels, or with `--eval-every` those that were best in the run."""
         raw = self.folder.with_name(f".{self.folder.name}.json")
         newest, step = self.checkpoint(), self.checkpoint_step()
         arguments = [tool("rl-eval"), str(self.folder), "--episodes", str(self.figure.episodes), "--json", str(raw)]

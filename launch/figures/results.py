@@ -4,6 +4,7 @@ In a figure with tasks, the score of a run is MMER of Morad et al. 2023 (POPGym)
 return of episodes, here over the rows of metrics. Tables compare only finished runs; curves also show unfinished ones.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ import matplotlib.figure
 import numpy as np
 from numpy.typing import NDArray
 
+from ..compare.command import STYLES
 from ..compare.statistics import Estimate, interquartile_mean_of
 from ..config.run_config import RunConfig
 from ..config.settings.plain import differences
@@ -185,11 +187,9 @@ def extent(document: dict[str, Any]) -> str:
 
 
 def draw(document: dict[str, Any], title: str, file: Path) -> None:
-    """Plot the results in a document: mean of every curve, a band from lowest to highest seed, and the paper's results.
-
-    In a figure with tasks, the first panel has the interquartile means, and each task has a panel. Curves CORE-CUT,
-    whose gradients are cut every CUT steps, have a panel for each CUT. An easier variant has no lines for the
-    paper, since its task differs."""
+    """Plot the mean of every curve, a band from lowest to highest seed, and the paper's results, except in an easier
+    variant. Each task has a panel, after one with the interquartile means, and each CUT of curves CORE-CUT, whose
+    gradients are cut every CUT steps."""
     curves, quick = document["curves"], document["size"] == "quick"
     with_tasks = any("task" in curve for curve in curves.values())
     if with_tasks:
@@ -200,7 +200,7 @@ def draw(document: dict[str, Any], title: str, file: Path) -> None:
         groups = {f"gradients cut every {cut} steps" if cut else "": names for cut, names in panels(curves).items()}
         title = f"{title}{', easier variant' if quick else ''}"
     labels = list(dict.fromkeys(label for names in groups.values() for label in names.values()))
-    styles = {label: curve_style(index) for index, label in enumerate(labels)}
+    styles = dict(zip(labels, itertools.cycle(STYLES)))
     count = len(groups) + with_tasks
     columns = min(3 if with_tasks else 2, count)
     rows = -(-count // columns)
@@ -259,8 +259,3 @@ def _draw_ranking(axes: Any, document: dict[str, Any], styles: dict[str, tuple[s
         axes.errorbar(mean.value, height, xerr=error, fmt="o", color=styles[core][0], capsize=3)
     axes.set_yticks(range(len(means)), [core for core, _ in reversed(means)], fontsize=8)
     axes.set_title("interquartile mean of MMER", fontsize=10)
-
-
-def curve_style(index: int) -> tuple[str, str]:
-    """Color and line style of a curve, distinct for the first thirty."""
-    return f"C{index % 10}", ("-", "--", ":")[index // 10 % 3]

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ...actors.actor import Actor
 from ...actors.factory import ActorFactory
-from ...agents.inside import Panel, panels
+from ...agents.inside import panels
 from ...agents.process import prepare_process
 from ...base.errors import file_errors, refuse, user_errors
 from ...base.files import replace_file
@@ -19,8 +18,7 @@ from ...base.settings import setting
 from ..config.command_line import make_console, parse
 from ..runs.saved import chosen_members, described
 from ..runs.trained import ActingAgent, evaluation_seed, make_actor, open_run
-from . import page
-from .recording import MOST_STEPS, Recording, record
+from .page import MOST_STEPS, record, seen_panels, written
 
 MOST_LEVELS = 4096  # Number of levels that are searched for the requested facts
 
@@ -30,8 +28,6 @@ board, the observation, policy and value, and the recurrent state."""
 
 @dataclass(frozen=True, kw_only=True)
 class LookConfig(ActingAgent):
-    """The agent, the level and the output file."""
-
     html: str = setting("look.html", file="")
     """File for the page; it needs no other file and no network."""
     level: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -54,16 +50,12 @@ def main(arguments: Sequence[str]) -> int:
     chosen = chosen_members(trained.trainees, config.member, False)[0]
     who = [text for text in (trained.checkpoint.name, described(trained.trainees, chosen)) if text]
     about = " · ".join([*who, f"evaluation seed {config.seed}, environment {index}", config.run])
-    text = page.written(title, about, recording, all_panels(actor, recording))
+    shown = [*seen_panels(recording), *panels(actor.agent.core, recording.trace)]
+    text = written(title, about, recording, shown)
     with file_errors(f"--html: cannot write {config.html}"):
         replace_file(Path(config.html), text.encode())
-    console.print(f"wrote {config.html} ({len(text) / 1e6:.1f} MB): open it in a browser", highlight=False)
+    console.print(f"wrote {config.html} ({len(text) / 1e6:.1f} MB): open it in a browser")
     return 0
-
-
-def all_panels(actor: Actor, recording: Recording) -> list[Panel]:
-    """Panels of policy, value and observation, then of the recurrent state."""
-    return [*page.seen_panels(recording), *panels(actor.agent.core, recording.trace)]
 
 
 def first_level(factory: ActorFactory, config: LookConfig) -> int:

@@ -14,8 +14,7 @@ from ...agents.inside import panels, statistics
 from ..config.run_config import RunConfig
 from ..metrics.member import Member
 from ..runs.trained import actor_in_training
-from .page import DPI, figure, seen_panels
-from .recording import record
+from .page import DPI, figure, record, seen_panels
 
 TAG = "memory"  # Tag of the image in TensorBoard
 MOST_STEPS = 300  # Maximum steps of the episode
@@ -23,8 +22,6 @@ LARGEST_SHARE = 0.01  # Maximum fraction of the run's time for images: the next 
 
 
 class Watcher:
-    """Images of the recurrent states of a run's members during training."""
-
     def __init__(self, config: RunConfig) -> None:
         self.every, self.name, self.seed = config.look_every, config.name, config.seed
         self.factory = replace(config.factory(), imitate="", num_envs=1, unroll_length=1)

@@ -1,6 +1,5 @@
 """`rl-play`: play an environment in a terminal, with the observations of an agent."""
 
-import inspect
 import json
 import os
 import re
@@ -44,7 +43,7 @@ KEYS = {
     "stay": (" ", "."),
 }
 """Keys by the name of the action; other actions are typed as numbers, with leading zeros if there are over ten."""
-NEXT, QUIT, VIEW, RULES, PAUSE = ("n", "\n"), ("q", "\x1b"), "v", "?", " "
+NEXT, QUIT, VIEW, PAUSE = ("n", "\n"), ("q", "\x1b"), "v", " "
 AGENT_FPS, FASTEST_FPS = 8.0, 256.0  # Steps per second of an agent
 SPEEDS = {"+": 2.0, "=": 2.0, "-": 0.5}
 GAP = 2  # Columns between the board and its legend
@@ -126,8 +125,7 @@ class Terminal:
 
 
 class Game:
-    """One of engram's environments, with all actions and scores; an agent observes every step, and chooses actions that
-    the user does not."""
+    """An environment with all actions and scores; an agent observes every step, and acts where the user does not."""
 
     def __init__(self, name: str, env_args: dict[str, Any], seed: int, agent: TrainedAgent | None = None) -> None:
         self.name, self.env_args, self.seed, self.agent = name, env_args, seed, agent
@@ -186,7 +184,6 @@ class PlayConfig(ActingAgent):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Let the user play according to the arguments until they quit; return the exit code."""
     config = parse(PlayConfig, arguments, "rl-play", _HELP)
     with user_errors():
         game = _new_game(config)
@@ -221,8 +218,6 @@ def _new_game(config: PlayConfig) -> Game:
 
 
 class _Session:
-    """A connection of the user's keys, the game and the screen."""
-
     def __init__(self, game: Game, terminal: Terminal, full: bool) -> None:
         self.game, self.terminal, self.full, self.fps, self.paused = game, terminal, full, AGENT_FPS, True
         self.names = list(game.batch.action_names)
@@ -239,8 +234,6 @@ class _Session:
                 return
             if key == VIEW:
                 self.full = not self.full
-            elif key == RULES:
-                self._show_rules()
             elif game.agent and key in SPEEDS:
                 self.fps = min(max(self.fps * SPEEDS[key], 0.5), FASTEST_FPS)
             elif game.agent and key == PAUSE:
@@ -280,15 +273,5 @@ class _Session:
             keys = ["n next game"]
         elif "stay" in self.names:
             keys += ["space stay"]
-        keys += ["v view", "? rules", "q quit"]
+        keys += ["v view", "q quit"]
         self.terminal.show(title, purpose(type(game.batch)), "", board, "", status, "   ".join(keys))
-
-    def _show_rules(self) -> None:
-        """Show the environment's docstring page by page."""
-        console, batch = self.terminal.console, type(self.game.batch)
-        text = inspect.cleandoc(batch.__doc__ or "").partition("\nArgs:")[0]
-        lines = Text(f"{purpose(batch)}\n\n{text}").wrap(console, console.width)
-        page = max(console.height - 1, 1)
-        for start in range(0, len(lines), page):
-            self.terminal.show(*lines[start : start + page], "any key continues")
-            self.terminal.key(-1)

@@ -18,7 +18,7 @@ from tyro.conf import OmitArgPrefixes
 
 from ...agents.cores.registry import core_class
 from ...agents.process import prepare_process
-from ...base.errors import EngramError, refuse, user_errors
+from ...base.errors import refuse, user_errors
 from ...base.files import replace_file
 from ...base.messages import SEEDS
 from ...base.settings import Settings, declared, setting
@@ -27,20 +27,12 @@ from ...base.units import Minutes, Seconds
 from ...envs.tasks.registry import TASKS, examined_on, find_task, make_task, task_parameters
 from ...envs.tasks.task import Task
 from ...learners import checkpoints
-from ...learners.supervised import (
-    Score,
-    SequenceModel,
-    SupervisedConfig,
-    SupervisedLearner,
-    examine,
-    to_tensors,
-)
+from ...learners.supervised import SequenceModel, SupervisedConfig, SupervisedLearner, examine, to_tensors
 from ..config.command_line import dashed, make_console, parse, value_of, without
 from ..config.device import check_device, find_device
 from ..config.settings.plain import differences, from_dict, to_dict
 from ..metrics.writer import MetricsWriter
 from ..runs.directory import RunDirectory
-from ..runs.saved import take_weights
 
 _HELP = """Train a memory core on a supervised task and test it on new data.
 
@@ -56,8 +48,6 @@ TEST_BATCH = 128  # Sequences per test batch
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeConfig(Settings):
-    """One memory core on one task."""
-
     task: tyro.conf.Suppress[str] = "recall"
     """The task, a name from `rl-probe --list`."""
     core: str = "lstm"
@@ -68,8 +58,6 @@ class ProbeConfig(Settings):
     """Parameters of the task, KEY=VALUE."""
     learner: OmitArgPrefixes[SupervisedConfig] = SupervisedConfig()
     """Network around the core, and optimizer."""
-    start_from: str | None = None
-    """Run directory of another probe that provides the initial weights, such as one on an easier task."""
     minutes: Minutes = setting(10.0, (0, None), resumable=True)
     """Training time in CPU time (wall time on a GPU) without --updates; a plain number is in minutes."""
     updates: int = setting(0, (0, None), resumable=True)
@@ -90,8 +78,8 @@ class ProbeConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_device(self.device)
-        if not self.minutes and not self.updates:
-            raise EngramError("minutes is 0 and updates is 0; expected: one of them above 0, so that training ends")
+        endless = not self.minutes and not self.updates
+        refuse(endless, "minutes is 0 and updates is 0; expected: one of them above 0, so that training ends")
 
 
 BY_TASK: dict[str, dict[str, Any]] = {
@@ -133,23 +121,13 @@ class ProbeRun:
     def steps(self) -> int:
         return self.learner.updates * self.task.steps * self.task.num_sequences
 
-    def restore(self, directory: RunDirectory | None) -> None:
-        """Continue from a run's newest checkpoint, or start from the weights of --start-from, if there are any."""
-        newest = directory and checkpoints.latest(directory.checkpoints)
-        if newest:
+    def restore(self, directory: RunDirectory) -> None:
+        """Continue from a run's newest checkpoint, if it has one."""
+        if newest := checkpoints.latest(directory.checkpoints):
             saved = checkpoints.load(newest)
             self.learner.load_state_dict(saved["learner"])
             self.task.restore(saved["task"])
             self.trained, self._row = saved["trained"], {k: list(v) for k, v in saved["row"].items()}
-        elif (other := self.config.start_from) is not None:
-            refuse(not other, "--start-from is ''; allowed: the run directory of another probe")
-            with user_errors("--start-from"):
-                path = checkpoints.latest(RunDirectory.open(other, lock=False).checkpoints)
-                if path is None:
-                    raise EngramError(f"{other} has no checkpoint yet")
-                weights = checkpoints.load(path).get("learner", {}).get("model")
-                refuse(weights is None, f"{other}: its checkpoint is not from rl-probe")
-            take_weights(self.learner.model, weights, path)
 
     def train(self, directory: RunDirectory, stop: StopFlag) -> str:
         """Train until the budget is spent or `stop` is set; return the reason for the end."""
@@ -177,7 +155,7 @@ class ProbeRun:
         """Test on new data, once; write result.json and return its content."""
         config = self.config
         tests: list[dict[str, Any]] = [
-            {"test": label, "chance": task.chance, **self._examine(task).plain()} for label, task in self.tests
+            {"test": label, "chance": task.chance, **self._examine(task)} for label, task in self.tests
         ]
         result = {
             "task": config.task,
@@ -188,7 +166,7 @@ class ProbeRun:
             "minutes": round(self.trained / 60, 3),
             "ms_per_update": round(1000 * self.trained / max(1, self.learner.updates), 3),
             "skipped": self.learner.skipped,
-            "valid_accuracy": self._examine(self.valid).accuracy,
+            "valid_accuracy": self._examine(self.valid)["accuracy"],
             **{name: fmean(test[name] for test in tests) for name in ("accuracy", "low", "high", "chance")},
             "tests": tests,
             "config": asdict(config) | {"run_dir": None},
@@ -196,8 +174,8 @@ class ProbeRun:
         replace_file(directory.path / RESULT, json.dumps(result, indent=1).encode())
         return result
 
-    def _examine(self, task: Task) -> Score:
-        return examine(self.learner.model, task, -(-self.config.test_sequences // TEST_BATCH))
+    def _examine(self, task: Task) -> dict[str, Any]:
+        return examine(self.learner.model, task, -(-self.config.test_sequences // TEST_BATCH)).plain()
 
     def _is_done(self) -> bool:
         if self.config.updates:
@@ -250,7 +228,8 @@ def parsed(arguments: Sequence[str]) -> ProbeConfig:
 
 def resumed(directory: RunDirectory, arguments: Sequence[str]) -> ProbeConfig:
     with user_errors(f"{directory.path / 'config.toml'} is not the configuration of a probe"):
-        old: ProbeConfig = from_dict(ProbeConfig, directory.config())
+        saved = {name: value for name, value in directory.config().items() if name != "start_from"}  # once a setting
+        old: ProbeConfig = from_dict(ProbeConfig, saved)
     new = parse(ProbeConfig, arguments, "rl-probe", _HELP, default=old, other_flags=("--resume",))
     allowed = sorted(declared(new, "resumable"))
     for name, before, after in differences(old, new):
@@ -262,13 +241,13 @@ def resumed(directory: RunDirectory, arguments: Sequence[str]) -> ProbeConfig:
 def probe(config: ProbeConfig, directory: RunDirectory | None) -> int:
     """Train, test and print the result, in a new or an existing run directory."""
     prepare_process(1)
-    show = partial(make_console().print, highlight=False, soft_wrap=True)
+    show = partial(make_console().print, soft_wrap=True)
     run = ProbeRun(config, show)
-    run.restore(directory)  # before a directory is created, which a mistake should not leave
     if directory is None:
         name = f"{config.task}-{config.core}".replace("/", "-").replace(":", "-")
         directory = RunDirectory.create(config.run_dir, to_dict(config), name=name)
     else:
+        run.restore(directory)
         directory.rewrite_config(to_dict(config))
     with directory, StopFlag() as stop:
         reason = run.train(directory, stop)

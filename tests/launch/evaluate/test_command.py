@@ -14,7 +14,7 @@ from engram.actors.episodes import play
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.launch.entry import rl_eval as run
-from engram.launch.evaluate.command import member_table
+from engram.launch.evaluate.command import member_rows, table
 from engram.launch.evaluate.episodes import Group, Summary, mean_interval, rate_interval, summarize
 from engram.launch.evaluate.gif import encoded, film
 from engram.launch.metrics import accumulator
@@ -325,8 +325,8 @@ def summary(solved: float, episodes: int = 200) -> Summary:
 def test_a_table_of_members_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
     trainees = [Trainee({}, 0.5), Trainee({}, None)]
     for width in (80, 1000):
-        table = member_table({0: summary(0.4), 1: summary(0.6)}, trainees, "title")
-        Console(width=width).print(table)
+        rows = member_rows({0: summary(0.4), 1: summary(0.6)}, trainees)
+        Console(width=width).print(table("title", rows))
         printed = capsys.readouterr().out
         assert "…" not in printed
         assert {"0", "1"} <= {line.strip("│┃ ").split(" ")[0] for line in printed.splitlines()}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engram.launch.entry import rl_look as run
-from engram.launch.insight import command, recording
+from engram.launch.insight import command, page
 
 
 def look(*words: object) -> int:
@@ -28,7 +28,7 @@ def test_writes_a_page(finished_run: Path, tmp_path: Path, capsys: pytest.Captur
 def test_an_episode_that_was_cut_off_is_reported(
     finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "record", lambda actor: recording.record(actor, most=4))
+    monkeypatch.setattr(command, "record", lambda actor: page.record(actor, most=4))
     html = tmp_path / "page.html"
     assert look(finished_run, "--html", html) == 0
     assert "the episode is cut off after" in capsys.readouterr().out

@@ -14,9 +14,7 @@ import browser
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.launch.insight import page
-from engram.launch.insight.command import all_panels
-from engram.launch.insight.page import images, is_image, table
-from engram.launch.insight.recording import Recording, record
+from engram.launch.insight.page import Recording, images, is_image, record, seen_panels, table
 
 
 @pytest.fixture(scope="module", params=[None, "rgb_array"])
@@ -32,7 +30,7 @@ def played(request: pytest.FixtureRequest) -> tuple[Any, Recording]:
 
 def test_images_vectors_and_scalars_of_every_step(played: tuple[Any, Recording]) -> None:
     actor, recording = played
-    panels = {panel.title: panel for panel in all_panels(actor, recording)}
+    panels = {panel.title: panel for panel in seen_panels(recording)}
     np.testing.assert_allclose(panels["observation: body.joints"].values, np.tile(np.arange(7) / 6, (4, 1)), atol=1e-6)
     assert panels["observation: room"].values.sum(0).tolist() == [1] * 7
     assert table(recording)["body.height"] == ["-2.5", "-1.5", "-0.5", "0.5", "1.5", "2.5", "3.5"]
@@ -69,8 +67,8 @@ def test_layouts_of_images(shape: tuple[int, ...], as_shown: Callable[[np.ndarra
 
 @pytest.mark.skipif(bool(browser.missing()), reason=browser.missing())
 def test_the_page_shows_them_at_the_present_step(played: tuple[Any, Recording], tmp_path: Path) -> None:
-    actor, recording = played
-    (tmp_path / "page.html").write_text(page.written("t", "", recording, all_panels(actor, recording)))
+    _, recording = played
+    (tmp_path / "page.html").write_text(page.written("t", "", recording, seen_panels(recording)))
     with browser.browser(tmp_path) as look:
         look.open(tmp_path / "page.html")
         look.run("show(4)")

@@ -8,9 +8,8 @@ import pytest
 
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
-from engram.launch.insight.command import all_panels
-from engram.launch.insight.page import figure, written
-from engram.launch.insight.recording import record
+from engram.agents.inside import panels as state_panels
+from engram.launch.insight.page import figure, record, seen_panels, written
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -23,7 +22,7 @@ def test_a_page_has_values_that_are_not_finite(bad: float) -> None:
     for values in (*changed.values(), *seen.values()):
         values[3] = bad
     recording = whole._replace(**changed, observations=seen)
-    panels = all_panels(actor, recording)
+    panels = [*seen_panels(recording), *state_panels(actor.agent.core, recording.trace)]
     text = written("page", "", recording, panels)
     (data,) = re.findall("const data = (.*);", text)
     assert json.loads(data)["table"]["reward"][2:4] == ["1", str(bad)]

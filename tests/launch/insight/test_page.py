@@ -15,8 +15,7 @@ from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.agents.inside import Panel, panels
 from engram.launch.insight import page
-from engram.launch.insight.page import seen_panels
-from engram.launch.insight.recording import Recording, record
+from engram.launch.insight.page import Recording, record, seen_panels
 
 ENVIRONMENT = {"difficulty": 0, "half_width": 4, "limbo_time": 6, "teleport_delay": 2, "timeout_frames": 20}
 RIGHT, LEFT, END = "\ue014", "\ue012", "\ue010"

@@ -5,7 +5,7 @@ import torch
 
 from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
-from engram.launch.insight.recording import record
+from engram.launch.insight.page import record
 from engram.launch.runs.trained import make_actor
 
 ENVIRONMENT = {"difficulty": 0, "half_width": 4, "limbo_time": 6, "teleport_delay": 2, "timeout_frames": 30}

@@ -97,15 +97,8 @@ def test_a_person_plays_and_the_game_is_recorded(tmp_path):
 
 
 @pytest.mark.nightly
-def test_the_rules_and_few_colors():
+def test_a_terminal_with_few_colors():
     terminal = Terminal("mini-pacman", terminal="xterm")
-    terminal.wait_for("arrows move")
-    terminal.press(b"?")
-    terminal.wait_for("otherwise a ghost ends the")
-    terminal.wait_for("any key continues")
-    terminal.press(b" ")
-    terminal.wait_for("any key continues")
-    terminal.press(b" ")  # two pages of 24 lines
     terminal.wait_for("arrows move")
     terminal.press(b"q")
     assert terminal.close() == 0

@@ -44,27 +44,6 @@ def test_a_probe_ends_with_its_result_beside_chance_and_the_published_number(pro
     assert list((path / "tensorboard").iterdir())
 
 
-def test_a_probe_begins_with_the_weights_of_another(probe, tmp_path):
-    easy, harder, none = tmp_path / "easy", tmp_path / "harder", tmp_path / "none"
-    tiny = [*TINY, "--log-every", 1]
-    assert probe("recall", *tiny, "--task-args", "delay=[1,2]", "--updates", 2, "--run-dir", easy)[0] == 0
-    words = ["recall", *tiny, "--task-args", "delay=[1,4]", "--updates", 1, "--lr", "1e-9"]
-    assert probe(*words, "--start-from", easy, "--run-dir", harder)[0] == 0
-    first, then = (checkpoints.load(checkpoints.latest(path / "checkpoints"))["learner"] for path in (easy, harder))
-    assert all((first["model"][name] - value).abs().max() < 1e-6 for name, value in then["model"].items())
-    assert then["updates"] == 1
-    code, _, error = probe("copy", *tiny, "--updates", 1, "--start-from", easy, "--run-dir", none)
-    assert code == 2
-    assert "its network differs" in error
-    code, _, error = probe(*words, "--start-from", tmp_path / "nowhere", "--run-dir", none)
-    assert code == 2
-    assert "nowhere" in error
-    code, _, error = probe(*words, "--start-from", "", "--run-dir", none)
-    assert code == 2
-    assert "--start-from is ''; allowed: the run directory of another probe" in error
-    assert not none.exists()
-
-
 @pytest.mark.parametrize("task", ["copy", "temporal-order"])
 def test_a_resumed_run_is_bit_for_bit_the_run_without_a_stop(probe, tmp_path, task):
     whole, halves = tmp_path / "whole", tmp_path / "halves"
