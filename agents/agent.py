@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from ..base import compiled
 from ..base.settings import Settings, setting
 from .bf16 import as_learned
-from .cores.core import CoreState, Step, readable, reset_state
+from .cores.core import CoreState, Step, altered, readable, reset_state
 from .cores.registry import core_class, make_core
 from .cores.simple import bounded
-from .heads import Heads, PrivilegedCritic, prepare_heads
-from .normalization import Moments, RescaledHead, symlog
+from .normalization import Moments, PrivilegedCritic, RescaledHead, symlog
 from .prediction import REWARD, MapPrediction, Prediction
 from .specs import (
     ActionSpec,
@@ -27,7 +26,6 @@ from .specs import (
     best,
     masked,
     no_action,
-    noise_like,
     sample,
 )
 from .torsos import TorsoConfig, make_torso
@@ -117,7 +115,7 @@ class Agent(nn.Module):
         self.torso = make_torso(observation, config.torso)
         self._encoder = TorsoCache(self.torso)
         self._unrolling = False  # Whether weights are constant between steps: features of observations are cached
-        self._prepared: tuple[Step | None, Heads | None] | None = None  # Parts of `step` for the current weights
+        self._prepared: tuple[Step | None, list[Tensor]] | None = None  # Parts of `step` for the current weights
         extra = config.previous_action * action.num_outputs + config.previous_reward + (config.time_horizon > 0)
         self.rewards = Moments(1, memory=1e6) if config.previous_reward and not config.previous_reward_clip else None
         options = _core_options(config, getattr(self.torso, "image", None))
@@ -173,7 +171,7 @@ class Agent(nn.Module):
         if not compiled.enabled:
             return
         self._encoder.forget()
-        self._prepared = None if steps >= PREPARED_FROM else (None, None)
+        self._prepared = None if steps >= PREPARED_FROM else (None, [])
         self._unrolling = self.policy.weight.device.type == "cpu"
 
     def end_unroll(self) -> None:
@@ -196,21 +194,26 @@ class Agent(nn.Module):
         `initial` is the initial state, if already computed."""
         if self._unrolling and self._prepared is None:
             self._prepared = self._prepare(state)
-        core, heads = self._prepared or (None, None)
+        core, heads = self._prepared or (None, [])
         output, after = self._advance(env, state, self.features(env.observation), initial, core)
-        if heads is None:
-            logits, value = self._heads(output, env)
-            action = best(self.action_spec, logits) if self.greedy else sample(self.action_spec, logits, generator)
+        if heads:
+            both = nn.functional.linear(output, *heads)
+            logits, value = masked(both[:, :-1], env.action_mask), both[:, -1]
         else:
-            noise = output.new_empty(len(output), heads.options)
-            noise = noise.fill_(1) if self.greedy else noise_like(self.action_spec, noise, generator)
-            logits, value, action = heads(output, env.action_mask, noise)
+            logits, value = self._heads(output, env)
+        action = best(self.action_spec, logits) if self.greedy else sample(self.action_spec, logits, generator)
         return AgentOutput(action, logits, value), after._replace(previous_action=action)
 
     @as_learned
-    def _prepare(self, state: AgentState) -> tuple[Step | None, Heads | None]:
-        heads = None if self.critic else prepare_heads(self.action_spec, self.policy, self.value)
-        return self.core.acting(state.core, len(state.over)), heads
+    def _prepare(self, state: AgentState) -> tuple[Step | None, list[Tensor]]:
+        """Prepare the core's step, and weight and bias of both heads as one layer; none if they are not only layers."""
+        step, value = self.core.acting(state.core, len(state.over)), self.value
+        if self.critic or isinstance(self.action_spec, BoxSpec) or altered(self.policy) or altered(value):
+            return step, []
+        row, bias = value.weight, value.bias
+        if isinstance(value, RescaledHead):
+            row, bias = row * value.moments.deviation, bias * value.moments.deviation + value.moments.mean
+        return step, [torch.cat([self.policy.weight, row]), torch.cat([self.policy.bias, bias])]
 
     def respond(
         self, env: EnvOutput, state: AgentState, features: Tensor | None = None, initial: AgentState | None = None

@@ -6,14 +6,18 @@ while oneDNN uses all of it. For other devices, other types and small matrices, 
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..base.compiled import enabled
+from ..base.compiled import compiled, enabled
 from ..base.processes import on_intel
 from . import bf16
 from .cores.core import under_torch_func
+from .cores.fast import routes
+from .cores.fast.blas import multiply
+from .cores.fast.elementwise import Array, add
 from .threads import share
 
 MIN_MULTIPLICATIONS = 2**20  # Smaller multiplications use MKL: a oneDNN call costs about ten microseconds more.
@@ -118,3 +122,29 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor 
     if bias is None:
         return torch.mm(x, weight.t(), out=out)
     return torch.addmm(bias, x, weight.t(), out=out)
+
+
+class Affine:
+    """x W^T + b of a layer [J, I] for acting on a CPU, with W packed once; no gradient."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._routine, self._shape = routes.routine(weight.dtype, weight), weight.shape[1:]
+        bias = weight.new_zeros(len(weight)) if bias is None else bias
+        self._weight, (self._bias,) = routes.factor(self._routine, weight), routes.arrays(bias)
+
+    def __call__(self, x: Array) -> Array:
+        """x [B, I] -> [B, J]."""
+        if x.shape[1:] != self._shape or x.dtype != self._bias.dtype:
+            raise ValueError(f"inputs are {x.dtype} {x.shape}; expected {self._bias.dtype} of {self._shape[0]} values")
+        x, out = np.ascontiguousarray(x), np.empty((len(x), len(self._bias)), x.dtype)
+        _affine(self._routine, x, self._weight, self._bias, out)
+        if self._routine < 0:
+            bf16.release()
+        return out
+
+
+@compiled()
+def _affine(gemm: int, x: Array, weight: Array, bias: Array, out: Array) -> None:
+    multiply(gemm, x, weight, True, out)
+    for b in range(len(out)):
+        add(out[b], bias)

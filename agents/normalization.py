@@ -1,4 +1,4 @@
-"""Running means and standard deviations of observations and returns: networks receive values of order 1.
+"""Running means and standard deviations: networks receive values of order 1. Parts of the value head that use them.
 
 The statistics are buffers, sent with the weights and saved in every checkpoint, so actors and learner compute the same
 function. Only the learner changes them, between updates.
@@ -14,6 +14,7 @@ LIMIT = 10.0  # Normalized observations are clipped to plus or minus this
 RELATIVE_FLOOR = 1e-5  # Smallest deviation relative to the mean, in unknown units; float32 resolves 6e-8 of a value
 LEAST_UNIT = 1e-2  # Smallest deviation of returns, relative to the mean magnitude of nonzero rewards
 BATCHES = 20.0  # Number of batches over which moments of returns and magnitudes of rewards are averaged
+HIDDEN = 64  # Units that combine the core's output with privileged information
 
 
 def alone(*parts: Any) -> Sequence[Any]:
@@ -183,3 +184,28 @@ class RescaledHead(nn.Linear):
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any, **kwargs: Any) -> None:
         self.upgrade(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+class PrivilegedCritic(nn.Module):
+    """Inputs of the value head: the core's output y, and a hidden layer over y and P privileged values p.
+
+        [y, relu(W [y, (p - mean) / deviation] + b)]
+
+    The critic is unbiased, since it also reads the history through y (Baisero and Amato 2022, "Unbiased asymmetric
+    reinforcement learning under partial observability"; Pinto et al. 2018, "Asymmetric actor critic for image-based
+    robot learning").
+    """
+
+    def __init__(self, inputs: int, size: int) -> None:
+        super().__init__()
+        self.moments = Moments(size, memory=1e7)
+        self.hidden = nn.Linear(inputs + size, HIDDEN)
+        self.output_size = inputs + HIDDEN
+
+    def forward(self, outputs: Tensor, privileged: Tensor | None) -> Tensor:
+        """[..., D] and [..., P] -> [..., D + HIDDEN]; without information, as in evaluation, its mean is used."""
+        if privileged is None:
+            information = outputs.new_zeros(*outputs.shape[:-1], len(self.moments.mean))
+        else:
+            information = self.moments(privileged.to(outputs.dtype))
+        return torch.cat([outputs, torch.relu(self.hidden(torch.cat([outputs, information], -1)))], -1)

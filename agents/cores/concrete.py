@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from .. import bf16
-from ..kernels import Linear
-from ..sequence.scan import scan
+from ..kernels import Affine, Linear
 from .core import Axis, Core, Step, Unrolled
-from .fast.acting import Affine
 from .fast.pool_views import Filters, Views, hold
 from .fast.routes import arrays, check, gradient_cuts, stands_for
+from .linear.stack import scan
 
 
 class ConcreteState(NamedTuple):

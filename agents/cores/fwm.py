@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..kernels import Linear
+from ..kernels import Affine, Linear
 from .core import Core, Route, Step, Unrolled, under_torch_func
-from .fast.acting import Affine, write_and_read
+from .fast.fwm import write_and_read
 from .fast.routes import arrays, stands_for
 from .lstm import LSTM, LSTMState
 

@@ -7,10 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import bf16
-from ..kernels import linear
+from ..kernels import Affine, linear
 from .core import Axis, HiddenState, Projected, Step, Unrolled, under_torch_func
 from .fast import gated as fast
-from .fast.acting import Affine
 from .fast.routes import stands_for
 
 SHORTEST = 3  # Smallest memory span for which biases exist

@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..kernels import Linear, linear
+from ..kernels import Affine, Linear, linear
 from .core import Core, Step, Unrolled, unroll_step_by_step
-from .fast.acting import Affine
 from .fast.elementwise import EPS
 from .fast.mnm import unroll as fast
 from .fast.routes import stands_for

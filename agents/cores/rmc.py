@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import bf16
-from ..kernels import Linear
+from ..kernels import Affine, Linear
 from .core import Axis, Projected, Step, Unrolled
-from .fast.acting import Affine
 from .fast.elementwise import EPS
 from .fast.rmc import unroll as fast
 from .fast.routes import arrays, stands_for

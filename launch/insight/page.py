@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from ...agents.inside import Panel
-from ...agents.inside.panels import most_active
+from ...agents.inside import Panel, most_active
 from ...agents.specs import channels_first, image_size
 from .recording import SINGLE, Pixels, Recording
 

@@ -1,39 +1,9 @@
-"""Parts of acting steps on a CPU; everything that depends only on the weights is prepared in advance."""
+"""One step of fast weight memory for acting on a CPU (equations in `fwm.FWM`)."""
 
 import numpy as np
-from torch import Tensor
 
 from ....base.compiled import compiled
-from ... import bf16
-from .blas import multiply
-from .elementwise import Array, add, copy, dot, normalize, part, sigmoid, tanh
-from .routes import arrays, factor, routine
-
-
-class Affine:
-    """x W^T + b of a layer [J, I], with W packed once; no gradient."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self._routine, self._shape = routine(weight.dtype, weight), weight.shape[1:]
-        bias = weight.new_zeros(len(weight)) if bias is None else bias
-        self._weight, (self._bias,) = factor(self._routine, weight), arrays(bias)
-
-    def __call__(self, x: Array) -> Array:
-        """x [B, I] -> [B, J]."""
-        if x.shape[1:] != self._shape or x.dtype != self._bias.dtype:
-            raise ValueError(f"inputs are {x.dtype} {x.shape}; expected {self._bias.dtype} of {self._shape[0]} values")
-        x, out = np.ascontiguousarray(x), np.empty((len(x), len(self._bias)), x.dtype)
-        _affine(self._routine, x, self._weight, self._bias, out)
-        if self._routine < 0:
-            bf16.release()
-        return out
-
-
-@compiled()
-def _affine(gemm: int, x: Array, weight: Array, bias: Array, out: Array) -> None:
-    multiply(gemm, x, weight, True, out)
-    for b in range(len(out)):
-        add(out[b], bias)
+from .elementwise import Array, copy, dot, normalize, part, sigmoid, tanh
 
 
 @part
