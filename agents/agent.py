@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..base import compiled
 from ..base.settings import Settings, setting
 from .bf16 import as_learned
-from .cores.core import CoreState, Step, altered, readable, reset_state
+from .cores.core import CoreState, Step, readable, reset_state
 from .cores.registry import core_class, make_core
 from .cores.simple import bounded
 from .normalization import Moments, PrivilegedCritic, RescaledHead, symlog
@@ -115,7 +115,8 @@ class Agent(nn.Module):
         self.torso = make_torso(observation, config.torso)
         self._encoder = TorsoCache(self.torso)
         self._unrolling = False  # Whether weights are constant between steps: features of observations are cached
-        self._prepared: tuple[Step | None, list[Tensor]] | None = None  # Parts of `step` for the current weights
+        self._prepares = False  # Whether `step` then also prepares the core's step
+        self._core_step: Step | None = None  # The core's step, prepared for the current weights
         extra = config.previous_action * action.num_outputs + config.previous_reward + (config.time_horizon > 0)
         self.rewards = Moments(1, memory=1e6) if config.previous_reward and not config.previous_reward_clip else None
         options = _core_options(config, getattr(self.torso, "image", None))
@@ -171,11 +172,11 @@ class Agent(nn.Module):
         if not compiled.enabled:
             return
         self._encoder.forget()
-        self._prepared = None if steps >= PREPARED_FROM else (None, [])
         self._unrolling = self.policy.weight.device.type == "cpu"
+        self._prepares, self._core_step = self._unrolling and steps >= PREPARED_FROM, None
 
     def end_unroll(self) -> None:
-        self._unrolling, self._prepared = False, None
+        self._unrolling, self._prepares, self._core_step = False, False, None
 
     @as_learned
     def features(self, observation: ObservationTensor) -> Tensor:
@@ -192,28 +193,16 @@ class Agent(nn.Module):
     ) -> tuple[AgentOutput, AgentState]:
         """Act on one step [B, ...]: reset where the last step ended an episode, then run one forward pass for all B.
         `initial` is the initial state, if already computed."""
-        if self._unrolling and self._prepared is None:
-            self._prepared = self._prepare(state)
-        core, heads = self._prepared or (None, [])
-        output, after = self._advance(env, state, self.features(env.observation), initial, core)
-        if heads:
-            both = nn.functional.linear(output, *heads)
-            logits, value = masked(both[:, :-1], env.action_mask), both[:, -1]
-        else:
-            logits, value = self._heads(output, env)
+        if self._prepares and self._core_step is None:
+            self._core_step = self._prepare(state)
+        output, after = self._advance(env, state, self.features(env.observation), initial, self._core_step)
+        logits, value = self._heads(output, env)
         action = best(self.action_spec, logits) if self.greedy else sample(self.action_spec, logits, generator)
         return AgentOutput(action, logits, value), after._replace(previous_action=action)
 
     @as_learned
-    def _prepare(self, state: AgentState) -> tuple[Step | None, list[Tensor]]:
-        """Prepare the core's step, and weight and bias of both heads as one layer; none if they are not only layers."""
-        step, value = self.core.acting(state.core, len(state.over)), self.value
-        if self.critic or isinstance(self.action_spec, BoxSpec) or altered(self.policy) or altered(value):
-            return step, []
-        row, bias = value.weight, value.bias
-        if isinstance(value, RescaledHead):
-            row, bias = row * value.moments.deviation, bias * value.moments.deviation + value.moments.mean
-        return step, [torch.cat([self.policy.weight, row]), torch.cat([self.policy.bias, bias])]
+    def _prepare(self, state: AgentState) -> Step:
+        return self.core.acting(state.core, len(state.over))
 
     def respond(
         self, env: EnvOutput, state: AgentState, features: Tensor | None = None, initial: AgentState | None = None

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..actors.unroll import Unroll, some_environments
 from ..agents.agent import Agent
+from ..agents.compiled_steps import compile_steps
 from ..agents.cores.core import readable
 from ..agents.normalization import share_sums
-from ..agents.sequence.compiled import compile_steps
 from .algorithms.algorithm import Targets
 from .batches import ALONE, Group, Replay, learned_rewards, valid_steps, with_bonus
 from .config import LearnerConfig

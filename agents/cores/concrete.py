@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from .. import bf16
 from ..kernels import Affine, Linear
-from ..sequence.scan import scan
 from .core import Axis, Core, Step, Unrolled
 from .fast.pool_views import Filters, Views, hold
 from .fast.routes import arrays, check, gradient_cuts, stands_for
+from .linear.stack import scan
 
 
 class ConcreteState(NamedTuple):

@@ -56,7 +56,8 @@ class Job(ABC):
     def command(self) -> list[str]: ...
 
     def complete(self) -> None:
-        """Complete the run after training, if something is left to do. Raises RunFailedError."""
+        """Complete the run after training. Raises RunFailedError."""
+        return  # nothing to do
 
     def outcome(self, event: str) -> str:
         """Describe the end of the run's process: finished, stopped or failed."""

@@ -27,7 +27,7 @@ from ...actors.actor import Actor
 from ...actors.unroll import EPISODE_COLUMNS
 from ...agents.agent import AgentState
 from ...agents.cores.core import Core, CoreState, map_state, state_leaves
-from ...agents.inside.parts import mask
+from ...agents.inside import mask
 from ...base.errors import EngramError, refuse, user_errors
 from ...base.messages import check_name, nearest
 from ..runs.trained import EVALUATED_TOGETHER

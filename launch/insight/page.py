@@ -20,8 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from ...actors.actor import Actor
-from ...agents.inside import Panel, Trace, over_time, recorded
-from ...agents.inside.panels import most_active
+from ...agents.inside import Panel, Trace, most_active, over_time, recorded
 from ...agents.specs import BoxSpec, channels_first, image_size, log_policy
 
 Pixels = NDArray[np.uint8]

@@ -86,7 +86,7 @@ def test_inputs_of_another_size_are_refused():
 @pytest.mark.parametrize("rescaled", [False, True])
 @pytest.mark.parametrize("masks", [False, True])
 @pytest.mark.parametrize("greedy", [False, True])
-def test_compiled_heads_sample_as_the_modules(rescaled, masks, greedy):
+def test_a_prepared_agent_samples_as_the_equations(rescaled, masks, greedy):
     torch.manual_seed(0)
     config = AgentConfig(core="lstm", core_args={"hidden_size": 24}, normalize_returns=rescaled, previous_action=True)
     agent = Agent(ArraySpec((3,)), ChoiceSpec((4,)), config)

@@ -2,7 +2,7 @@
 
 import torch
 
-from engram.agents.sequence.chunks import cut_into_blocks
+from engram.agents.cores.linear.chunked import cut_into_blocks
 
 
 def test_blocks_begin_at_resets_and_cover_every_step_once():

@@ -16,8 +16,7 @@ from engram.agents.cores.gtrxl import GTrXL, Layer
 from engram.agents.cores.linear.elementwise import FFM, LRU, Block
 from engram.agents.cores.mnm import MNM, recall
 from engram.agents.cores.rmc import RMC, RelationalBlock
-from engram.agents.inside import Trace, over_time, panels, recorded
-from engram.agents.inside.panels import attention, openness
+from engram.agents.inside import Trace, attention, openness, over_time, panels, recorded
 
 T, B, D = 12, 3, 5
 CORES: dict[str, dict[str, Any]] = {

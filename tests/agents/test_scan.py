@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from engram.agents.cores.fast.scan import can_compile, scan_compiled
-from engram.agents.sequence import scan as scans
-from engram.agents.sequence.scan import scan, scan_blocks
+from engram.agents.cores.linear import stack as scans
+from engram.agents.cores.linear.stack import scan, scan_blocks
 
 BATCH, WIDTH = 3, 2
 WAYS = pytest.mark.parametrize("way", [scan_blocks, scan_compiled], ids=["blocks", "compiled"])

@@ -85,7 +85,7 @@ def can_compile(inputs: Tensor) -> bool:
 def scan_compiled(
     decay: Tensor, inputs: Tensor, reset: Tensor, start: Tensor, bptt_length: int | None = None
 ) -> Tensor:
-    """Compute `agents.sequence.scan.scan` in compiled code."""
+    """Compute `linear.stack.scan` in compiled code."""
     steps, batch, *features = inputs.shape
     check("scan", inputs, start=(start, (batch, *features)), reset=(reset, (steps, batch)))
     cut = gradient_cuts(reset, bptt_length)

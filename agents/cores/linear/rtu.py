@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...sequence.scan import scan
 from ..core import Core, Unrolled
+from .stack import scan
 
 
 class RTUState(NamedTuple):

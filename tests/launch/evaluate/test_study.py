@@ -15,7 +15,7 @@ from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.agents.cores import core_names, make_core
 from engram.agents.cores.core import named_leaves
-from engram.agents.inside.parts import mask
+from engram.agents.inside import mask
 from engram.launch.entry import rl_eval as run
 from engram.launch.evaluate.studies import Interference, Played, decode, effect, parsed, play_all, play_first, reading
 from engram.launch.runs.trained import make_actor

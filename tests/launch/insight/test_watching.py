@@ -10,8 +10,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from engram.agents.cores import make_core
-from engram.agents.inside import over_time, recorded, statistics
-from engram.agents.inside.trace import STATE_METRICS, effective_rank
+from engram.agents.inside import STATE_METRICS, effective_rank, over_time, recorded, statistics
 from engram.launch.insight import watching
 from engram.launch.train import command
 from engram.learners import checkpoints

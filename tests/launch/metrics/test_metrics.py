@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from engram.actors.levels.config import LevelsConfig
 from engram.actors.unroll import Unroll
 from engram.agents.agent import Agent, AgentConfig
-from engram.agents.inside.trace import STATE_METRICS
+from engram.agents.inside import STATE_METRICS
 from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.values import AgentOutput, EnvOutput
 from engram.launch.config.run_config import RunConfig

@@ -1,32 +1,137 @@
-"""Panels: figures of a memory over the steps of an episode, from a trace.
+"""Inspection of a memory: traces of a core's steps, panels that show them, and parts of a state for interventions.
 
 A core's panels are registered for its class with `panels_of.register`; a core without any gets a heat map of each array
 that its `describe` returns. A half-life is the number of steps after which half of an addition has decayed.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from functools import singledispatch
 from itertools import combinations, product
-from typing import Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..cores.concrete import Concrete
-from ..cores.core import Core, map_state, named_leaves
-from ..cores.fwm import FWM
-from ..cores.gtrxl import GTrXL
-from ..cores.linear.elementwise import FFM, LRU, Block, MinGRU
-from ..cores.mnm import MNM, recall
-from ..cores.rmc import RMC, RelationalBlock
-from .trace import Trace
+from ..base.errors import EngramError, refuse
+from ..base.messages import advice, nearest
+from .cores.concrete import Concrete
+from .cores.core import Core, CoreState, map_named, map_state, named_leaves, state_leaves
+from .cores.fwm import FWM
+from .cores.gtrxl import GTrXL
+from .cores.linear.elementwise import FFM, LRU, Block, MinGRU
+from .cores.mnm import MNM, recall
+from .cores.rmc import RMC, RelationalBlock
 
+STATE_METRICS = ("state/norm", "state/saturation", "state/effective_rank")
+SATURATED = 0.95  # Magnitude from which a value between -1 and 1 is considered saturated
+MOST_STATES = 128  # Largest number of evenly spaced states of an episode for the effective rank
 Values = NDArray[np.float32]
 Scale: TypeAlias = Literal["share", "signed"]  # 0 to 1, or symmetric around 0; curves span their values
 MOST_ROWS = 128  # Largest number of rows of an array's heat map, for legibility
+
+
+class Trace(NamedTuple):
+    """T steps of one environment, with time on the batch axis, so that a core's modules process all steps at once."""
+
+    inputs: Tensor  # [T, D]
+    before: CoreState  # Leaves [T, ...]
+    after: CoreState  # Leaves [T, ...]
+
+
+@contextmanager
+def recorded(core: nn.Module) -> Generator[list[Trace]]:
+    """Collect the calls of `core`, one batch [B, ...] each, inside a `with` statement; hooks are removed at its end."""
+    calls: list[Trace] = []
+
+    def note(_: nn.Module, arguments: tuple[Any, ...], result: tuple[Tensor, CoreState]) -> None:
+        calls.append(Trace(arguments[0], arguments[1], result[1]))
+
+    handle = core.register_forward_hook(note)  # pyright: ignore[reportUnknownMemberType]
+    try:
+        yield calls
+    finally:
+        handle.remove()
+
+
+def over_time(calls: list[Trace], index: int) -> Trace:
+    """Stack the calls of one environment of the batch."""
+
+    def row(*leaves: Tensor) -> Tensor:
+        return torch.stack([leaf[index].detach().cpu() for leaf in leaves])
+
+    return Trace(*(map_state(row, *states) for states in zip(*calls, strict=True)))
+
+
+def statistics(trace: Trace) -> dict[str, float]:
+    """Compute those STATE_METRICS over an episode that apply to this recurrent state; counters are left out."""
+    leaves = [x.flatten(1).float() for x in state_leaves(trace.after) if x.is_floating_point() and x.dim() > 1]
+    if not leaves:
+        return {}
+    states = torch.cat(leaves, 1)
+    metrics = {"state/norm": float(states.norm(dim=1).mean()), "state/effective_rank": effective_rank(states)}
+    bounded = [leaf for leaf in leaves if float(leaf.abs().max()) <= 1.0]
+    if bounded:
+        metrics["state/saturation"] = float((torch.cat(bounded, 1).abs() > SATURATED).float().mean())
+    return metrics
+
+
+def effective_rank(states: Tensor) -> float:
+    """Compute the effective number of directions in which states [K, D] differ from their mean; 0 if all are equal.
+
+    exp(-sum_i p_i log p_i), p_i = s_i / sum_j s_j, s the singular values    (Roy and Vetterli 2007, equations 2 to 4)
+    """
+    chosen = torch.linspace(0, len(states) - 1, min(len(states), MOST_STATES)).round().long()
+    centered = states[chosen].double()
+    centered = centered - centered.mean(0)
+    # The squared singular values are the eigenvalues of X X^T, which is small even if states are large.
+    values = torch.linalg.eigvalsh(centered @ centered.T).clamp(min=0).sqrt()
+    total = float(values.sum())
+    if total <= 1e-9 * max(float(states.abs().max()), 1e-30):
+        return 0.0
+    shares = values[values > 1e-6 * total] / total
+    return float((-(shares * shares.log()).sum()).exp())
+
+
+def mask(core: Core, name: str = "", which: str = "") -> CoreState:
+    """Return bool leaves [1, ...], True in the parts `name=which`, such as `slot=2` or `pool=5-8`, or everywhere
+    without a name. Parts are those of `Core.parts_of_state`, counted from 1; `leaf=controller` selects a leaf in any
+    core. Raises ValueError."""
+    form = core.initial_state(1)
+    leaves = list(named_leaves(form))
+    whole = set(leaves if name == "" else ())
+    if name == "leaf":
+        whole = {leaf for leaf in leaves if f"{leaf}.".startswith(f"{which}.")}
+        groups = {leaf.rpartition(".")[0] for leaf in leaves} - {""}
+        refuse(not whole, f"leaf is {which!r}; {advice(which, [*leaves, *sorted(groups)])}")
+    marked = map_named(lambda leaf, values: torch.full_like(values, leaf in whole, dtype=torch.bool), form)
+    axes = [axis for axis in core.parts_of_state if axis.part == name]
+    if name not in ("", "leaf") and not axes:
+        names = dict.fromkeys(axis.part for axis in core.parts_of_state)
+        raise EngramError(f"this core has no part {name!r}; available: {nearest(name, [*names, 'leaf'])}")
+    for axis in axes:
+        size = getattr(form, axis.leaf).shape[axis.dim]
+        count = getattr(core, axis.counted_by) if axis.counted_by else size
+        width = size // count
+        indices = [n * width + k for n in _parse(name, which, count) for k in range(width)]
+        getattr(marked, axis.leaf).index_fill_(axis.dim, torch.tensor(indices), True)
+    return marked
+
+
+def _parse(name: str, which: str, count: int) -> list[int]:
+    """Parse `2`, `5-8` or `2,5-8` to indices from 0."""
+    indices: list[int] = []
+    for text in which.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= first <= last <= count:
+            raise EngramError(f"{name} is {which!r}; allowed: 1..{count}, a range (1-{count}), or several (1,{count})")
+        indices += range(first - 1, last)
+    return indices
 
 
 class Panel(NamedTuple):
