@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..kernels import Affine, Linear, linear
 from .core import Core, Step, Unrolled, unroll_step_by_step
+from .fast.elementwise import EPS
 from .fast.mnm import unroll as fast
 from .fast.routes import stands_for
 from .lstm import LSTM, LSTMState
@@ -57,8 +58,7 @@ class MNM(Core):
     - As in the code, the output layer of f has no tanh (section 3.2: hidden layers have), and all layers have one rate
       (equation 4 allows one per layer).
     - `layer_norm=True`, an option of the code: layer normalization over all (3 H + 1) d values in place of equation 1's
-      tanh, with which initial writes change almost nothing; binding is learned many times faster. The compiled route
-      does not support it.
+      tanh, with which initial writes change almost nothing; binding is learned many times faster.
     - M starts at fixed random matrices, U(+-1/sqrt(d)), that are saved but not trained (section 3.5). f has no biases.
 
     `memory_span`: see LSTM.
@@ -102,8 +102,9 @@ class MNM(Core):
         return self.out(joined), state
 
     def compiles(self, inputs: Tensor) -> bool:
-        usual = self.norm is None and self._modules.get("carry") is None and type(self) in (MNMp, MNMg)
-        return usual and stands_for(self, inputs)
+        usual = self.norm is None or self.norm.eps == EPS
+        carries = self._modules.get("carry") is not None
+        return usual and not carries and type(self) in (MNMp, MNMg) and stands_for(self, inputs)
 
     def unroll_compiled(self, inputs: Tensor, reset: Tensor, state: MNMState, bptt_length: int | None) -> Unrolled:
         cell = self.controller.cell
@@ -130,6 +131,8 @@ class MNM(Core):
             rate=self.rate.weight[0],
             rate_bias=self.rate.bias,
             targets_bias=targets.bias if targets else none,
+            norm_gain=self.norm.weight if self.norm else none,
+            norm_bias=self.norm.bias if self.norm else none,
         )
 
     def fast_step(self, batch_size: int) -> Step | None:

@@ -23,7 +23,7 @@ CORES = [
     ("fwm", {"hidden_size": 16, "memory_size": 5}),
     ("fwm", {"hidden_size": 16, "memory_size": 6, "write_scale": 0.25, "beta_bias": 1.0}),
     ("mnm-p", {"hidden_size": 64, "memory_size": 32}),
-    ("mnm-g", {"hidden_size": 16, "memory_size": 8}),
+    ("mnm-g", {"hidden_size": 16, "memory_size": 8, "layer_norm": True}),
     ("concrete", POOLS),
     ("parallel", POOLS | {"unit_views": True}),
     ("concrete", POOLS | {"viewport_size": 1}),

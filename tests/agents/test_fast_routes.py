@@ -91,6 +91,13 @@ def test_another_eps_counts():
     assert not torch.allclose(core.unroll(*call(core))[0], plain)
 
 
+def test_another_eps_of_mnm_counts():
+    core = MNMp(D, hidden_size=4, memory_size=4, layer_norm=True)
+    assert stands(core)
+    core.norm.eps = 1.0
+    assert not stands(core)
+
+
 class Zero(RMC):
     def initial_state(self, batch_size):
         return RMCState(torch.zeros(batch_size, self.num_slots, self.width))

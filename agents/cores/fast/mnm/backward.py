@@ -10,7 +10,7 @@ import numpy as np
 
 from .....base.compiled import compiled
 from ..blas import multiply
-from ..elementwise import Array, add, add_through_tanh, dot, gradient_ends, part
+from ..elementwise import Array, add, add_through_tanh, dot, gradient_ends, normalize_backward, part
 from ..gated import cell_backward
 from .forward import Gradients, Inputs, Leaves, Record, Result, add_outer, copy_memory, times, turned_times
 
@@ -211,5 +211,10 @@ def _heads(
             above[at + k] = to_keys[n, k]
             above[at + width + k] = to_values[n, k] + more[n, k]
             above[at + 2 * width + k] = to_keys[heads + n, k]
-    out[:] = 0
-    add_through_tanh(out, above, record.heads[t, b])
+    if len(w.norm_gain) > 0:
+        normal, spread = record.normal[t, b], record.spread[t, b, 0]
+        to_gain, to_bias = grads.norm_gain, grads.norm_bias
+        normalize_backward(above, normal, spread, w.norm_gain, out, to_gain, to_bias)
+    else:
+        out[:] = 0
+        add_through_tanh(out, above, record.heads[t, b])

@@ -11,7 +11,7 @@ import numpy as np
 
 from .....base.compiled import compiled
 from ..blas import multiply
-from ..elementwise import Array, add, add_scaled, copy, copy_rows, dot, part, tanh
+from ..elementwise import Array, add, add_scaled, copy, copy_rows, dot, normalize, part, scale, tanh
 from ..gated import cell
 
 
@@ -31,6 +31,8 @@ class Leaves(NamedTuple):
     rate: Any  # [d]: w_beta
     rate_bias: Any  # [1]
     targets_bias: Any
+    norm_gain: Any
+    norm_bias: Any  # [(3 H + 1) d]: of the layer normalization; [0] if tanh replaces it.
 
 
 class Inputs(NamedTuple):
@@ -60,6 +62,8 @@ class Record(NamedTuple):
     gates: Array  # [T, B, 4 S]: i, f, g, o
     squashed: Array  # [T, B, S]: tanh of the cells after each step
     heads: Array  # [T, B, (3 H + 1) d]: beta', then k^w, v^w, k^r of each head
+    normal: Array  # [T, B, (3 H + 1) d]: the same before gain and bias; [T, B, 0] without normalization.
+    spread: Array  # [T, B, 1]: 1 / deviation of W_v h + b_v, with normalization
     beta: Array  # [T, B, 1]
     keys: Array  # [T, B, 2 H, d]: the write keys, then the read keys
     values: Array  # [T, B, H, d]
@@ -77,6 +81,8 @@ class Gradients(NamedTuple):
     gates: Array
     heads: Array
     targets: Array  # Of the matrix products of these names, [T, B, ...] as in Record
+    norm_gain: Array
+    norm_bias: Array  # [groups, (3 H + 1) d], in the loop only the group's: sums over its environments; else width 0.
     rate: Array  # [T, B, 1]: of the sigmoid's argument
     joined: Array  # [B, S + d]: of the last h and v^r, overwritten with those of the first
     c: Array
@@ -113,12 +119,17 @@ def forward(gemm: int, first: int, last: int, inputs: Inputs, w: Leaves, record:
             add(record.gates[s, b], w.gates[t, b])
             cell(record.gates[s, b], record.c[s, b], record.squashed[s, b], cells[b], out[t, b, :size])
             copy(out[t, b, :size], hidden[b - first])
-        # [beta' ; k^w, v^w, k^r per head] = tanh(W_v h + b_v)
+        # [beta' ; k^w, v^w, k^r per head] = tanh(W_v h + b_v), or its layer normalization
         multiply(gemm, hidden, w.heads, False, record.heads[s, first:last])
         for b in range(first, last):
             heads = record.heads[s, b]
             add(heads, w.heads_bias)
-            tanh(heads, heads)
+            if len(w.norm_gain) > 0:
+                record.spread[s, b, 0] = normalize(heads)
+                copy(heads, record.normal[s, b])
+                scale(record.normal[s, b], w.norm_gain, w.norm_bias, heads)
+            else:
+                tanh(heads, heads)
             record.beta[s, b, 0] = _rate(heads[:width], w)
             for n in range(values):
                 at = width * (1 + 3 * n)

@@ -69,7 +69,7 @@ def prepare(
 
 def make_record(steps: int, batch: int, w: Leaves, heads: int, replaced: int) -> Record:
     """Allocate a record."""
-    size, width, local = w.h.shape[1], w.read.shape[1], len(w.targets_bias) > 0
+    size, width, local, normalized = w.h.shape[1], w.read.shape[1], len(w.targets_bias) > 0, len(w.norm_gain) > 0
 
     def room(*sizes: int) -> Array:
         return np.empty((steps, batch, *sizes), w.h.dtype)
@@ -80,6 +80,8 @@ def make_record(steps: int, batch: int, w: Leaves, heads: int, replaced: int) ->
         gates=room(4 * size),
         squashed=room(size),
         heads=room((3 * heads + 1) * width),
+        normal=room((3 * heads + 1) * width if normalized else 0),
+        spread=room(1),
         beta=room(1),
         keys=room(2 * heads, width),
         values=room(heads, width),
@@ -121,15 +123,18 @@ class _Unroll(torch.autograd.Function):
         *leaves, out, last_memory = ctx.saved_tensors
         tensors, weights = Leaves(*leaves), routes.arranged(Leaves(*leaves), MATRICES, address, adjoint=True)
         (memory,), above = routes.arrays(last_memory.clone()), Result(*routes.arrays(*grad))
+        group = routes.group_size(len(memory))
+        sums = np.zeros((2, routes.groups(len(memory), group), len(weights.norm_gain)), record.normal.dtype)
         joined = np.zeros(record.joined.shape[1:], record.joined.dtype)
         gates, products, targets, rate = map(np.empty_like, (record.gates, record.heads, record.targets, record.beta))
         states = joined, above.c.copy(), above.memory.copy()
-        grads = Gradients(gates, products, targets, rate, *states)
+        grads = Gradients(gates, products, targets, sums[0], sums[1], rate, *states)
 
-        def work(_: int, first: int, last: int) -> None:
-            backward(address, first, last, inputs, weights, record, memory, above, grads)
+        def work(index: int, first: int, last: int) -> None:
+            own = grads._replace(norm_gain=sums[0, index], norm_bias=sums[1, index])
+            backward(address, first, last, inputs, weights, record, memory, above, own)
 
-        routes.by_groups(work, len(memory), routes.group_size(len(memory)))
+        routes.by_groups(work, len(memory), group)
         return None, None, None, None, *_collect(tensors, grads, record, out.numpy(), address < 0)
 
 
@@ -146,6 +151,7 @@ def _collect(tensors: Leaves, grads: Gradients, record: Record, out: Array, roun
     biases = {"heads_bias": grads.heads, "rate_bias": grads.rate, "targets_bias": grads.targets}
     others = {name: getattr(grads, name) for name in ("gates", "c", "memory")}
     others |= {"h": grads.joined[:, :size], "read": grads.joined[:, size:]}
+    others |= {"norm_gain": grads.norm_gain.sum(0), "norm_bias": grads.norm_bias.sum(0)}
     return Leaves(
         **{"targets": tensors.targets} | matrices | {"rate": matrices["rate"][0]},
         **{name: torch.from_numpy(grad).flatten(0, -2).sum(0) for name, grad in biases.items()},
