@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from ..agents.agent import MAP, PRIVILEGED
 from ..agents.specs import MapSpec
 from ..agents.values import map_leaves
-from ..base.errors import EngramError, library_errors, refuse
-from ..base.messages import calling
+from ..base.errors import EngramError, calling, library_errors, refuse
 from ..envs.foreign.batch import OUTSIDE
 from ..envs.protocol import BatchedEnvironment
 from ..envs.seen_map import SIDE, around

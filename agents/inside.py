@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..base.errors import EngramError, refuse
-from ..base.messages import advice, nearest
+from ..base.errors import EngramError, advice, nearest, refuse
 from .cores.concrete import Concrete
 from .cores.core import Core, CoreState, map_named, map_state, named_leaves, state_leaves
 from .cores.fwm import FWM

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..base.messages import above
+from ..base.errors import above
 from ..base.settings import Settings, setting
 from .custom.torso import TORSOS, check_torso_name, custom_torso
 from .image_torsos import ImageTorso

@@ -1,4 +1,4 @@
-"""Processes on this machine: their tree, memory, usable cores and folders."""
+"""Processes on this machine: their tree, memory, usable cores and folders, and signals that request a stop."""
 
 import ctypes
 import functools
@@ -10,14 +10,16 @@ import signal
 import stat
 import sys
 import tempfile
+import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn
 
 import psutil
 
-from .messages import size_in_words
+from .errors import size_in_words
 
 HEAP_BYTES = 2**30  # Bytes by which the heap grows in advance; only addresses are reserved until the memory is used
 KEPT_BYTES = 2**31 - 1  # Free memory at the top of the heap that stays with the process: the largest value for glibc
@@ -200,3 +202,41 @@ def environment(**values: str) -> Generator[None]:
     finally:
         for name in new:
             del os.environ[name]
+
+
+class StopFlag:
+    """Flag that a signal sets to request a stop after the current update; a second SIGINT interrupts at once.
+
+    Args:
+        signals: signals to handle inside the `with` statement, which may be nested; () outside the main thread.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+    def __init__(self, signals: tuple[signal.Signals, ...] = SIGNALS) -> None:
+        self.reason = ""
+        self._signals = signals
+        self._previous: list[dict[signal.Signals, Any]] = []  # Handlers from before each `with` statement
+
+    @classmethod
+    def of_a_command(cls) -> "StopFlag":
+        """Return a flag for all signals in the main thread, for none in other threads."""
+        return cls(cls.SIGNALS if threading.current_thread() is threading.main_thread() else ())
+
+    def __enter__(self) -> "StopFlag":
+        self._previous.append({signum: signal.signal(signum, self._note) for signum in self._signals})
+        return self
+
+    def renew(self) -> None:
+        """Reinstall the handlers after a library has replaced them."""
+        for signum in self._signals:
+            signal.signal(signum, self._note)
+
+    def __exit__(self, *_: object) -> None:
+        for signum, handler in self._previous.pop().items():
+            signal.signal(signum, handler)
+
+    def _note(self, signum: int, _: FrameType | None) -> None:
+        if self.reason and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.reason = signal.Signals(signum).name

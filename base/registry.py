@@ -8,8 +8,7 @@ from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from .errors import EngramError, library_errors
-from .messages import calling, check_name
+from .errors import EngramError, calling, check_name, library_errors
 
 T = TypeVar("T")
 

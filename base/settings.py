@@ -6,7 +6,7 @@ from dataclasses import field, fields, is_dataclass
 from types import UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from .messages import Bounds, Span, check_choice, check_new_file, check_span
+from .errors import Bounds, Span, check_choice, check_new_file, check_span
 
 
 def setting(

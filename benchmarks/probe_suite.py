@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engram.agents.cores.registry import core_class, core_names
-from engram.base.errors import EngramError, user_errors
-from engram.base.messages import SEEDS, above, check_span
+from engram.base.errors import SEEDS, EngramError, above, check_span, user_errors
 from engram.base.settings import Settings, setting
 from engram.base.units import Minutes
 from engram.envs.tasks.registry import find_task, make_task

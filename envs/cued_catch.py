@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ..base.compiled import kernel
-from ..base.messages import check_flag, check_integer, check_numbers, check_range
+from ..base.errors import check_flag, check_integer, check_numbers, check_range
 from .arrays import Array, zeroed
 from .drawing import BLACK, WHITE, Canvas, Color, mosaic
 from .engine import BatchedEnv

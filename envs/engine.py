@@ -11,7 +11,7 @@ from gymnasium import error, spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 
-from ..base.messages import check_choice, check_integer, check_keys, check_whole
+from ..base.errors import check_choice, check_integer, check_keys, check_whole
 from .arrays import Array
 from .drawing import Canvas, Color
 from .loops import Loops

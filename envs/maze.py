@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ..base.compiled import kernel
-from ..base.messages import check_flag, check_integer, check_range
+from ..base.errors import check_flag, check_integer, check_range
 from .arrays import Array, check_cell, zeroed
 from .drawing import Canvas, mosaic
 from .engine import BatchedEnv

@@ -2,7 +2,7 @@
 character of a board, of which exactly one is set in every cell."""
 
 from ..base.compiled import kernel
-from ..base.messages import check_integer
+from ..base.errors import check_integer
 from .arrays import Array
 
 NEVER = 2**62  # A frame that is never reached

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 
-from ..base.messages import advice, check_choice, check_keys
+from ..base.errors import advice, check_choice, check_keys
 
 
 @dataclass(frozen=True)

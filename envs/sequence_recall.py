@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ..base.compiled import kernel
-from ..base.messages import check_flag, check_integer, check_numbers
+from ..base.errors import check_flag, check_integer, check_numbers
 from .arrays import Array, zeroed
 from .drawing import BLACK, Canvas, Color, mosaic
 from .engine import BatchedEnv

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 from gymnasium import error
 
-from ..base.messages import check_keys
+from ..base.errors import check_keys
 from .arrays import Array
 from .engine import BatchedEnv
 from .masks import KEY

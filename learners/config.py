@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from ..base.messages import above, below
+from ..base.errors import above, below
 from ..base.settings import Settings, setting
 from .algorithms.algorithm import Algorithm, Imitation
 from .algorithms.registry import make_algorithm

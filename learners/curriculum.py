@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..actors.levels.config import LevelsConfig, in_words
 from ..actors.levels.mixture import Shares, widths
 from ..actors.unroll import EPISODE_COLUMNS
-from ..base.messages import check_name
+from ..base.errors import check_name
 
 
 def _mean(values: deque[float]) -> float:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..agents.cores import make_core
 from ..agents.cores.core import CoreState, map_state, reset_state, state_leaves
-from ..base.messages import above
+from ..base.errors import above
 from ..base.settings import Settings, setting
 from ..envs.tasks.task import Batch, Task
 from .optimizers import clip_global_norm, make_optimizer

@@ -18,9 +18,8 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor
 
-from ..base.errors import EngramError, library_errors
+from ..base.errors import EngramError, advice, library_errors
 from ..base.files import replace_file
-from ..base.messages import advice
 
 PREFIX = "zoo:"
 _HERE = Path(__file__).parent

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from ...base.errors import refuse
-from ...base.messages import LARGEST, check_range
+from ...base.errors import LARGEST, check_range, refuse
 from ...base.settings import Settings, setting
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...base.errors import refuse, user_errors
-from ...base.messages import calling, check_keys, check_range
+from ...base.errors import calling, check_keys, check_range, refuse, user_errors
 from ...base.registry import Registry
 from ..certificate.probe import ENVS, form
 from .core import Core

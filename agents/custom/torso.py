@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...base.errors import refuse
-from ...base.messages import calling, check_keys, check_name
+from ...base.errors import calling, check_keys, check_name, refuse
 from ...base.registry import Registry
 from ..cores.registry import OUTSIDE
 from ..specs import ArraySpec, ObservationSpec

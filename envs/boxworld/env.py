@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ...base.messages import check_choice, check_integer, low_high
+from ...base.errors import check_choice, check_integer, low_high
 from ..arrays import Array, zeroed
 from ..drawing import WHITE, Canvas, rgb
 from ..engine import BatchedEnv

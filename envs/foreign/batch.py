@@ -15,8 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import concatenate, create_empty_array
 from gymnasium.wrappers import PassiveEnvChecker
 
-from ...base.errors import EngramError, library_errors, refuse, user_errors
-from ...base.messages import calling
+from ...base.errors import EngramError, calling, library_errors, refuse, user_errors
 from ..arrays import Array, ContractError, Observation, require
 from ..masks import random_valid
 from ..randomness import streams

@@ -10,8 +10,7 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
-from ...base.errors import library_errors, refuse
-from ...base.messages import nearest
+from ...base.errors import library_errors, nearest, refuse
 from .jax_vector import JaxVectorEnv, start_jax
 
 # Packages that register their ids when imported, by the prefix of the ids

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from ...base.errors import library_errors, refuse
-from ...base.messages import calling, check_choice
+from ...base.errors import calling, check_choice, library_errors, refuse
 from ..arrays import Array, Observation, require
 from ..masks import KEY
 from .batch import OUTSIDE, ForeignBatch, check_wrappers, pickled

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ...base.messages import check_choice, check_flag, check_integer, check_range
+from ...base.errors import check_choice, check_flag, check_integer, check_range
 from ..arrays import Array, check_cell, zeroed
 from ..drawing import WHITE, Canvas, mosaic, rgb
 from ..engine import BatchedEnv

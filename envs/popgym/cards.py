@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...base.compiled import kernel
-from ...base.messages import check_numbers
+from ...base.errors import check_numbers
 from ..arrays import Array
 from ..loops import batch_loops
 from ..randomness import integer

@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ...base.compiled import kernel
-from ...base.messages import check_choice
+from ...base.errors import check_choice
 from ..arrays import Array, check_cell, zeroed
 from ..drawing import Canvas, Color, mosaic
 from ..engine import BatchedEnv

@@ -3,7 +3,7 @@ in the code released with the second paper (sonnet v1.36, examples/learn_to_exec
 
 from collections import Counter
 
-from ...base.messages import check_choice, check_integer
+from ...base.errors import check_choice, check_integer
 from ..arrays import Array
 from ..randomness import integer, streams
 from .task import Batch, Task

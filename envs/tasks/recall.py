@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ...base.compiled import kernel
-from ...base.messages import check_integer, low_high
+from ...base.errors import check_integer, low_high
 from ..arrays import Array
 from ..randomness import integer, normal, uniform
 from .task import Batch, Task, number_or_range

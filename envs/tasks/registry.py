@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...base.messages import check_keys, check_name
+from ...base.errors import check_keys, check_name
 from .task import Task
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...base.compiled import kernel
-from ...base.errors import refuse
-from ...base.messages import check_choice, check_integer, low_high
+from ...base.errors import check_choice, check_integer, low_high, refuse
 from ..arrays import Array
 from ..randomness import integer, uniform
 from .task import Batch, Task

@@ -10,8 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ...base.errors import refuse
-from ...base.messages import check_range
+from ...base.errors import check_range, refuse
 from ..arrays import Array
 from ..randomness import streams
 

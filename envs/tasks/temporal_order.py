@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...base.compiled import kernel
-from ...base.errors import refuse
-from ...base.messages import check_choice, check_integer
+from ...base.errors import check_choice, check_integer, refuse
 from ..arrays import Array, zeroed
 from ..randomness import integer
 from .task import Batch, Task

@@ -5,8 +5,7 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from ...base.errors import refuse
-from ...base.messages import check_keys, check_whole
+from ...base.errors import check_keys, check_whole, refuse
 from ...envs.foreign.names import find_foreign, is_vector
 from ...envs.registration import environment_parameters, find_environment, is_environment
 

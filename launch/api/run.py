@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 from ...agents.process import settings_of_a_command
 from ...base.errors import EngramError, refuse
-from ...base.processes import end_with_parent
-from ...base.stop_flag import StopFlag
+from ...base.processes import StopFlag, end_with_parent
 from ..config.run_config import RunConfig
 from ..config.run_flags import with_settings
 from ..config.settings.plain import to_dict

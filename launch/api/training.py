@@ -18,7 +18,7 @@ from ...agents.agent import Agent
 from ...agents.threads import use_threads
 from ...base.compiled import is_kept
 from ...base.errors import user_errors
-from ...base.stop_flag import StopFlag
+from ...base.processes import StopFlag
 from ...envs.foreign import ForeignBatch
 from ...learners.curriculum import Curriculum
 from ...learners.group import LearnerLossError

@@ -26,8 +26,7 @@ from ...actors.actor import Actor
 from ...actors.unroll import Unroll
 from ...agents.process import prepare_process
 from ...agents.values import map_leaves
-from ...base.errors import refuse, user_errors
-from ...base.messages import check_new_file
+from ...base.errors import check_new_file, refuse, user_errors
 from ...base.processes import num_cores
 from ...base.units import Seconds, duration
 from ...envs.masks import random_valid

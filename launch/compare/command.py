@@ -19,9 +19,8 @@ import tyro
 from rich import box
 from rich.table import Column, Table
 
-from ...base.errors import file_errors, refuse, user_errors
+from ...base.errors import advice, file_errors, refuse, user_errors
 from ...base.files import replace_file
-from ...base.messages import advice
 from ...base.settings import Settings, setting
 from ..config.command_line import make_console, parse, settings_of
 from ..config.run_config import PASSIVE, RESUMABLE, RunConfig

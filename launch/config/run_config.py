@@ -12,8 +12,7 @@ from ...actors.factory import ActorFactory
 from ...actors.levels.config import LevelsConfig
 from ...agents.agent import AgentConfig
 from ...agents.values import map_leaves
-from ...base.errors import refuse
-from ...base.messages import SEEDS, size_in_words
+from ...base.errors import SEEDS, refuse, size_in_words
 from ...base.processes import memory, num_cores
 from ...base.settings import Settings, declared, setting
 from ...base.units import Minutes, Seconds

@@ -14,8 +14,7 @@ import tyro
 
 from ...agents.agent import AgentConfig
 from ...agents.cores.registry import core_parameters
-from ...base.errors import EngramError, refuse, user_errors
-from ...base.messages import advice
+from ...base.errors import EngramError, advice, refuse, user_errors
 from ...envs.registration import ENVIRONMENTS, environment_parameters, find_environment, is_environment
 from ...learners.algorithms.registry import algorithm_class, algorithm_names, algorithm_settings
 from ...learners.config import LearnerConfig

@@ -17,8 +17,7 @@ from rich.text import Text
 from ...actors.unroll import nbytes
 from ...agents.process import prepare_process
 from ...agents.values import flatten
-from ...base.errors import EngramError, file_errors, library_errors, user_errors
-from ...base.messages import size_in_words
+from ...base.errors import EngramError, file_errors, library_errors, size_in_words, user_errors
 from ...base.processes import memory as memory_here
 from ...base.processes import num_cores
 from ..config.command_line import make_console

@@ -28,8 +28,7 @@ from ...actors.unroll import EPISODE_COLUMNS
 from ...agents.agent import AgentState
 from ...agents.cores.core import Core, CoreState, map_state, state_leaves
 from ...agents.inside import mask
-from ...base.errors import EngramError, refuse, user_errors
-from ...base.messages import check_name, nearest
+from ...base.errors import EngramError, check_name, nearest, refuse, user_errors
 from ..runs.trained import EVALUATED_TOGETHER
 from .episodes import RATES, Episodes, Estimate, mean_interval, rate_interval
 

@@ -14,9 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ...base.errors import EngramError, library_errors, refuse, user_errors
+from ...base.errors import EngramError, above, library_errors, refuse, user_errors
 from ...base.files import replace_file
-from ...base.messages import above
 from ...base.settings import Settings, setting
 from ...learners import checkpoints
 from ..cluster.scheduler import Job, RunFailedError, lower_priority, tool

@@ -11,9 +11,8 @@ import numpy as np
 from ...actors.factory import ActorFactory
 from ...agents.inside import panels
 from ...agents.process import prepare_process
-from ...base.errors import file_errors, refuse, user_errors
+from ...base.errors import check_name, file_errors, refuse, user_errors
 from ...base.files import replace_file
-from ...base.messages import check_name
 from ...base.settings import setting
 from ..config.command_line import make_console, parse
 from ..runs.saved import chosen_members, described

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ...base.messages import duration_in_words
+from ...base.errors import duration_in_words
 
 REDRAWS_PER_SECOND = 2
 LINE_SECONDS = 10.0  # Seconds between two lines without a terminal

@@ -24,9 +24,8 @@ from rich.text import Text
 
 from ... import zoo
 from ...agents.process import prepare_process
-from ...base.errors import refuse, user_errors
+from ...base.errors import check_name, refuse, user_errors
 from ...base.files import replace_file
-from ...base.messages import check_name
 from ...base.settings import setting
 from ...envs.drawing import Canvas, Color
 from ...envs.registration import environment_names, is_environment, make_batch, purpose

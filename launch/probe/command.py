@@ -18,11 +18,10 @@ from tyro.conf import OmitArgPrefixes
 
 from ...agents.cores.registry import core_class
 from ...agents.process import prepare_process
-from ...base.errors import refuse, user_errors
+from ...base.errors import SEEDS, refuse, user_errors
 from ...base.files import replace_file
-from ...base.messages import SEEDS
+from ...base.processes import StopFlag
 from ...base.settings import Settings, declared, setting
-from ...base.stop_flag import StopFlag
 from ...base.units import Minutes, Seconds
 from ...envs.tasks.registry import TASKS, examined_on, find_task, make_task, task_parameters
 from ...envs.tasks.task import Task

@@ -15,8 +15,7 @@ from ... import zoo
 from ...actors.actor import Actor
 from ...actors.factory import ActorFactory
 from ...agents.agent import Agent
-from ...base.errors import EngramError, refuse, user_errors
-from ...base.messages import SEEDS
+from ...base.errors import SEEDS, EngramError, refuse, user_errors
 from ...base.settings import Settings, setting
 from ...learners import checkpoints
 from ..config.command_line import value_of

@@ -18,8 +18,7 @@ import torch
 from ...actors.factory import ActorFactory
 from ...actors.pool import ActorPool, LocalPool
 from ...actors.thread_pool import ThreadPool
-from ...base.processes import end_children, leave_at_once
-from ...base.stop_flag import StopFlag
+from ...base.processes import StopFlag, end_children, leave_at_once
 from ...learners.group import Share
 from ...learners.learner import Learner
 from ..config.device import find_device

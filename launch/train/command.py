@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...base.errors import refuse
-from ...base.processes import end_with_parent, leave_at_once
-from ...base.stop_flag import StopFlag
+from ...base.processes import StopFlag, end_with_parent, leave_at_once
 from ..config.command_line import DRY_RUN, LIST, TRUST, dashed, make_console, run_command, value_of, without
 
 if TYPE_CHECKING:

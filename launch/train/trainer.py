@@ -16,7 +16,7 @@ from ...actors.pool import ActorPool, ActorStateError
 from ...actors.unroll import Unroll, join
 from ...agents.agent import Agent
 from ...base.errors import EngramError
-from ...base.stop_flag import StopFlag
+from ...base.processes import StopFlag
 from ...learners import checkpoints
 from ...learners.learner import Learner
 from ..config.run_config import RunConfig

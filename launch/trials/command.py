@@ -16,11 +16,9 @@ import tomli_w
 from rich import box
 from rich.table import Column, Table
 
-from ...base.errors import EngramError, file_errors, refuse, user_errors
+from ...base.errors import EngramError, check_whole, file_errors, refuse, user_errors
 from ...base.files import replace_file
-from ...base.messages import check_whole
-from ...base.processes import num_cores, shell_command
-from ...base.stop_flag import StopFlag
+from ...base.processes import StopFlag, num_cores, shell_command
 from ...base.units import count
 from ...learners import checkpoints
 from ...learners.population.search_space import Explored, Values, applied, parse

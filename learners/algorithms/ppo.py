@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...base.messages import above
+from ...base.errors import above
 from ...base.settings import Settings, setting
 from ..returns import generalized_advantages, standardized, value_terms
 from .algorithm import Algorithm, Pass, Targets, Terms

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any, get_type_hints
 
-from ...base.messages import check_keys
+from ...base.errors import check_keys
 from ...base.registry import Registry
 from .algorithm import Algorithm
 

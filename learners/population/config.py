@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal, TypeAlias
 
-from ...base.messages import above
+from ...base.errors import above
 from ...base.settings import Settings, setting
 from .search_space import Explored, parse
 

@@ -15,8 +15,7 @@ from typing import NamedTuple, get_type_hints
 
 import numpy as np
 
-from ...base.errors import EngramError, refuse, user_errors
-from ...base.messages import advice
+from ...base.errors import EngramError, advice, refuse, user_errors
 from ...base.units import number
 from ..algorithms.registry import algorithm_class, algorithm_names
 from ..config import LearnerConfig

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from engram.base.errors import EngramError
-from engram.base.stop_flag import StopFlag
+from engram.base.processes import StopFlag
 from engram.launch.train import command as train
 from runs import FOREVER, TINY, family, gone, last_step, rows, start, steps_saved, stop, wait_for
 

@@ -9,8 +9,7 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ....base.errors import EngramError, refuse
-from ....base.messages import advice
+from ....base.errors import EngramError, advice, refuse
 from ....base.units import Minutes, Seconds, count, duration
 from ..urls import redacted
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from engram.base.messages import duration_in_words
+from engram.base.errors import duration_in_words
 from engram.launch.metrics.panel import LINE_SECONDS, Panel, short
 
 METRICS = {

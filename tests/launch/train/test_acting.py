@@ -11,7 +11,7 @@ import ray
 import torch
 
 from engram.actors.remote import pool as pool_module
-from engram.base.stop_flag import StopFlag
+from engram.base.processes import StopFlag
 from engram.launch.cluster import ray_session
 from engram.launch.config.run_config import RunConfig
 from engram.launch.config.run_flags import parse_run

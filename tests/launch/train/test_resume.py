@@ -17,7 +17,7 @@ import torch
 
 from engram.actors.factory import ActorFactory
 from engram.base.errors import EngramError
-from engram.base.stop_flag import StopFlag
+from engram.base.processes import StopFlag
 from engram.launch.entry import rl_eval
 from engram.launch.runs import saved
 from engram.launch.runs.mirror import Mirror

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from engram.base.stop_flag import StopFlag
+from engram.base.processes import StopFlag
 from engram.launch.config.run_config import RunConfig
 from engram.launch.train import acting
 from engram.launch.train.acting import FAILED, Watchdog

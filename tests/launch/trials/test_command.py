@@ -13,8 +13,7 @@ import pytest
 from rich.console import Console
 
 from engram.base.errors import EngramError
-from engram.base.processes import num_cores
-from engram.base.stop_flag import StopFlag
+from engram.base.processes import StopFlag, num_cores
 from engram.launch.compare.command import compare, load
 from engram.launch.config.run_flags import parse_run
 from engram.launch.metrics.rows import read_log

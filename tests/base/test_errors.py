@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 import numpy as np
 import pytest
 
-from engram.base import messages
-from engram.base.messages import (
+from engram.base import errors
+from engram.base.errors import (
     above,
     below,
     check_choice,
@@ -118,7 +118,7 @@ def test_a_setting_is_checked_as_its_field_declares(values, message) -> None:
     ],
 )
 def test_sizes_in_words(number, text) -> None:
-    assert messages.size_in_words(number) == text
+    assert errors.size_in_words(number) == text
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_sizes_in_words(number, text) -> None:
     [(8.2, "8 s"), (59.7, "1 min 0 s"), (200, "3 min 20 s"), (18_120, "5 h 2 min"), (4 * 86400 + 3600, "4 days 1 h")],
 )
 def test_durations_in_words(seconds, text) -> None:
-    assert messages.duration_in_words(seconds) == text
+    assert errors.duration_in_words(seconds) == text
 
 
 def test_ranges_are_given_as_one_number_or_two():
