@@ -7,11 +7,10 @@ names below, and torch with them, are imported when they are first used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .envs.registration import register_envs
+from .envs.registration import make_env, register_envs
 
 if TYPE_CHECKING:
     from .launch.api.agent import TrainedAgent, evaluate, load_agent
-    from .launch.api.environments import make_env
     from .launch.api.run import Run, configure, train
 
 __version__ = "0.2.0"
@@ -22,7 +21,6 @@ _HOMES = {
     **dict.fromkeys(("TrainedAgent", "load_agent"), "agent"),
     "evaluate": "agent",
     **dict.fromkeys(("Run", "configure", "train"), "run"),
-    "make_env": "environments",
 }
 """The module of launch/api that each public name is in."""
 

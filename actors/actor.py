@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from ..agents.agent import Agent, AgentState
 from ..agents.cores.core import map_state, state_leaves
 from ..agents.values import AgentOutput, EnvOutput, Weights, load, map_leaves
-from ..envs.masks import check_masks
-from ..envs.protocol import BatchedEnvironment
+from ..envs.arrays import BatchedEnvironment, check_masks
 from .extras import Extras
 from .levels.config import LevelsConfig
 from .levels.mixture import Stagger

@@ -14,9 +14,9 @@ from ..agents.agent import MAP, PRIVILEGED
 from ..agents.specs import MapSpec
 from ..agents.values import map_leaves
 from ..base.errors import EngramError, calling, library_errors, refuse
+from ..envs.arrays import BatchedEnvironment
 from ..envs.foreign.batch import OUTSIDE
-from ..envs.protocol import BatchedEnvironment
-from ..envs.seen_map import SIDE, around
+from ..envs.parts import SIDE, around
 
 PLAYER, NOVELTY = "player", "novelty"  # Names of the extras for a player's actions and for novelty within the episode
 

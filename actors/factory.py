@@ -10,7 +10,7 @@ from gymnasium import spaces
 from ..agents.agent import MAP, PRIVILEGED, Agent, AgentConfig
 from ..agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
 from ..base.errors import refuse, user_errors
-from ..envs.protocol import BatchedEnvironment
+from ..envs.arrays import BatchedEnvironment
 from ..envs.registration import is_environment, make_batch
 from .actor import ActingConfig, Actor
 from .extras import make_player, map_spec, privileged_size

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from engram.envs.arrays import Array
-from engram.envs.boxworld.env import BoxWorldBatch
+from engram.envs.boxworld import BoxWorldBatch
 from engram.envs.boxworld.rules import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLORS
 from engram.launch.evaluate.episodes import rate_interval
 from engram.launch.metrics.provenance import provenance

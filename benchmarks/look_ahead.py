@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from engram.actors.factory import observation_spec
 from engram.agents.torsos import ConvTorso, TorsoConfig
-from engram.envs.boxworld.env import BoxWorldBatch
+from engram.envs.boxworld import BoxWorldBatch
 from engram.envs.boxworld.rules import BAIT, LOCK
 from engram.launch.metrics.provenance import provenance
 

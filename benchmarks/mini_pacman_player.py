@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from engram.envs.arrays import Array
-from engram.envs.mini_pacman.env import MiniPacmanBatch
+from engram.envs.mini_pacman import MiniPacmanBatch
 from engram.envs.mini_pacman.rules import FOOD, FULL_BOARD, MOVES, REFLECTED, WALL
 from engram.launch.evaluate.episodes import mean_interval
 from engram.launch.metrics.provenance import provenance

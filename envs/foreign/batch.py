@@ -16,8 +16,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from gymnasium.wrappers import PassiveEnvChecker
 
 from ...base.errors import EngramError, calling, library_errors, refuse, user_errors
-from ..arrays import Array, ContractError, Observation, require
-from ..masks import random_valid
+from ..arrays import Array, ContractError, Observation, random_valid, require
 from ..randomness import streams
 from .values import InfoVector, Masks, action_form, agent_space, episode_fields, read_infos, write_observation
 

@@ -17,8 +17,7 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from ...base.errors import refuse
-from ..arrays import Array, ContractError, require
-from ..masks import KEY, flat_mask, flat_masks
+from ..arrays import KEY, Array, ContractError, flat_mask, flat_masks, require
 
 MOST_ONE_HOT = 1_000_000  # Maximum total size of an observation's one-hot vectors
 SOLVED = ("solved", "success", "is_success")  # Keys under which environments report success: the field `solved`

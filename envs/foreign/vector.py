@@ -9,8 +9,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from ...base.errors import calling, check_choice, library_errors, refuse
-from ..arrays import Array, Observation, require
-from ..masks import KEY
+from ..arrays import KEY, Array, Observation, require
 from .batch import OUTSIDE, ForeignBatch, check_wrappers, pickled
 from .values import episode_fields, map_parts, read_infos
 

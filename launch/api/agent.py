@@ -15,8 +15,8 @@ from ...agents.process import settings_of_a_command
 from ...agents.specs import ChoiceSpec
 from ...agents.values import AgentOutput, EnvOutput, map_leaves
 from ...base.errors import refuse
+from ...envs.arrays import KEY, check_masks, flat_masks
 from ...envs.foreign import ForeignBatch
-from ...envs.masks import KEY, check_masks, flat_masks
 from ..config.run_config import RunConfig
 from ..config.settings.plain import from_dict
 from ..evaluate.command import EvaluationConfig

@@ -29,7 +29,7 @@ from ...agents.values import map_leaves
 from ...base.errors import check_new_file, refuse, user_errors
 from ...base.processes import num_cores
 from ...base.units import Seconds, duration
-from ...envs.masks import random_valid
+from ...envs.arrays import random_valid
 from ...learners.batches import Batcher
 from ...learners.learner import Learner
 from ..config.command_line import make_console, value_of, without

@@ -18,9 +18,9 @@ from engram.actors.unroll import join, some_environments
 from engram.agents.agent import AgentConfig
 from engram.agents.specs import log_policy, log_probability
 from engram.agents.values import Weights, flatten
+from engram.envs.arrays import random_valid
 from engram.envs.foreign import ForeignBatch
 from engram.envs.foreign.vector import VectorBatch
-from engram.envs.masks import random_valid
 from engram.launch.evaluate import command as evaluate
 from engram.launch.train import command
 from engram.learners.config import LearnerConfig

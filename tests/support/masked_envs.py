@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from engram.envs.boxworld.env import BoxWorldBatch
+from engram.envs.boxworld import BoxWorldBatch
 
 LENGTH = 7
 
