@@ -45,7 +45,7 @@ def open_run(arguments: list[str], folder: Path, files: ExitStack) -> Trainer:
     panel = make_panel(config, directory.path, 0)
     trainer = make_trainer(config, make_learners(config, agents), fields, pool, directory, panel, None, files)
     for member in trainer.members:
-        pool.publish(member.weights())
+        pool.publish(member.weights(pool))
     return trainer
 
 

@@ -117,7 +117,7 @@ def training(env: str, core: str, limit: float) -> dict[str, Any]:
         watcher = TimedWatcher(config)
         trainer._looks = [watcher.look]  # pyright: ignore[reportPrivateUsage]
         for member in trainer.members:
-            pool.publish(member.weights())
+            pool.publish(member.weights(pool))
         started = time.monotonic()
         while time.monotonic() - started < limit:
             trainer.update()

@@ -68,7 +68,7 @@ def open_run(arguments: list[str], folder: Path, files: ExitStack) -> tuple[Trai
     panel = make_panel(config, directory.path, 0)
     trainer = make_trainer(config, learners, fields, meter, directory, panel, None, files)  # type: ignore[arg-type]
     for member in trainer.members:
-        meter.publish(member.weights())
+        meter.publish(member.weights(meter))
     return trainer, meter
 
 

@@ -83,6 +83,13 @@ def test_copies_of_one_evaluation_are_meant_at_once() -> None:
         assert [lineage.ancestry(i)[-1].member for i in range(3)] == [1, 2, 2]
 
 
+def test_a_copy_without_its_evaluation_takes_the_last_weights_of_its_source() -> None:
+    """As in a log whose line of the evaluation is lost."""
+    lineage = Lineage([start(), evaluation(1000, 1, [1.0, 2.0, 3.0]), copy(2000, 2, 0, 2)])
+    assert descent(lineage, 0) == "<- 2 (at 2k)"
+    assert [lineage.score(i) for i in range(3)] == [3.0, 2.0, 3.0]
+
+
 def test_a_long_descent_is_told_by_its_ends() -> None:
     events = [start(2)]
     for generation in range(1, 21):
