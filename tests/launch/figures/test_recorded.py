@@ -30,6 +30,13 @@ def test_the_page_is_what_the_data_file_and_the_recorded_runs_make(name: str) ->
 
 
 @pytest.mark.parametrize("name", figure.names())
+def test_every_recorded_curve_has_the_settings_of_its_data_file(name: str) -> None:
+    """Otherwise the next collection moves the curve to `replaced`, or curves of one figure have different settings."""
+    for size, document in documents(name).items():
+        assert results.outdated(figure.load(name), size, document) == []
+
+
+@pytest.mark.parametrize("name", figure.names())
 def test_a_figure_without_a_stopping_rule_is_refused(name: str) -> None:
     lines = (ROOT / "launch" / "figures" / "data" / f"{name}.toml").read_text().splitlines()
     text = "\n".join(line for line in lines if not line.startswith("stop ="))
