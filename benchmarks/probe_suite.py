@@ -20,7 +20,7 @@ from engram.agents.cores.registry import core_class, core_names
 from engram.base.errors import SEEDS, EngramError, above, check_span, user_errors
 from engram.base.settings import Settings, setting
 from engram.base.units import Minutes
-from engram.envs.tasks.registry import find_task, make_task
+from engram.envs.tasks.task import find_task, make_task
 from engram.launch.config.command_line import make_console, parse, run_command
 from engram.launch.metrics.provenance import machine
 from engram.launch.probe.command import RESULT, STOPPED, recipe

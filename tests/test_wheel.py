@@ -25,7 +25,7 @@ import gymnasium
 gymnasium.make("engram/CuedCatch-v0").reset(seed=0)
 from engram.examples.masked_cartpole import MaskedCartPole
 MaskedCartPole().reset(seed=0)
-from engram.envs.tasks.registry import task_names
+from engram.envs.tasks.task import task_names
 from engram.launch.config.run_flags import parse_run
 from importlib import resources
 assert task_names() and parse_run(["--env", "t-maze", "--preset", "easy"]).env == "t-maze"

@@ -23,8 +23,7 @@ from ...base.files import replace_file
 from ...base.processes import StopFlag
 from ...base.settings import Settings, declared, setting
 from ...base.units import Minutes, Seconds
-from ...envs.tasks.registry import TASKS, examined_on, find_task, make_task, task_parameters
-from ...envs.tasks.task import Task
+from ...envs.tasks.task import TASKS, Task, examined_on, find_task, make_task, task_parameters
 from ...learners import checkpoints
 from ...learners.supervised import SequenceModel, SupervisedConfig, SupervisedLearner, examine, to_tensors
 from ..config.command_line import dashed, make_console, parse, value_of, without
@@ -83,9 +82,9 @@ class ProbeConfig(Settings):
 
 BY_TASK: dict[str, dict[str, Any]] = {
     "symbols:NthFarthest": {"batch_size": 128, "head_layers": 4},
-    "execute:Execute": {"batch_size": 128, "head_layers": 4},
+    "symbols:Execute": {"batch_size": 128, "head_layers": 4},
     "symbols:Dictionary": {"batch_size": 32},
-    "temporal_order:TemporalOrder": {"batch_size": 32, "bptt_length": 4},
+    "recall:TemporalOrder": {"batch_size": 32, "bptt_length": 4},
 }
 """Settings of the papers' recipes that differ from the defaults, by class of task. The first two papers have batches of
 1600 and 128 sequences, and heads with four hidden layers of 256 units."""

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from engram.envs.tasks.registry import make_task
+from engram.envs.tasks.task import make_task
 from engram.learners.supervised import (
     Score,
     SequenceModel,

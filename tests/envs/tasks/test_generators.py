@@ -7,10 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from engram.envs.tasks import temporal_order
-from engram.envs.tasks.execute import OPERATIONS, VOCABULARY
-from engram.envs.tasks.registry import make_task
-from engram.envs.tasks.symbols import END, END_OF_SUPPORT, NEXT_EXAMPLE, PLACEHOLDER
+from engram.envs.tasks import recall
+from engram.envs.tasks.symbols import END, END_OF_SUPPORT, NEXT_EXAMPLE, OPERATIONS, PLACEHOLDER, VOCABULARY
+from engram.envs.tasks.task import make_task
 
 MANY = 300
 
@@ -172,7 +171,7 @@ def test_temporal_order(markers):
             assert shown[-1] == 1
             assert set(shown[1:-1]) <= {2, 3, 4, 5, 6, 7}
             answer, at = read_order(shown, markers)
-            windows = temporal_order.WINDOWS[markers]
+            windows = recall.WINDOWS[markers]
             assert all(low <= t <= high for t, (low, high) in zip(at, windows, strict=True))
             assert targets[begin:end, i, 0].tolist() == [-1] * (len(shown) - 1) + [answer]
             lengths.add(len(shown))
@@ -182,7 +181,7 @@ def test_temporal_order(markers):
 
 
 def test_slow_markers_are_patterns_of_distractors():
-    patterns = temporal_order.slow_patterns()
+    patterns = recall.slow_patterns()
     assert len({tuple(word) for value in patterns for word in value.tolist()}) == 10
     batch = make_task("temporal-order-slow", 30, {"chunk": 900}).next()
     lengths = set()

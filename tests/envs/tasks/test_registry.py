@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from engram.envs.tasks.registry import TASKS, examined_on, find_task, make_task, task_names
-from engram.envs.tasks.task import BLANK, NO_QUERY, PARTS
+from engram.envs.tasks.task import BLANK, NO_QUERY, PARTS, TASKS, examined_on, find_task, make_task, task_names
 
 
 @pytest.mark.parametrize("name", task_names())
