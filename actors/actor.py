@@ -1,9 +1,11 @@
-"""One actor: a batch of environments, an agent with memory, and the unrolls that they produce."""
+"""One actor: a batch of environments, an agent with memory, and the unrolls that they produce; and actors for every
+member of a population. Any process can act for any member, so a population needs no more processes than a learner."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -14,11 +16,12 @@ from ..agents.cores.core import map_state, state_leaves
 from ..agents.values import AgentOutput, EnvOutput, Weights, load, map_leaves
 from ..envs.arrays import BatchedEnvironment, check_masks
 from .extras import Extras
-from .levels.config import LevelsConfig
-from .levels.mixture import Stagger
-from .levels.replay import Replay
+from .level_replay import Replay
+from .levels import LevelsConfig, Stagger
 from .packed import Packer, take_over
-from .unroll import Unroll
+from .unroll import Unroll, join
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,3 +287,57 @@ def _steps(env: Any) -> list[Any]:
     if env.action_mask is None and env.extras is None and not isinstance(env.observation, dict):
         return [EnvOutput(*leaves) for leaves in zip(*env[:4], strict=True)]
     return [map_leaves(lambda x, t=t: x[t], env) for t in range(len(env.reward))]
+
+
+MakeActor = Callable[[int, int, int], Actor]  # (number, member, life) -> Actor
+
+
+class WeightsVersion(NamedTuple):
+    """Reference to weights sent earlier, since fetching weights takes longer than the rest of a request."""
+
+    member: int
+    version: int
+
+
+class MemberActors:
+    """Actors of slot `number`: one per member served, each with separate environments and recurrent state. `life`
+    counts the earlier actors of the slot."""
+
+    def __init__(self, make_actor: MakeActor, number: int, life: int) -> None:
+        self._make_actor, self.number, self.life = make_actor, number, life
+        self._actors: dict[int, Actor] = {}
+        self.progress = 0  # Counter that increases while the environments step, also within an unroll
+
+    def actor(self, member: int) -> Actor:
+        if member not in self._actors:
+            self._actors[member] = self._make_actor(self.number, member, self.life)
+            self._actors[member].call_at_steps(self._note_step)
+        return self._actors[member]
+
+    def _note_step(self) -> None:
+        self.progress += 1
+
+    def unroll(self, weights: Weights) -> Unroll:
+        return self.actor(weights.member).unroll(weights)
+
+    def unrolls(self, weights: Weights | WeightsVersion, count: int) -> Unroll:
+        """Return the next `count` unrolls of the weights' member, joined along the batch axis."""
+        actor, sent = self.actor(weights.member), weights if isinstance(weights, Weights) else None
+        if sent is None and weights.version != actor.version:
+            raise RuntimeError(f"version {weights.version} of member {weights.member}'s weights was lost in transfer")
+        return join([actor.unroll(sent), *(actor.unroll() for _ in range(count - 1))])
+
+    def save(self) -> dict[int, Any]:
+        return {member: actor.save() for member, actor in self._actors.items()}
+
+    def restore(self, saved: dict[int, Any]) -> None:
+        for member, state in saved.items():
+            self.actor(member).restore(state)
+
+    def close(self) -> None:
+        """Close the environments of all members; exceptions become warnings."""
+        while self._actors:
+            try:
+                self._actors.popitem()[1].close()
+            except Exception as problem:
+                _log.warning("actor %d: close() of an environment raised %r", self.number, problem)

@@ -14,8 +14,7 @@ from ..envs.arrays import BatchedEnvironment
 from ..envs.registration import is_environment, make_batch
 from .actor import ActingConfig, Actor
 from .extras import make_player, map_spec, privileged_size
-from .levels.config import in_words
-from .levels.mixture import MixtureBatch, Shares, widths
+from .levels import MixtureBatch, Shares, in_words, widths
 
 
 @dataclass(frozen=True, kw_only=True)

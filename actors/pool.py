@@ -9,7 +9,7 @@ bug, these do not recur in a replacement, so an actor's failures in a row are fo
 
 import re
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ import torch
 
 from ..agents.values import Weights
 from ..envs.arrays import ContractError
-from .members import MakeActor, MemberActors, MemberSchedule
+from .actor import MakeActor, MemberActors
 from .unroll import Unroll
 from .vectorized import unroll_groups
 
@@ -133,6 +133,45 @@ class Failures:
         """Seconds to wait before actor `number` is restarted."""
         streak = self._streaks.get(number)
         return min(FIRST_PAUSE * 2 ** (streak.count - 1), LONGEST_PAUSE) if streak else 0.0
+
+
+class MemberSchedule:
+    """Schedule of requests that gives all members the same number of unrolls."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    @property
+    def members(self) -> list[int]:
+        return sorted(self._counts)
+
+    def join(self, member: int) -> None:
+        """Add `member`, starting at the others' current count; no effect if it is already scheduled."""
+        self._counts.setdefault(member, min(self._counts.values(), default=0))
+
+    def leave(self, member: int) -> None:
+        self._counts.pop(member, None)
+
+    def next(self, may: Callable[[int], bool] = lambda _: True, served: Mapping[int, int] | None = None) -> int | None:
+        """Return the member of an actor's next request: of those for which `may` is true, the one with the fewest so
+        far; ties go to the one that the actor has `served` least, so that it does not always serve the same members."""
+        among = [member for member in self._counts if may(member)]
+        if not among:
+            return None
+        member = min(among, key=lambda m: (self._counts[m], (served or {}).get(m, 0), m))
+        self._counts[member] += 1
+        return member
+
+    def round(self) -> list[int]:
+        """Count one request for every member, and return the members."""
+        for member in self._counts:
+            self._counts[member] += 1
+        return self.members
+
+    def give_back(self, member: int) -> None:
+        """Reschedule a request of `member` that was lost with its actor."""
+        if member in self._counts:
+            self._counts[member] -= 1
 
 
 class MemberPool(ActorPool):

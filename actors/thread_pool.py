@@ -10,7 +10,7 @@ from typing import Any
 
 from ..agents.threads import become_helper
 from ..agents.values import Weights
-from .members import MakeActor
+from .actor import MakeActor
 from .packed import record_event, stream_module, take_over
 from .pool import LocalPool
 from .unroll import Unroll, tensors

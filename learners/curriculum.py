@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..actors.levels.config import LevelsConfig, in_words
-from ..actors.levels.mixture import Shares, widths
+from ..actors.levels import LevelsConfig, Shares, in_words, widths
 from ..actors.unroll import EPISODE_COLUMNS
 from ..base.errors import check_name
 

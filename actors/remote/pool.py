@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...agents.values import Weights
-from ..members import MakeActor, WeightsVersion
+from ..actor import MakeActor, WeightsVersion
 from ..pool import ActorStateError, MemberPool, TransportDiedError
 from ..unroll import Stored, Unroll
 from .slot import LONGEST_INTERVAL, ActorProcess, ActorSlot, Request, RequestWindow, StuckProcesses, key_of, last_beat

@@ -23,7 +23,7 @@ from ray.experimental import internal_kv
 
 from ...agents.process import prepare_process
 from ...agents.values import Weights
-from ..members import MakeActor, MemberActors, WeightsVersion
+from ..actor import MakeActor, MemberActors, WeightsVersion
 from ..unroll import Unroll, header
 from .wire import pack, share_tensors
 

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from ...actors.factory import ActorFactory
-from ...actors.levels.config import in_words
+from ...actors.levels import in_words
 from ...actors.pool import ActorFailureError, ActorPool, TransportDiedError
 from ...agents import unique_observations
 from ...agents.agent import Agent

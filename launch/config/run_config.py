@@ -9,7 +9,7 @@ from typing import Any, Literal
 from tyro.conf import OmitArgPrefixes
 
 from ...actors.factory import ActorFactory
-from ...actors.levels.config import LevelsConfig
+from ...actors.levels import LevelsConfig
 from ...agents.agent import AgentConfig
 from ...agents.values import map_leaves
 from ...base.errors import SEEDS, refuse, size_in_words
@@ -18,8 +18,7 @@ from ...base.settings import Settings, declared, setting
 from ...base.units import Minutes, Seconds
 from ...learners.config import LearnerConfig
 from ...learners.group import Share, deal
-from ...learners.population.config import PopulationConfig
-from ...learners.population.search_space import applied
+from ...learners.population.config import PopulationConfig, applied
 from .device import check_device
 from .urls import PASSWORD
 

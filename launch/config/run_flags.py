@@ -16,7 +16,7 @@ from ...agents.agent import AgentConfig
 from ...agents.cores.registry import core_parameters
 from ...base.errors import EngramError, advice, refuse, user_errors
 from ...envs.registration import ENVIRONMENTS, environment_parameters, find_environment, is_environment
-from ...learners.algorithms.registry import algorithm_class, algorithm_names, algorithm_settings
+from ...learners.algorithms import algorithm_class, algorithm_names, algorithm_settings
 from ...learners.config import LearnerConfig
 from ..runs.directory import CONFIG, read_toml, refuse_inside
 from .command_line import DRY_RUN, LIST, MEANINGS, OTHER_NAMES, TRUST, dashed, parse, settings_of, value_of, without

@@ -12,7 +12,7 @@ from ...agents.values import Weights, flatten
 from ...learners.batches import Batcher
 from ...learners.curriculum import Curriculum, Mixture, make_curriculum
 from ...learners.learner import Learner
-from ...learners.population.search_space import Values, applied
+from ...learners.population.config import Values, applied
 from ..config.run_config import RunConfig
 from .accumulator import Accumulator, Settled
 from .writer import MetricsWriter

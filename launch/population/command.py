@@ -16,9 +16,8 @@ from rich.text import Text
 from ...base.errors import file_errors, library_errors, refuse, user_errors
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
-from ...learners.population.config import PopulationConfig
+from ...learners.population.config import PopulationConfig, Values
 from ...learners.population.decisions import Decision, decide, initial_values
-from ...learners.population.search_space import Values
 from ..config.command_line import make_console, parse
 from ..config.settings.plain import from_dict
 from ..metrics.panel import short

@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from ... import zoo
 from ...agents.cores.registry import core_class, core_names
 from ...envs.registration import ENVIRONMENTS, batch_class, purpose
-from ...learners.algorithms.registry import algorithm_class, algorithm_names
+from ...learners.algorithms import algorithm_class, algorithm_names
 from ..config.presets.lookup import PRESETS
 
 

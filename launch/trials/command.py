@@ -21,7 +21,7 @@ from ...base.files import replace_file
 from ...base.processes import StopFlag, num_cores, shell_command
 from ...base.units import count
 from ...learners import checkpoints
-from ...learners.population.search_space import Explored, Values, applied, parse
+from ...learners.population.config import Explored, Values, applied, parse
 from ..api.training import make_agents
 from ..cluster.scheduler import Job, RunFailedError, run_shown, signals_as_interrupt, tool
 from ..config.command_line import TRUST, make_console, value_of

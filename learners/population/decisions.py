@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from .config import PopulationConfig
-from .search_space import Values
+from .config import PopulationConfig, Values
 
 _FIRST, _GENERATION = 0x9B70, 0x9B71
 """Keys of the population's random streams, distinct from those of environments and weights."""

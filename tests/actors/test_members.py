@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 import torch
 
-from engram.actors.members import MemberActors, MemberSchedule, WeightsVersion
-from engram.actors.pool import LocalPool
+from engram.actors.actor import MemberActors, WeightsVersion
+from engram.actors.pool import LocalPool, MemberSchedule
 from engram.actors.unroll import Unroll, join, some_environments
 from engram.agents.values import Weights
 from pools import FACTORY, weights

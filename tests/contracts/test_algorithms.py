@@ -11,8 +11,8 @@ from engram.actors.unroll import Unroll, some_environments
 from engram.agents.agent import AgentConfig
 from engram.launch.train import command
 from engram.learners import checkpoints
+from engram.learners.algorithms import algorithm_class, algorithm_names
 from engram.learners.algorithms.algorithm import Targets
-from engram.learners.algorithms.registry import algorithm_class, algorithm_names
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
 from engram.learners.loss import METRICS, Minibatch, evaluate, loss

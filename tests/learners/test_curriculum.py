@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engram.actors.levels.config import LevelsConfig
-from engram.actors.levels.mixture import widths
+from engram.actors.levels import LevelsConfig, widths
 from engram.learners.curriculum import Curriculum, Mixture, make_curriculum
 
 TWO_EASIER: dict[str, Any] = {"curriculum": {"limbo_time": [20, 80]}, "curriculum_episodes": 4}

@@ -14,7 +14,7 @@ import torch
 from ray.exceptions import RayError
 
 import pools
-from engram.actors.levels.config import LevelsConfig
+from engram.actors.levels import LevelsConfig
 from engram.actors.pool import ActorFailureError, ActorStateError, LocalPool
 from engram.actors.remote import pool as pool_module
 from engram.actors.remote.pool import RayPool

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from engram.actors.levels.config import LevelsConfig
+from engram.actors.levels import LevelsConfig
 from engram.actors.unroll import Unroll
 from engram.agents.agent import Agent, AgentConfig
 from engram.agents.inside import STATE_METRICS
@@ -23,7 +23,7 @@ from engram.launch.config.run_config import RunConfig
 from engram.launch.config.settings.plain import from_dict
 from engram.launch.metrics.accumulator import Accumulator
 from engram.launch.metrics.writer import MetricsWriter
-from engram.learners.algorithms.registry import algorithm_names
+from engram.learners.algorithms import algorithm_names
 from engram.learners.config import LearnerConfig
 from engram.learners.curriculum import Curriculum, Mixture
 from engram.learners.learner import Learner

@@ -13,7 +13,7 @@ from engram.launch.config.presets.lookup import PRESETS
 from engram.launch.figures import figure
 from engram.launch.train.command import run
 from engram.launch.train.listing import show
-from engram.learners.algorithms.registry import algorithm_names
+from engram.learners.algorithms import algorithm_names
 
 
 def test_everything_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:

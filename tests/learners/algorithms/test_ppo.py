@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from engram.agents.specs import ChoiceSpec
+from engram.learners.algorithms import make_algorithm
 from engram.learners.algorithms.algorithm import Pass, Targets
-from engram.learners.algorithms.registry import make_algorithm
 from engram.learners.returns import Transitions
 
 T, B = 6, 5

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engram.learners.algorithms.registry import algorithm_class, algorithm_names, make_algorithm
+from engram.learners.algorithms import algorithm_class, algorithm_names, make_algorithm
 from engram.learners.config import LearnerConfig
 
 

@@ -6,8 +6,8 @@ from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll
 from engram.agents.agent import AgentConfig
 from engram.agents.specs import ChoiceSpec
+from engram.learners.algorithms import make_algorithm
 from engram.learners.algorithms.algorithm import Pass, Targets
-from engram.learners.algorithms.registry import make_algorithm
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
 from engram.learners.returns import Transitions

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from engram.learners.config import LearnerConfig
-from engram.learners.population.config import PopulationConfig
+from engram.learners.population.config import PopulationConfig, applied, parse
 from engram.learners.population.decisions import decide, initial_values
-from engram.learners.population.search_space import applied, parse
 
 
 def draw(word: str, number: int = 2000) -> np.ndarray:

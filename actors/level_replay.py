@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .config import LevelsConfig
+from .levels import LevelsConfig
 
 BETA, RHO = 0.1, 0.1  # Temperature of the ranks and weight of staleness, as in the paper
 STATE = (  # Saved arrays

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from engram.actors.levels.config import LevelsConfig
-from engram.actors.levels.mixture import Stagger
-from engram.actors.members import MemberActors
+from engram.actors.actor import MemberActors
+from engram.actors.levels import LevelsConfig, Stagger
 from engram.actors.unroll import Unroll
 from pools import FACTORY, weights
 

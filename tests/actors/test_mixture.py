@@ -4,8 +4,7 @@ import numpy as np
 import torch
 
 from engram.actors.factory import ActorFactory
-from engram.actors.levels.config import LevelsConfig
-from engram.actors.levels.mixture import MixtureBatch
+from engram.actors.levels import LevelsConfig, MixtureBatch
 from engram.actors.unroll import tensors
 from engram.agents.agent import AgentConfig
 from engram.agents.values import Weights, flatten

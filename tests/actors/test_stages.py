@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from engram.actors.levels.config import LevelsConfig
-from engram.actors.members import MemberActors
+from engram.actors.actor import MemberActors
+from engram.actors.levels import LevelsConfig
 from engram.actors.unroll import Unroll
 from engram.envs.registration import make_batch
 from pools import FACTORY, weights

@@ -1,1 +1,0 @@
-"""Selection of levels: curricula, level replay, and staggered episodes."""
