@@ -13,17 +13,17 @@ from typing import Any, TypeVar
 import ray
 import torch
 from ray import ObjectRef
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...agents.values import Weights
 from ..actor import MakeActor, WeightsVersion
 from ..pool import ActorStateError, MemberPool, TransportDiedError
-from ..unroll import Stored, Unroll
-from .slot import LONGEST_INTERVAL, ActorProcess, ActorSlot, Request, RequestWindow, StuckProcesses, key_of, last_beat
-from .wire import dead_part, fetch, message_of, share_tensors, stored_bytes, unpack
+from ..unroll import Stored, Unroll, unpack
+from .slot import ActorProcess, ActorSlot, Request, RequestWindow, StuckProcesses, dead_part, fetch, share_tensors
 
 PATIENCE = 2.0  # Seconds without an unroll after which the pool returns None to the learner
+LONGEST_INTERVAL = 5.0  # Longest interval between two heartbeats in seconds
 LOOK_SECONDS = 1.0  # Seconds between checks for processes that do not respond
 CLOSE_SECONDS = 3.0  # Seconds for actors to close their environments at the end, before their processes are killed
 START_TIMEOUT = 600.0  # Seconds within which a process must start, which may require booting a node
@@ -107,7 +107,15 @@ class RayPool(MemberPool):
         return not self._streaming and bool(self._gathered or self._open)
 
     def stored_bytes(self) -> int | None:
-        return stored_bytes()
+        try:
+            from ray._private import state
+            from ray._private.internal_api import get_memory_info_reply
+
+            # Use this connection's address: automatic discovery may return that of another Ray cluster that has ended.
+            reply = get_memory_info_reply(state.state, timeout_seconds=1.0)
+            return int(reply.store_stats.object_store_bytes_used)
+        except Exception:  # if a later Ray changes this private function, training continues without this metric
+            return None
 
     def publish(self, weights: Weights, learned: int = 0) -> None:
         begins = self._set(weights)
@@ -296,7 +304,7 @@ class RayPool(MemberPool):
         self._stuck.end_overdue()
         for ref, slot in self._awaited().items():
             overdue = slot.starting is None and now - slot.since > 3 * self._interval
-            if overdue and (beat := last_beat(key_of(slot.number, slot.life))) != slot.beat:
+            if overdue and (beat := slot.last_beat()) != slot.beat:
                 slot.beat, slot.since, slot.stepped = beat, now, True
                 self._received += 1
             limit = self._timeout if slot.stepped else max(self._timeout, FIRST_STEP_TIMEOUT)
@@ -322,3 +330,8 @@ class RayPool(MemberPool):
         place = self._make_ref, slot.number, slot.life, os.getcwd()
         slot.handle = self._remote.remote(*place, self._niceness, self._interval)
         slot.starting, slot.since = slot.handle.ready.remote(), time.monotonic()
+
+
+def message_of(problem: RayError) -> str:
+    """Text of a Ray exception, with the traceback in the other process if there is one."""
+    return str(problem.cause) if isinstance(problem, RayTaskError) and not str(problem) else str(problem)

@@ -12,25 +12,29 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections import Counter, deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import psutil
 import ray
+import torch
+from ray._private import worker
+from ray.exceptions import RayError
 from ray.experimental import internal_kv
 
 from ...agents.process import prepare_process
 from ...agents.values import Weights
 from ..actor import MakeActor, MemberActors, WeightsVersion
-from ..unroll import Unroll, header
-from .wire import pack, share_tensors
+from ..unroll import Unroll, header, pack
 
 MOST_AT_ONCE = 8  # Unrolls per request that suffice to amortize its cost
 NARROW = 4  # Environments per actor up to which an unroll's transfer costs far less than its request (0.5 ms)
 REQUESTS_PER_SLOT = 2  # Smallest limit of open requests per slot: one in progress, and the next one queued
-LONGEST_INTERVAL = 5.0  # Longest interval between two heartbeats in seconds
+NEEDED = ("raylet", "gcs_server")  # Ray's processes without which a run cannot continue
 GRACE_SECONDS = 2.0  # Seconds for Ray to end a process itself, including child processes of environments
 
 
@@ -64,6 +68,12 @@ class ActorSlot:
     @property
     def at_work(self) -> bool:
         return self.handle is not None and self.starting is None
+
+    def last_beat(self) -> bytes | None:
+        """Newest heartbeat of the process; None if there is none or Ray does not respond."""
+        with suppress(Exception):
+            return internal_kv._internal_kv_get(key_of(self.number, self.life))
+        return None
 
 
 @dataclass(eq=False)
@@ -136,16 +146,36 @@ class RequestWindow:
         return min(waiting, key=lambda request: request.index).slot if waiting else None
 
 
+def share_tensors() -> None:
+    """Make Ray transfer tensors as numpy arrays: out-of-band buffers, read without a copy."""
+    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+    ray.util.register_serializer(torch.Tensor, serializer=lambda x: x.detach().numpy(), deserializer=torch.from_numpy)
+
+
+def dead_part() -> str:
+    """Name of a dead main process of this process's private Ray session; empty if none is dead or it has none."""
+    node: Any = getattr(worker, "_global_node", None)
+    dead = {str(name) for name, _ in node.dead_processes()} if node is not None else set[str]()
+    return next((f"Ray's {name}" for name in NEEDED if name in dead), "")
+
+
+def fetch(refs: "Sequence[ray.ObjectRef[Any]]", patience: float, timeout: float) -> list[Any]:
+    """Return the value of each of `refs`, or the RayError of a lost one: all within `patience` seconds or, to attribute
+    an error, one by one within `timeout` seconds each."""
+    with suppress(RayError):
+        return ray.get(list(refs), timeout=patience)
+    values: list[Any] = []
+    for ref in refs:
+        try:
+            values.append(ray.get(ref, timeout=timeout))
+        except RayError as problem:
+            values.append(problem)
+    return values
+
+
 def key_of(number: int, life: int) -> str:
     """Key of the heartbeats of process `life` of slot `number` of this job's pool."""
     return f"engram-heartbeat-{ray.get_runtime_context().get_job_id()}-{number}-{life}"
-
-
-def last_beat(key: str) -> bytes | None:
-    """Newest heartbeat under a key; None if there is none or Ray does not respond."""
-    with suppress(Exception):
-        return internal_kv._internal_kv_get(key)
-    return None
 
 
 class ActorProcess(MemberActors):

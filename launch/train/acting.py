@@ -196,7 +196,7 @@ class Watchdog:
         """Name a dead process that the training loop needs; empty if there is none."""
         if self._config.in_process or self.trainer is None:
             return ""
-        from ...actors.remote.wire import dead_part  # imports Ray
+        from ...actors.remote.slot import dead_part  # imports Ray
 
         return dead_part()
 

@@ -14,8 +14,8 @@ import ray
 import torch
 from ray.exceptions import RayError
 
-from ...actors.remote.wire import cut, pack, pieces_of, share_tensors, unpack
-from ...actors.unroll import Stored, Unroll, join, some_environments
+from ...actors.remote.slot import share_tensors
+from ...actors.unroll import Stored, Unroll, cut, join, pack, pieces_of, some_environments, unpack
 from ...agents.agent import Agent
 from ...agents.values import flatten, load
 from ..config import LearnerConfig

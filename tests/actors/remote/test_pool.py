@@ -18,9 +18,8 @@ from engram.actors.levels import LevelsConfig
 from engram.actors.pool import ActorFailureError, ActorStateError, LocalPool
 from engram.actors.remote import pool as pool_module
 from engram.actors.remote.pool import RayPool
-from engram.actors.remote.slot import RequestWindow
-from engram.actors.remote.wire import fetch, unpack
-from engram.actors.unroll import join
+from engram.actors.remote.slot import RequestWindow, fetch
+from engram.actors.unroll import join, unpack
 from engram.base.errors import EngramError
 from engram.launch.cluster.ray_session import require_gpus, start_ray
 from pools import FACTORY, gather, lags, make_breaking, open_window, take, weights

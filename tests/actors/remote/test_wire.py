@@ -11,9 +11,8 @@ from ray.exceptions import GetTimeoutError
 from torch import Tensor
 
 from engram.actors.factory import ActorFactory
-from engram.actors.remote import wire
-from engram.actors.remote.wire import SMALL_BYTES, pack, unpack
-from engram.actors.unroll import Unroll, nbytes
+from engram.actors.remote import slot
+from engram.actors.unroll import SMALL_BYTES, Unroll, nbytes, pack, unpack
 from engram.agents.agent import AgentConfig, AgentState
 from engram.agents.cores.registry import core_names
 from engram.agents.values import AgentOutput, EnvOutput
@@ -130,7 +129,7 @@ def test_a_result_that_arrives_late_is_not_lost(monkeypatch: pytest.MonkeyPatch)
             raise GetTimeoutError
         return refs
 
-    monkeypatch.setattr(wire.ray, "get", get)
-    assert wire.fetch(["a"], 2.0, 120.0) == ["a"]
-    assert wire.fetch(["a", "b"], 2.0, 120.0) == ["a", "b"]
-    assert isinstance(wire.fetch(["a"], 2.0, 50.0)[0], GetTimeoutError)
+    monkeypatch.setattr(slot.ray, "get", get)
+    assert slot.fetch(["a"], 2.0, 120.0) == ["a"]
+    assert slot.fetch(["a", "b"], 2.0, 120.0) == ["a", "b"]
+    assert isinstance(slot.fetch(["a"], 2.0, 50.0)[0], GetTimeoutError)
