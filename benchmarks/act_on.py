@@ -22,10 +22,9 @@ from engram.actors import pool as pool_module
 from engram.agents.process import prepare_process
 from engram.agents.threads import use_threads
 from engram.launch.api.training import make_agents, make_learners, make_panel, make_trainer
-from engram.launch.config.device import find_device
-from engram.launch.config.run_config import RunConfig
+from engram.launch.config.plain import to_dict
+from engram.launch.config.run_config import RunConfig, find_device
 from engram.launch.config.run_flags import parse_run
-from engram.launch.config.settings.plain import to_dict
 from engram.launch.metrics.provenance import provenance
 from engram.launch.runs.directory import RunDirectory
 from engram.launch.train.acting import make_pool

@@ -42,8 +42,8 @@ from engram.agents.values import Weights, flatten
 from engram.base.processes import num_cores, tree_memory
 from engram.launch.bench.command import training_speed
 from engram.launch.cluster.ray_session import start_ray
-from engram.launch.config.presets.lookup import preset
 from engram.launch.config.run_config import RunConfig
+from engram.launch.config.run_flags import preset
 from engram.launch.metrics.provenance import provenance
 from engram.launch.train.acting import ACTOR_NICENESS
 from engram.learners.batches import Batcher

@@ -187,7 +187,7 @@ def core_speeds(versions: list[Version], arguments: argparse.Namespace) -> dict[
     """Measure every core in batches of 32 and 128."""
     from speed.cores import BOXWORLD, SETTINGS, UNROLL_LENGTHS, USUAL_LENGTH
 
-    from engram.launch.config.presets.lookup import preset
+    from engram.launch.config.run_flags import preset
 
     both = [name for name in versions[EARLIER].knows["cores"] if name in versions[LATER].knows["cores"]]
     speeds: dict[str, Any] = {}

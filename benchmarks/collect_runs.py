@@ -21,9 +21,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from engram.launch.config.presets.lookup import preset
+from engram.launch.config.plain import differences, from_dict
 from engram.launch.config.run_config import RunConfig
-from engram.launch.config.settings.plain import differences, from_dict
+from engram.launch.config.run_flags import preset
 from engram.launch.metrics.provenance import provenance
 from engram.launch.runs.directory import RunDirectory
 

@@ -65,7 +65,7 @@ from engram.actors.factory import ActorFactory
 from engram.agents.agent import AgentConfig
 from engram.launch.api.training import make_learners, make_panel, make_trainer
 from engram.launch.config.run_config import RunConfig
-from engram.launch.config.settings.plain import to_dict
+from engram.launch.config.plain import to_dict
 from engram.launch.runs.directory import RunDirectory
 from engram.launch.train.acting import make_pool
 

@@ -13,7 +13,7 @@ from typing import Any
 from engram.actors.actor import Actor
 from engram.agents.process import prepare_process
 from engram.base.files import replace_file
-from engram.launch.config.settings.plain import to_dict
+from engram.launch.config.plain import to_dict
 from engram.launch.evaluate.studies import decode, effect, parsed, play_all
 from engram.launch.metrics.provenance import provenance
 from engram.launch.runs.trained import make_actor, open_run

@@ -28,10 +28,10 @@ from engram.agents.inside import recorded
 from engram.agents.process import prepare_process
 from engram.base.files import replace_file
 from engram.launch.api.training import make_agents, make_learners, make_panel, make_trainer
-from engram.launch.config.device import find_device
+from engram.launch.config.plain import to_dict
+from engram.launch.config.run_config import find_device
 from engram.launch.config.run_flags import parse_run
-from engram.launch.config.settings.plain import to_dict
-from engram.launch.insight.watching import Watcher
+from engram.launch.insight.page import Watcher
 from engram.launch.metrics.member import Member
 from engram.launch.metrics.provenance import provenance
 from engram.launch.runs.directory import RunDirectory

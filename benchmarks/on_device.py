@@ -22,7 +22,7 @@ import torch
 from engram.agents.certificate.certificate import certify
 from engram.agents.cores import core_names, make_core
 from engram.agents.process import prepare_process
-from engram.launch.config.device import find_device
+from engram.launch.config.run_config import find_device
 from engram.launch.train.command import main as rl_train
 from engram.learners import checkpoints
 

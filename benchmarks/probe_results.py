@@ -14,7 +14,7 @@ from typing import Any
 from engram.agents.process import prepare_process
 from engram.base.files import replace_file
 from engram.envs.tasks.task import make_task
-from engram.launch.config.settings.plain import from_dict
+from engram.launch.config.plain import from_dict
 from engram.launch.metrics.provenance import provenance
 from engram.launch.probe.command import RESULT, TEST_BATCH, ProbeConfig, ProbeRun
 from engram.launch.runs.directory import RunDirectory

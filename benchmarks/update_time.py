@@ -20,7 +20,7 @@ from engram.agents.agent import AgentConfig
 from engram.agents.cores import core_names
 from engram.agents.process import prepare_process
 from engram.agents.torsos import TorsoConfig
-from engram.launch.config.device import find_device
+from engram.launch.config.run_config import find_device
 from engram.launch.metrics.provenance import provenance
 from engram.learners.config import LearnerConfig
 from engram.learners.device import WARM_UP

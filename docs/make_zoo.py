@@ -15,8 +15,8 @@ from figures_page import replace_part
 
 from engram import zoo
 from engram.launch.config.command_line import parse
+from engram.launch.config.plain import from_dict
 from engram.launch.config.run_config import RunConfig
-from engram.launch.config.settings.plain import from_dict
 from engram.launch.evaluate.command import EvaluationConfig, acting
 from engram.launch.evaluate.gif import film
 from engram.launch.runs.trained import open_run

@@ -21,8 +21,8 @@ from engram.agents.process import prepare_process
 from engram.base.errors import user_errors
 from engram.base.units import Seconds
 from engram.launch.config.command_line import make_console, parse, run_command
-from engram.launch.config.device import find_device
-from engram.launch.config.presets.lookup import preset
+from engram.launch.config.run_config import find_device
+from engram.launch.config.run_flags import preset
 from engram.launch.metrics.provenance import provenance
 
 SETTINGS = {

@@ -27,8 +27,7 @@ from engram.agents.agent import Agent
 from engram.agents.kernels import linear
 from engram.agents.values import EnvOutput, map_leaves
 from engram.launch.bench.command import measure, open_parts
-from engram.launch.config.device import find_device
-from engram.launch.config.run_config import RunConfig
+from engram.launch.config.run_config import RunConfig, find_device
 from engram.launch.config.run_flags import parse_run
 
 SIZES = {"cpu": (1024, 2**24), "cuda": (8192, 2**28)}

@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from command_pages import cell
 
 from engram.base.units import Minutes, Seconds, in_words
-from engram.launch.config.presets.lookup import OTHERS, PRESETS
 from engram.launch.config.run_config import RunConfig
+from engram.launch.config.run_flags import OTHERS, PRESETS
 
 PREFIXED = ("pbt",)
 """Tables whose flags keep the table's name."""

@@ -17,8 +17,8 @@ from ...agents.values import AgentOutput, EnvOutput, map_leaves
 from ...base.errors import refuse
 from ...envs.arrays import KEY, check_masks, flat_masks
 from ...envs.foreign import ForeignBatch
+from ..config.plain import from_dict
 from ..config.run_config import RunConfig
-from ..config.settings.plain import from_dict
 from ..evaluate.command import EvaluationConfig
 from ..evaluate.command import evaluate as evaluate_weights
 from ..evaluate.episodes import Summary

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from ...agents.process import settings_of_a_command
 from ...base.errors import EngramError, refuse
 from ...base.processes import StopFlag, end_with_parent
+from ..config.plain import to_dict
 from ..config.run_config import RunConfig
 from ..config.run_flags import with_settings
-from ..config.settings.plain import to_dict
 from ..evaluate.episodes import Summary
 from ..metrics.rows import Array, read_log, table_of
 from ..runs.directory import CONFIG, RunDirectory, as_toml, new_path, refuse_unusable

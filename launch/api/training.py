@@ -24,9 +24,8 @@ from ...learners.curriculum import Curriculum
 from ...learners.group import LearnerLossError
 from ...learners.learner import Learner
 from ..config.command_line import TRUST
-from ..config.device import find_device, on_device
-from ..config.run_config import RunConfig, check_memory
-from ..config.settings.plain import to_dict
+from ..config.plain import to_dict
+from ..config.run_config import RunConfig, check_memory, find_device, on_device
 from ..metrics.member import Member
 from ..metrics.panel import Panel
 from ..metrics.writer import MetricsWriter
@@ -222,7 +221,7 @@ def make_trainer(
         files.enter_context(closing(mirror))
     looks: list[Look] = []
     if config.look_every:
-        from ..insight.watching import Watcher  # plots are imported only if needed
+        from ..insight.page import Watcher  # plots are imported only if needed
 
         looks.append(Watcher(config).look)
     if config.video_every:

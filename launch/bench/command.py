@@ -33,10 +33,9 @@ from ...envs.arrays import random_valid
 from ...learners.batches import Batcher
 from ...learners.learner import Learner
 from ..config.command_line import make_console, value_of, without
-from ..config.device import find_device, on_device
-from ..config.run_config import RunConfig
+from ..config.plain import to_dict
+from ..config.run_config import RunConfig, find_device, on_device
 from ..config.run_flags import parse_run
-from ..config.settings.plain import to_dict
 from ..metrics.provenance import provenance
 from ..metrics.rows import read_log
 

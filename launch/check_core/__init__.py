@@ -1,1 +1,0 @@
-"""`rl-check-core`: a certificate of correct recurrence for a memory core."""

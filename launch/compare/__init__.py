@@ -1,1 +1,0 @@
-"""`rl-compare`: curves, interquartile means and probabilities of improvement of runs with several seeds."""

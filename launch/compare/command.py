@@ -23,9 +23,8 @@ from ...base.errors import advice, file_errors, refuse, user_errors
 from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ..config.command_line import make_console, parse, settings_of
+from ..config.plain import flat_settings, open_store, redacted, store_errors
 from ..config.run_config import PASSIVE, RESUMABLE, RunConfig
-from ..config.settings.plain import flat_settings
-from ..config.urls import open_store, redacted, store_errors
 from ..metrics.rows import Array, final_value, parse_log, series_of_run, table_of
 from ..runs.directory import CONFIG
 from .statistics import COVERAGE, Estimate, curve_of, improvement_of, interquartile_mean_of

@@ -3,12 +3,16 @@
 Flags of the network and the learner have no prefix (`--core`, `--lr`), those of a population have the prefix `pbt.`
 (`--pbt.interval`); in Python, `lr=1e-3` and `pbt={"interval": 5}`. Precedence: flags, then --config FILE,
 then --preset, then defaults.
+
+The TOML files in presets/ contain, for each environment and for a core in it, the values that differ from the defaults,
+in the shape of RunConfig.
 """
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tyro
 
@@ -20,17 +24,55 @@ from ...learners.algorithms import algorithm_class, algorithm_names, algorithm_s
 from ...learners.config import LearnerConfig
 from ..runs.directory import CONFIG, read_toml, refuse_inside
 from .command_line import DRY_RUN, LIST, MEANINGS, OTHER_NAMES, TRUST, dashed, parse, settings_of, value_of, without
-from .presets.lookup import PRESETS, preset_values
+from .plain import from_dict, typed
 from .run_config import RunConfig
-from .settings.plain import from_dict, typed
 
 TRIAL_FLAGS = ("--seeds", "--sweep", "--trials", "--jobs")  # Flags of `rl-train` for several runs in one directory
 OTHER_FLAGS = (LIST, DRY_RUN, "--preset", "--config", "--resume", "--restarts", TRUST, *TRIAL_FLAGS)
 """Flags of `rl-train` that are not settings of a run."""
 NO_ENV = f"allowed: {', '.join(ENVIRONMENTS)}, a Gymnasium id or module:Class"
 """End of the message for a missing environment."""
-_HELP = Path(__file__).with_name("rl-train.txt").read_text("utf-8").format(presets="|".join(PRESETS)).strip()
 PARTS = ("env", "core", "algorithm")  # Settings on whose choice the defaults of others depend
+
+Values = dict[str, Any]
+
+
+class Preset(NamedTuple):
+    """Settings of a preset, on top of those of "paper"."""
+
+    environments: dict[str, Values]
+    cores: dict[tuple[str, str], Values]  # By environment and core, on top of the environment's
+
+
+def merge(base: Values, over: Values) -> Values:
+    """Update a copy of `base` with the values of `over`, recursively."""
+    merged = dict(base)
+    for key, value in over.items():
+        merged[key] = merge(base[key], value) if isinstance(value, dict) and key in base else value
+    return merged
+
+
+def _resolve(values: Values) -> Values:
+    """Add the values of `base`; pairs in a curriculum become tuples, which TOML does not have."""
+    values = dict(values)
+    if base := values.pop("base", None):
+        values = merge(_resolve(_FILES["shared"][base]), values)
+    for name, stages in values.get("levels", {}).get("curriculum", {}).items():
+        values["levels"]["curriculum"][name] = [tuple(x) if isinstance(x, list) else x for x in stages]
+    return values
+
+
+def _load(environments: Values, cores: Values) -> Preset:
+    of_cores = {(env, core): _resolve(values) for env, of in cores.items() for core, values in of.items()}
+    return Preset({env: _resolve(values) for env, values in environments.items()}, of_cores)
+
+
+_FOLDER = Path(__file__).with_name("presets")
+_FILES: dict[str, Values] = {file.stem: tomllib.loads(file.read_text("utf-8")) for file in _FOLDER.glob("*.toml")}
+OTHERS = _resolve(_FILES["shared"]["others"])
+"""Paper settings of every environment without an entry."""
+PRESETS = {name: _load(**_FILES[name]) for name in ("paper", "easy", "curriculum")}
+_HELP = Path(__file__).with_name("rl-train.txt").read_text("utf-8").format(presets="|".join(PRESETS)).strip()
 
 
 def parse_run(
@@ -86,6 +128,26 @@ def with_settings(settings: Mapping[str, Any], base: RunConfig | None = None) ->
     with user_errors():
         config = from_dict(RunConfig, values)
     return _complete(config, default, "envs_per_update" in remaining)
+
+
+def preset(name: str, env: str, core: str) -> RunConfig:
+    """Return the configuration of `--preset NAME --env ENV --core CORE`, before any other flag."""
+    return from_dict(RunConfig, preset_values(name, env, core))
+
+
+def preset_values(name: str, env: str, core: str) -> Values:
+    """Return the settings of preset `name` that differ from the defaults, as nested dicts."""
+    refuse(name not in PRESETS, f"unknown preset {name!r}; allowed: {', '.join(PRESETS)}")
+    bare = env.removeprefix("engram:")  # a twin has the settings of its original; an id, those of its short name
+    environment = find_environment(bare)[0].name if is_environment(bare) else env
+    values: Values = {"env": env, "agent": {"core": core}}
+    for each in dict.fromkeys(("paper", name)):
+        environments, cores = PRESETS[each]
+        if each != "paper" and environment not in environments:
+            raise ValueError(f"no preset {name!r} for {env!r}; available for: {', '.join(sorted(environments))}")
+        values = merge(values, environments.get(environment, OTHERS))
+        values = merge(values, cores.get((environment, core), {}))
+    return values
 
 
 def _flat(settings: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,1 +1,0 @@
-"""`rl-eval`: evaluate a trained agent on new episodes."""

@@ -21,9 +21,8 @@ from ...agents.process import prepare_process
 from ...base.errors import file_errors, refuse
 from ...base.settings import setting
 from ..config.command_line import make_console, parse
+from ..config.plain import open_store, redacted, store_errors, to_dict
 from ..config.run_config import RESUMABLE, RunConfig
-from ..config.settings.plain import to_dict
-from ..config.urls import open_store, redacted, store_errors
 from ..metrics.provenance import provenance
 from ..runs.directory import as_toml
 from ..runs.saved import Trainee, best_member, chosen_members, described

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Column, Table
 from torch import Tensor, nn
 from torch.utils import _pytree as trees
 
@@ -147,7 +146,6 @@ class ExportConfig(AgentChoice):
 def main(arguments: Sequence[str]) -> int:
     config = parse(ExportConfig, arguments, "rl-export", _HELP)
     prepare_process(1)
-    console = make_console()
     trained = open_run(config.run, config.checkpoint)
     factory, weights = trained.factory(config.env_args), trained.weights(config.member)
     with closing(make_actor(factory, weights, seed=0, greedy=True, num_envs=EXAMPLES, unroll_length=1)) as actor:
@@ -166,19 +164,5 @@ def main(arguments: Sequence[str]) -> int:
             with file_errors(f"--torch-export: cannot write {config.torch_export}"):
                 replace_file(Path(config.torch_export), archive.getvalue())
     files = " and ".join(filter(None, (config.onnx, config.torch_export)))
-    console.print(described(step, f"{factory.env} with {trained.config.agent.core}: wrote {files}"))
+    make_console().print(f"wrote {files}: {factory.env} with {trained.config.agent.core}")
     return 0
-
-
-def described(step: Step, title: str) -> Table:
-    """Tabulate inputs and outputs with dtypes and shapes; B is the number of environments."""
-    columns = (Column(name, no_wrap=True) for name in ("", "name", "dtype", "shape"))
-    table = Table(*columns, title=title, title_justify="left")
-    with torch.inference_mode():
-        outputs = step(step.example)
-    for kind, tensors in (("input", step.example), ("output", outputs)):
-        for name, tensor in tensors.items():
-            shape = ", ".join(["B", *map(str, tensor.shape[1:])])
-            table.add_row(kind, name, str(tensor.dtype).removeprefix("torch."), f"[{shape}]")
-        table.add_section()
-    return table

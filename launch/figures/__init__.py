@@ -1,1 +1,0 @@
-"""`rl-reproduce`: train, evaluate and plot a figure of a paper with one command."""

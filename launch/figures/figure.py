@@ -19,9 +19,9 @@ from ...base.files import replace_file
 from ...base.settings import Settings, setting
 from ...learners import checkpoints
 from ..cluster.scheduler import Job, RunFailedError, lower_priority, tool
+from ..config.plain import from_dict, typed
 from ..config.run_config import RunConfig
 from ..config.run_flags import parse_run
-from ..config.settings.plain import from_dict, typed
 from ..metrics.rows import Row, read_log
 from ..runs import saved
 from ..runs.directory import CONFIG, RunDirectory

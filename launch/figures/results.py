@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from ..compare.command import STYLES
 from ..compare.statistics import Estimate, interquartile_mean_of
+from ..config.plain import differences
 from ..config.run_config import RunConfig
-from ..config.settings.plain import differences
 from ..metrics.provenance import provenance
 from ..metrics.rows import read_log
 from .figure import Curve, Figure, FigureRun

@@ -1,7 +1,8 @@
 """An episode recorded step by step, as a figure, and as one self-contained HTML file.
 
 An actor plays the episode as in training and in `rl-eval`, one step per unroll; a hook records the core during this
-episode only.
+episode only. For `--look-every`, a separate actor plays with the newest weights between two updates, without affecting
+the random streams of training.
 """
 
 import base64
@@ -9,7 +10,10 @@ import hashlib
 import html
 import io
 import json
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -20,11 +24,19 @@ from PIL import Image
 from torch import Tensor
 
 from ...actors.actor import Actor
-from ...agents.inside import Panel, Trace, most_active, over_time, recorded
+from ...agents.cores.core import state_leaves
+from ...agents.inside import Panel, Trace, most_active, over_time, recorded, statistics
+from ...agents.inside import panels as state_panels
 from ...agents.specs import BoxSpec, channels_first, image_size, log_policy
+from ..config.run_config import RunConfig
+from ..metrics.member import Member
+from ..runs.trained import actor_in_training
 
 Pixels = NDArray[np.uint8]
 MOST_STEPS = 2000  # Maximum steps of an episode
+TAG = "memory"  # Tag of the image in TensorBoard during training
+MOST_WATCHED = 300  # Maximum steps of its episode
+LARGEST_SHARE = 0.01  # Maximum fraction of the run's time for images: the next image is delayed accordingly
 SINGLE = "observation"  # Name of an observation that is not a dict
 DPI, PAGE_DPI = 100, 160  # Resolution of figures in TensorBoard, and on a page
 MOST_NAMES = 12  # Largest number of rows or curves with names
@@ -261,3 +273,41 @@ def _first(shape: tuple[int, ...]) -> bool:
         return channels_first(shape[-3:], "auto")
     except ValueError:
         return False
+
+
+class Watcher:
+    """`--look-every`: images of the recurrent state on one level, and metrics of the state."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.every, self.name, self.seed = config.look_every, config.name, config.seed
+        self.factory = replace(config.factory(), imitate="", num_envs=1, unroll_length=1)
+        self._due: set[int] = set()
+        self._next_at = 0.0  # The earliest time of the next image
+
+    def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
+        """Plot a member's recurrent state if an image became due after step `before`, or is overdue; call `at_step`
+        after each step of the environment."""
+        if member.learner.steps // self.every > before // self.every:
+            self._due.add(member.number)
+        started = time.monotonic()
+        if member.number in self._due and started >= self._next_at:
+            self._due.remove(member.number)
+            self._draw(member, at_step)
+            now = time.monotonic()
+            self._next_at = now + (now - started) / LARGEST_SHARE
+
+    def _draw(self, member: Member, at_step: Callable[[], None]) -> None:
+        with closing(actor_in_training(self.factory, member.learner.agent, self.seed)) as actor:
+            actor.call_at_steps(at_step)
+            if not state_leaves(actor.state.core):
+                return
+            recording = record(actor, images=False, most=MOST_WATCHED)
+        member.accumulator.note(statistics(recording.trace))
+        if member.writer is None:
+            return
+        shown = [*seen_panels(recording)[:2], *state_panels(actor.agent.core, recording.trace)]
+        title = f"{self.name}, step {member.learner.steps:,}, return {recording.rewards[1:].sum():.3g}"
+        plot, file = figure(shown, title), io.BytesIO()
+        plot.savefig(file, format="png")  # pyright: ignore[reportUnknownMemberType]
+        width, height = (round(DPI * inches) for inches in plot.get_size_inches())
+        member.writer.image(member.learner.steps, TAG, file.getvalue(), width, height)

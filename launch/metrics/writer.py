@@ -20,8 +20,8 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import hparams, text
 
 from ...base.files import AppendedFile, abandon_after
+from ..config.plain import flat_settings, to_dict
 from ..config.run_config import PASSIVE
-from ..config.settings.plain import flat_settings, to_dict
 from ..runs.directory import RunDirectory
 from ..trackers.tracker import Tracker
 

@@ -1,1 +1,0 @@
-"""`rl-play`: play an environment in a terminal."""

@@ -1,1 +1,0 @@
-"""`rl-probe`: supervised tasks that test memory cores."""

@@ -27,8 +27,8 @@ from ...envs.tasks.task import TASKS, Task, examined_on, find_task, make_task, t
 from ...learners import checkpoints
 from ...learners.supervised import SequenceModel, SupervisedConfig, SupervisedLearner, examine, to_tensors
 from ..config.command_line import dashed, make_console, parse, value_of, without
-from ..config.device import check_device, find_device
-from ..config.settings.plain import differences, from_dict, to_dict
+from ..config.plain import differences, from_dict, to_dict
+from ..config.run_config import check_device, find_device
 from ..metrics.writer import MetricsWriter
 from ..runs.directory import RunDirectory
 

@@ -23,7 +23,7 @@ import tomli_w
 from ...base.errors import EngramError, file_errors, refuse, user_errors
 from ...base.files import replace_file
 from ...base.processes import shell_command
-from ..config.settings.plain import flat_settings
+from ..config.plain import flat_settings
 
 CONFIG, LOCK = "config.toml", ".lock"
 _NAMED = re.compile(r"([^\W\d]\w*(?:\.\w+)*):\w+")  # `module:name`: a custom class in a setting

@@ -16,7 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ...base.errors import file_errors, refuse, user_errors
 from ...learners import checkpoints
-from ..config.urls import first_line, open_store, redacted, store_errors
+from ..config.plain import first_line, open_store, redacted, store_errors
 from . import saved
 from .directory import CONFIG, RunDirectory, new_path, refuse_inside, resume_command
 

@@ -19,10 +19,9 @@ from ...base.errors import SEEDS, EngramError, refuse, user_errors
 from ...base.settings import Settings, setting
 from ...learners import checkpoints
 from ..config.command_line import value_of
+from ..config.plain import SECRET, differences, from_dict, is_url, open_store, redacted, store_errors
 from ..config.run_config import RESUMABLE, RunConfig
 from ..config.run_flags import parse_run
-from ..config.settings.plain import differences, from_dict
-from ..config.urls import SECRET, is_url, open_store, redacted, store_errors
 from . import saved
 from .directory import CONFIG, RunDirectory
 from .saved import Trainee, best_member, chosen_members, difference, take_weights, trainees_of

@@ -1,1 +1,0 @@
-"""Experiment trackers: the interface, the registry, Weights & Biases and MLflow."""

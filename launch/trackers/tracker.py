@@ -11,7 +11,7 @@ from typing import Any
 
 from ...base.errors import EngramError, library_errors
 from ...base.registry import Registry
-from ..config.settings.plain import flat_settings
+from ..config.plain import flat_settings
 
 
 class Tracker:

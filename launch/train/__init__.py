@@ -1,1 +1,0 @@
-"""One run, from a command line to a run directory."""

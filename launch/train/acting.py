@@ -21,8 +21,7 @@ from ...actors.thread_pool import ThreadPool
 from ...base.processes import StopFlag, end_children, leave_at_once
 from ...learners.group import Share
 from ...learners.learner import Learner
-from ..config.device import find_device
-from ..config.run_config import RunConfig
+from ..config.run_config import RunConfig, find_device
 from ..runs.directory import resume_command
 
 if TYPE_CHECKING:

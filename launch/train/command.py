@@ -1,10 +1,12 @@
 """`rl-train`: train an agent with memory, from a command line to a run directory."""
 
+import inspect
 import shlex
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,8 @@ from ...base.processes import StopFlag, end_with_parent, leave_at_once
 from ..config.command_line import DRY_RUN, LIST, TRUST, dashed, make_console, run_command, value_of, without
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..api.training import Outcome
     from ..config.run_config import RunConfig
     from ..runs.directory import RunDirectory
@@ -28,12 +32,10 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
     """Start or resume a run according to the arguments; return the exit code."""
     stop, arguments = stop or StopFlag.of_a_command(), dashed(arguments)
     if LIST in arguments:
-        from .listing import show
-
-        show(make_console())
+        show_names(make_console())
         return 0
+    from ..config.plain import is_url
     from ..config.run_flags import parse_run
-    from ..config.urls import is_url
     from ..runs.directory import RunDirectory
     from ..runs.mirror import fetch, refuse_taken
     from ..runs.trained import resumed_by_words
@@ -62,6 +64,54 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
     with RunDirectory.open(Path(resume)) as directory:
         config = resumed_by_words(directory, without(arguments, ("--resume",)))
         return run_training(config, directory, stop, trust)
+
+
+def show_names(console: "Console") -> None:
+    """Print all names that the command line accepts, with their descriptions."""
+    from rich.table import Column, Table
+
+    from ... import zoo
+    from ...agents.cores.registry import core_class, core_names
+    from ...envs.registration import ENVIRONMENTS, batch_class, purpose
+    from ...learners.algorithms import algorithm_class, algorithm_names
+    from ..config.run_flags import PRESETS
+
+    def first_line(thing: type) -> str:
+        return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+    folder = Path(__file__).parents[1] / "figures" / "data"
+    figures = {file.stem: tomllib.loads(file.read_text("utf-8")) for file in folder.iterdir()}
+    environments = {name: ", ".join(preset.environments) for name, preset in PRESETS.items()}
+    sections = {
+        "environments (--env)": [
+            *((name, purpose(batch_class(environment))) for name, environment in ENVIRONMENTS.items()),
+            ("NAME-twin", "the same environment, which then needs no memory"),
+        ],
+        "cores (--core)": [(name, first_line(core_class(name))) for name in core_names()],
+        "algorithms (--algorithm)": [(name, first_line(algorithm_class(name))) for name in algorithm_names()],
+        "presets (--preset)": [
+            ("paper", f"the papers' settings: {environments['paper']}; with the paper's core also its size"),
+            ("easy", f"levels that are learned in minutes: {environments['easy']}"),
+            ("curriculum", f"the papers' environments, learned in stages: {environments['curriculum']}"),
+        ],
+        "pairs with a paper's core options": [
+            (f"{environment} {core}", " ".join(f"{key}={x}" for key, x in preset["agent"]["core_args"].items()))
+            for (environment, core), preset in PRESETS["paper"].cores.items()
+        ],
+        "figures of papers (rl-reproduce NAME)": [
+            (name, f"{data['title']}; {data['paper']}, {data['place']}") for name, data in sorted(figures.items())
+        ],
+        "trained agents (rl-eval zoo:NAME, --start-from)": [
+            (f"zoo:{name}", zoo.facts(name)["env"]) for name in zoo.names()
+        ],
+    }
+    for kind, lines in sections.items():
+        columns = Column(no_wrap=True, style="cyan"), Column(overflow="fold")
+        table = Table(*columns, title=kind, title_justify="left", title_style="bold", box=None, show_header=False)
+        for line in lines:
+            table.add_row(*line)
+        console.print(table)
+        console.print()
 
 
 def supervise(arguments: Sequence[str], restarts: int, stop: StopFlag) -> int:
@@ -137,9 +187,9 @@ def run_child(arguments: Sequence[str], stop: StopFlag) -> int:
 def dry_run(arguments: Sequence[str]) -> int:
     """Check the configuration for these arguments as for a run and print it; return the exit code."""
     from ..api.training import make_agents
-    from ..config.device import find_device
+    from ..config.plain import to_dict
+    from ..config.run_config import find_device
     from ..config.run_flags import parse_run
-    from ..config.settings.plain import to_dict
     from ..runs.directory import as_toml
 
     config = parse_run(arguments, env_required=True)

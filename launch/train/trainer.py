@@ -19,8 +19,8 @@ from ...base.errors import EngramError
 from ...base.processes import StopFlag
 from ...learners import checkpoints
 from ...learners.learner import Learner
+from ..config.plain import to_dict
 from ..config.run_config import RunConfig
-from ..config.settings.plain import to_dict
 from ..metrics.member import Member
 from ..metrics.panel import Panel
 from ..runs.directory import RunDirectory

@@ -1,1 +1,0 @@
-"""`rl-train --seeds` and `--sweep`: several runs in one directory."""

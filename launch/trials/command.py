@@ -25,10 +25,9 @@ from ...learners.population.config import Explored, Values, applied, parse
 from ..api.training import make_agents
 from ..cluster.scheduler import Job, RunFailedError, run_shown, signals_as_interrupt, tool
 from ..config.command_line import TRUST, make_console, value_of
-from ..config.device import find_device
-from ..config.run_config import RunConfig
+from ..config.plain import from_dict, to_dict
+from ..config.run_config import RunConfig, find_device
 from ..config.run_flags import TRIAL_FLAGS, parse_run
-from ..config.settings.plain import from_dict, to_dict
 from ..metrics.rows import final_value, read_log, series_of_run, table_of
 from ..runs.directory import CONFIG, RunDirectory, new_path, resume_command
 from ..runs.trained import resumed_by_words, run_config

@@ -12,7 +12,7 @@ from engram.agents.agent import AgentConfig
 from engram.agents.cores.core import reset_state
 from engram.agents.cores.registry import make_core
 from engram.agents.torsos import TorsoConfig
-from engram.launch.config.device import on_device
+from engram.launch.config.run_config import on_device
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
 from engram.learners.loss import evaluate

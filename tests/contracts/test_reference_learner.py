@@ -17,10 +17,10 @@ from engram.agents.cores import core_names
 from engram.agents.specs import BoxSpec, ChoiceSpec
 from engram.agents.threads import use_threads
 from engram.envs.registration import is_environment
-from engram.launch.config.presets import lookup
-from engram.launch.config.presets.lookup import preset
+from engram.launch.config import run_flags
+from engram.launch.config.plain import from_dict
 from engram.launch.config.run_config import RunConfig
-from engram.launch.config.settings.plain import from_dict
+from engram.launch.config.run_flags import preset
 from engram.learners.config import LearnerConfig
 from reference_cases import TORSOS, Case, compare, distance_in_float32, in_double, small_agent
 
@@ -207,7 +207,7 @@ def presets() -> dict[str, RunConfig]:
         f"zoo:{name}": from_dict(RunConfig, tomllib.loads((zoo.load(name).folder / "config.toml").read_text()))
         for name in zoo.names()
     }
-    for name, (environments, cores) in lookup.PRESETS.items():
+    for name, (environments, cores) in run_flags.PRESETS.items():
         for env, core in [*((env, "gru") for env in environments), *cores]:
             found[f"{name}:{env}-{core}"] = preset(name, env, core)
     found["others"] = preset("paper", "CartPole-v1", "gru")

@@ -32,8 +32,8 @@ from engram.agents.cores.registry import core_parameters
 from engram.agents.torsos import TorsoConfig
 from engram.agents.values import AgentOutput
 from engram.launch.api.training import make_learners, make_panel, make_trainer
+from engram.launch.config.plain import to_dict
 from engram.launch.config.run_config import RunConfig
-from engram.launch.config.settings.plain import to_dict
 from engram.launch.runs.directory import RunDirectory
 from engram.launch.train.acting import make_pool
 from engram.launch.train.trainer import Trainer

@@ -13,8 +13,8 @@ from PIL import Image
 from engram.base.errors import EngramError
 from engram.launch.compare import command
 from engram.launch.compare.command import compare, load, smoothed
+from engram.launch.config.plain import to_dict
 from engram.launch.config.run_flags import with_settings
-from engram.launch.config.settings.plain import to_dict
 from engram.launch.runs.directory import RunDirectory
 
 

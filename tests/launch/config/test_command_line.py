@@ -9,8 +9,8 @@ import engram
 from engram.base.units import count
 from engram.launch import entry
 from engram.launch.config.command_line import dashed, flags_of, value_of
+from engram.launch.config.plain import from_dict, to_dict
 from engram.launch.config.run_config import RunConfig
-from engram.launch.config.settings.plain import from_dict, to_dict
 from engram.launch.runs.directory import RunDirectory
 from runs import TINY
 

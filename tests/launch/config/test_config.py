@@ -8,9 +8,9 @@ import pytest
 
 from engram.base.errors import EngramError
 from engram.launch.config.command_line import MEANINGS, OTHER_NAMES, flags_of
+from engram.launch.config.plain import from_dict, to_dict
 from engram.launch.config.run_config import RunConfig
 from engram.launch.config.run_flags import parse_run, with_settings
-from engram.launch.config.settings.plain import from_dict, to_dict
 from engram.launch.runs.directory import RunDirectory
 from engram.learners.algorithms.ppo import PPOSettings
 from engram.learners.config import LearnerConfig

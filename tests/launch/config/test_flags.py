@@ -11,11 +11,9 @@ import pytest
 from engram.base.errors import MISTAKE, NOT_AVAILABLE, EngramError
 from engram.base.processes import shell_command
 from engram.launch.api.training import Outcome
-from engram.launch.config.presets.lookup import preset
+from engram.launch.config.plain import from_dict, redacted, to_dict
 from engram.launch.config.run_config import RunConfig
-from engram.launch.config.run_flags import parse_run
-from engram.launch.config.settings.plain import from_dict, to_dict
-from engram.launch.config.urls import redacted
+from engram.launch.config.run_flags import parse_run, preset
 from engram.launch.runs.directory import RunDirectory
 from engram.launch.runs.trained import resumed_by_words
 from engram.launch.train import acting

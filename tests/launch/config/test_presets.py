@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from engram.base.errors import EngramError
-from engram.launch.config.presets.lookup import PRESETS, preset
-from engram.launch.config.run_flags import parse_run, with_settings
+from engram.launch.config.run_flags import PRESETS, parse_run, preset, with_settings
 from engram.learners.population.config import PopulationConfig
 
 

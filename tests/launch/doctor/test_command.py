@@ -17,11 +17,10 @@ from engram.actors.unroll import nbytes
 from engram.agents.values import flatten
 from engram.base.errors import EngramError
 from engram.base.processes import tree_memory
-from engram.launch.config.presets.lookup import preset
 from engram.launch.config.run_config import RunConfig
+from engram.launch.config.run_flags import preset
 from engram.launch.doctor import command as doctor
-from engram.launch.doctor.command import Estimate, Facts, estimate, examine, look
-from engram.launch.doctor.symptoms import Finding
+from engram.launch.doctor.command import Estimate, Facts, Finding, estimate, examine, look
 
 COMMANDS = Path(sys.executable).parent
 TINY = [

@@ -7,7 +7,7 @@ import pytest
 
 from engram.agents.agent import AgentConfig
 from engram.launch.config.run_config import RunConfig
-from engram.launch.doctor.symptoms import symptoms
+from engram.launch.doctor.command import symptoms
 from engram.launch.entry import rl_doctor as doctor
 from engram.launch.metrics.rows import Row, read_log
 from engram.launch.train import command as train

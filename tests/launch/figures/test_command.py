@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from engram.base.errors import EngramError
+from engram.launch.config.plain import differences
 from engram.launch.config.run_config import RunConfig
-from engram.launch.config.settings.plain import differences
 from engram.launch.figures import command, figure, results
 from engram.launch.figures.figure import FigureRun
 from engram.launch.metrics.rows import read_log

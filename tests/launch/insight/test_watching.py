@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from engram.agents.cores import make_core
 from engram.agents.inside import STATE_METRICS, effective_rank, over_time, recorded, statistics
-from engram.launch.insight import watching
+from engram.launch.insight import page
 from engram.launch.train import command
 from engram.learners import checkpoints
 from runs import TINY, rows
@@ -44,7 +44,7 @@ def test_training_is_the_same_with_and_without(tmp_path: Path) -> None:
 
 def test_an_image_that_took_long_delays_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Images take at most one hundredth of the run's time, but for the first one."""
-    monkeypatch.setattr(watching, "LARGEST_SHARE", 1e-9)
+    monkeypatch.setattr(page, "LARGEST_SHARE", 1e-9)
     train(tmp_path / "run", "--look-every", "72")
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()

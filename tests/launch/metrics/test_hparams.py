@@ -11,9 +11,9 @@ from tensorboard.context import RequestContext
 from tensorboard.plugins import base_plugin
 from tensorboard.plugins.hparams import api_pb2, backend_context, get_experiment, list_session_groups
 
-from engram.launch.config.presets.lookup import preset
+from engram.launch.config.plain import from_dict
 from engram.launch.config.run_config import RunConfig
-from engram.launch.config.settings.plain import from_dict
+from engram.launch.config.run_flags import preset
 from engram.launch.metrics.writer import MetricsWriter
 from engram.launch.probe.command import ProbeConfig
 

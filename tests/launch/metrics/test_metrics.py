@@ -19,8 +19,8 @@ from engram.agents.agent import Agent, AgentConfig
 from engram.agents.inside import STATE_METRICS
 from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.values import AgentOutput, EnvOutput
+from engram.launch.config.plain import from_dict
 from engram.launch.config.run_config import RunConfig
-from engram.launch.config.settings.plain import from_dict
 from engram.launch.metrics.accumulator import Accumulator
 from engram.launch.metrics.writer import MetricsWriter
 from engram.learners.algorithms import algorithm_names

@@ -15,8 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from engram.launch import entry
+from engram.launch.population.command import Lineage, descent, plot
 from engram.launch.population.host import spread
-from engram.launch.population.lineage import Lineage, descent, plot
 from engram.launch.train import command as train
 from engram.learners import checkpoints
 

@@ -12,7 +12,7 @@ import pytest
 
 from engram.base.errors import EngramError
 from engram.base.files import AppendedFile, replace_file
-from engram.launch.config.settings.plain import differences
+from engram.launch.config.plain import differences
 from engram.launch.runs.directory import RunDirectory, resume_command
 
 CONFIG: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from engram.launch.config.presets.lookup import preset
+from engram.launch.config.run_flags import preset
 from engram.launch.runs.trained import fixed_differences
 
 

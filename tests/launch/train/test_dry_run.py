@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from engram.base.errors import EngramError
+from engram.launch.config.plain import from_dict
 from engram.launch.config.run_config import RunConfig
 from engram.launch.config.run_flags import parse_run
-from engram.launch.config.settings.plain import from_dict
 from engram.launch.train import command
 from runs import TINY
 

@@ -9,10 +9,9 @@ from rich.console import Console
 from engram import zoo
 from engram.agents.cores.registry import core_class, core_names
 from engram.envs.registration import ENVIRONMENTS
-from engram.launch.config.presets.lookup import PRESETS
+from engram.launch.config.run_flags import PRESETS
 from engram.launch.figures import figure
-from engram.launch.train.command import run
-from engram.launch.train.listing import show
+from engram.launch.train.command import run, show_names
 from engram.learners.algorithms import algorithm_names
 
 
@@ -39,6 +38,6 @@ def test_lines_are_whole_sentences_with_their_brackets() -> None:
     assert [line for line in lines if not line.endswith(".")] == []
     assert any("[" in line for line in lines)
     out = io.StringIO()
-    show(Console(width=400, file=out, highlight=False, markup=False))
+    show_names(Console(width=400, file=out, highlight=False, markup=False))
     said = " ".join(out.getvalue().split())
     assert [line for line in lines if line not in said] == []

@@ -11,9 +11,9 @@ import torch
 
 from engram.actors.pool import ActorFailureError
 from engram.base.errors import EngramError
+from engram.launch.config.plain import from_dict, to_dict
 from engram.launch.config.run_config import RunConfig
 from engram.launch.config.run_flags import parse_run
-from engram.launch.config.settings.plain import from_dict, to_dict
 from engram.launch.metrics.accumulator import Accumulator, Settled
 from engram.launch.runs import saved
 from engram.launch.runs.directory import RunDirectory, resume_command

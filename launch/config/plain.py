@@ -1,22 +1,28 @@
-"""Configurations as nested dicts of plain values, for files and calls, and differences between them."""
+"""Configurations as nested dicts of plain values, for files and calls; differences between them; URLs of stores."""
 
 import contextlib
 import copy
 import math
+import re
 import types
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ....base.errors import EngramError, advice, refuse
-from ....base.units import Minutes, Seconds, count, duration
-from ..urls import redacted
+from fsspec.core import url_to_fs
+
+from ...base.errors import EngramError, advice, refuse
+from ...base.units import Minutes, Seconds, count, duration
 
 REMOVED = ("pbt.patience",)  # Setting of earlier versions, as in the runs in zoo/ and training/
 NONE = "None"  # Replaces None among free parameters of environments, cores and algorithms: TOML has no null value
 # Parsers of texts such as 20k and 10m, by the type of the field
 _TEXTS: dict[Any, Any] = {int: count, **{kind: partial(duration, kind=kind) for kind in (Seconds, Minutes)}}
+SECRET = "***"  # Placeholder for secrets
+PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
+_TOKEN = re.compile(rf"(?<!sftp)(?<!ssh)://[^/@]*@|{PASSWORD.pattern}")  # Before @, sftp and ssh have a user name
+_QUERY = re.compile(r"[?#].*?(?=::|$)", re.DOTALL)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -101,3 +107,35 @@ def typed(hint: Any, value: Any, name: str) -> Any:
     if hint in (int, str, bool, type(None)) and isinstance(value, hint) and is_flag == (hint is bool):
         return value
     raise EngramError(f"{name} is {value!r}; expected {hint.__name__ if isinstance(hint, type) else hint}")
+
+
+def is_url(location: str) -> bool:
+    """Whether `location` is a URL rather than a path."""
+    return "://" in location
+
+
+def redacted(url: str) -> str:
+    """Remove tokens and signed queries from a URL, or from a chain of URLs (zip://x::https://host/y.zip)."""
+    return _QUERY.sub(f"?{SECRET}", _TOKEN.sub(f"://{SECRET}@", url)) if is_url(url) else url
+
+
+def first_line(problem: Exception, url: str) -> str:
+    """Return an exception's type and first line, without the secrets of `url`."""
+    return f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}".replace(url, redacted(url))
+
+
+@contextlib.contextmanager
+def store_errors(message: str, url: str) -> Generator[None]:
+    """Convert the body's exceptions, which depend on the kind of store, to EngramError: `message (first line)`."""
+    try:
+        yield
+    except EngramError:
+        raise
+    except Exception as problem:
+        raise EngramError(f"{message} ({first_line(problem, url)})") from problem
+
+
+def open_store(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL or path, and the path in it; call inside `store_errors`."""
+    files, root = url_to_fs(url)  # opens a chain of URLs
+    return files, root.rstrip("/")
