@@ -87,7 +87,7 @@ class Lineage:
             self._sources = {x["member"]: self._end(x["opponent"]) for x in event["decisions"] if x["copy"]}
         elif kind == "copy":
             source, target = event["from"], event["member"]
-            # Without the evaluation's line, which a damaged log may have lost, the source's last weights are the parent.
+            # A damaged log may have lost the evaluation's line: then the source's last weights are the parent.
             parent = self._sources.pop(target) if target in self._sources else self._end(source)
             self._end(target)
             self.transfers.append((self.step, source, target))
