@@ -111,7 +111,7 @@ def default_values(environment: Environment) -> dict[str, Any]:
 
 def can_draw(name: str) -> bool:
     """Return whether an environment renders images, as all of engram's do; others declare it in their metadata."""
-    from .foreign.names import draws, find_foreign
+    from .foreign import draws, find_foreign
 
     foreign = None if is_environment(name) else find_foreign(name)
     return foreign is None or draws(foreign[0])
@@ -136,10 +136,8 @@ def make_batch(
         parameters: arguments of the environment's constructor; `name`, `num_envs` and `first_index` may be among them.
     """
     from .engine import BatchedEnv, parameter_names
-    from .foreign import ForeignBatch
-    from .foreign.jax_vector import JaxBatch
-    from .foreign.names import draws, find_foreign, is_vector
-    from .foreign.vector import VectorBatch
+    from .foreign import ForeignBatch, draws, find_foreign, is_vector
+    from .foreign.vector import JaxBatch, VectorBatch
     from .foreign.workers import WorkerBatch
 
     foreign = None if is_environment(name) else find_foreign(name)
@@ -189,7 +187,7 @@ def make_env(env: str, num_envs: int | None = None, *, render_mode: str | None =
     Raises:
         ValueError: unknown environment or parameter; the message suggests similar names.
     """
-    from .foreign.names import find_foreign, is_vector
+    from .foreign import find_foreign, is_vector
 
     if num_envs is not None:
         check_whole("num_envs", num_envs, 1)
