@@ -16,8 +16,7 @@ from ..agents.cores.core import map_state, state_leaves
 from ..agents.values import AgentOutput, EnvOutput, Weights, load, map_leaves
 from ..envs.arrays import BatchedEnvironment, check_masks
 from .extras import Extras
-from .level_replay import Replay
-from .levels import LevelsConfig, Stagger
+from .levels import LevelsConfig, Replay, Stagger
 from .packed import Packer, take_over
 from .unroll import Unroll, join
 
@@ -169,8 +168,7 @@ class Actor:
         before, after = buffers.steps[t : t + 2]
         buffers.outputs.append(output)
         if self._replay:
-            streams = cast(Any, self.batch).streams
-            self._replay.see(before, output.value.cpu().numpy(), streams, self._solved(before))
+            self._replay.see(before, output.value.cpu().numpy(), cast(Any, self.batch).streams, self._solved(before))
         self.batch.step_into(action, after.observation, after.reward, after.terminated, after.truncated)
         self._at_step()
         self._mask(after)

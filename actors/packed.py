@@ -42,8 +42,7 @@ class Packer:
 
 def fetch(tensor: Tensor) -> Callable[[], NDArray[Any]]:
     """Start copying a tensor to the CPU; the returned function waits only for this copy, not for later work."""
-    streams = stream_module(tensor.device)
-    if streams is None:
+    if stream_module(tensor.device) is None:
         return lambda: tensor.cpu().numpy()
     on_cpu = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
     on_cpu.copy_(tensor, non_blocking=True)

@@ -18,8 +18,7 @@ import os
 import pickle
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,25 +115,20 @@ def verify(path: Path) -> None:
         raise CheckpointError(f"{path / _SUMS}: damaged")
 
 
-def is_intact(path: Path, report: Callable[[CheckpointError], object] = lambda problem: None) -> bool:
-    """Whether `path` contains a complete checkpoint, unchanged bit for bit; if not, report the problem."""
+def is_intact(path: Path, warn: bool = False) -> bool:
+    """Whether `path` contains a complete checkpoint, unchanged bit for bit; with `warn`, log the problem if not."""
     try:
         verify(path)
     except CheckpointError as problem:
-        report(problem)
+        if warn:
+            _log.warning("skipped a damaged checkpoint: %s", problem)
         return False
     return True
 
 
 def latest(directory: Path) -> Path | None:
     """Find the newest intact checkpoint, or None; warn about newer damaged ones without modifying them."""
-    return next(intact(directory), None)
-
-
-def intact(directory: Path) -> Iterator[Path]:
-    """Yield intact checkpoints, newest first; warn about damaged ones without modifying them."""
-    warn = partial(_log.warning, "skipped a damaged checkpoint: %s")
-    return (path for path in all_in(directory) if is_intact(path, warn))
+    return next((path for path in all_in(directory) if is_intact(path, warn=True)), None)
 
 
 class Kept:

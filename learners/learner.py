@@ -57,10 +57,8 @@ class Learner:
             self.recorded = Recorded(self._learn, lambda: changing(agent, self.optimizer), cuda_graph(self.device))
         elif config.cuda_graph:
             print(f"engram: --cuda-graph has no effect on {self.device}", file=sys.stderr)
-        recorded, settings = self.recorded is not None, self._hyperparameters()
-        self.optimizer = make_optimizer(
-            config.optimizer, agent.parameters(), lr=config.lr, recorded=recorded, **settings
-        )
+        options: dict[str, Any] = self._hyperparameters() | {"lr": config.lr, "recorded": self.recorded is not None}
+        self.optimizer = make_optimizer(config.optimizer, agent.parameters(), **options)
         self.updates = 0  # Number of batches learned from; each results in a new version of the weights.
         self.steps = 0  # Number of consumed environment steps
         self._skipped = 0

@@ -213,8 +213,7 @@ class SupervisedLearner:
         self.updates, self.skipped = saved["updates"], saved["skipped"]
         if saved["state"] is not None:
             leaves = iter(saved["state"])
-            form = self.model.core.initial_state(1)
-            self._state = map_state(lambda _: next(leaves).to(self.device), form)
+            self._state = map_state(lambda _: next(leaves).to(self.device), self.model.core.initial_state(1))
 
 
 @torch.no_grad()

@@ -112,8 +112,7 @@ class RayPool(MemberPool):
             from ray._private.internal_api import get_memory_info_reply
 
             # Use this connection's address: automatic discovery may return that of another Ray cluster that has ended.
-            reply = get_memory_info_reply(state.state, timeout_seconds=1.0)
-            return int(reply.store_stats.object_store_bytes_used)
+            return int(get_memory_info_reply(state.state, timeout_seconds=1.0).store_stats.object_store_bytes_used)
         except Exception:  # if a later Ray changes this private function, training continues without this metric
             return None
 

@@ -54,7 +54,6 @@ class VTrace(Algorithm):
         clipped = (rhos > (self.settings.clip_rho or torch.inf)).float()
         advantages = targets.advantages
         if self.settings.policy_clip:
-            done = advantages.sign() * (rhos - 1) > self.settings.policy_clip
-            advantages = torch.where(done, 0.0, advantages)
+            advantages = torch.where(advantages.sign() * (rhos - 1) > self.settings.policy_clip, 0.0, advantages)
         policy = policy_terms(now.log_policy, advantages, now.step.valid)
         return Terms(policy, value_terms(now.values, targets.values, now.step.valid), (rhos, clipped))

@@ -69,9 +69,8 @@ def gradients(minibatches: Sequence[Minibatch]) -> list[Gradient]:
     settings = {name: _stack([getattr(x.config, name) for x in minibatches], leaves[0]) for name in VARIED}
     settings["share"] = _stack([x.entropy_share for x in minibatches], leaves[0])
 
-    def one(*member: Any) -> LossTerms:
-        weights, moments, *inputs = member
-        return functional_call(losses[0], (weights, moments), tuple(inputs))
+    def one(weights: Any, moments: Any, *inputs: Any) -> LossTerms:
+        return functional_call(losses[0], (weights, moments), inputs)
 
     with matrix_precision(minibatches[0].config.precision, leaves[0].device):
         terms: LossTerms = vmap(one)(weights, moments, leaves, targets, settings)

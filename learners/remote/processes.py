@@ -182,8 +182,7 @@ def connect(
     """Connect to the other learners of the group with this index: with Gloo on CPUs, with NCCL on GPUs."""
     address = ray.util.get_node_ip_address()
     if device.type == "cuda":  # the rendezvous is part of the connection
-        seconds = JOIN_SECONDS + CONNECT_SECONDS
-        return NcclGroup(RayStore(group), rank, widths, device, address, keep_waiting, seconds)
+        return NcclGroup(RayStore(group), rank, widths, device, address, keep_waiting, JOIN_SECONDS + CONNECT_SECONDS)
     return GlooGroup(RayStore(group, keep_waiting), rank, widths, address, keep_waiting, CONNECT_SECONDS)
 
 
@@ -244,8 +243,7 @@ class LearnerProcess(RemoteProcess):
             self._batch = self._batcher.next(self._next)
         seconds, self._seconds = self._seconds, []
         messages = [self._messages.pop(0) for _ in range(len(self._messages))]
-        facts = self._batch and header(self._batch)
-        return facts, self._pool.failures, self._pool.progress, messages, seconds
+        return self._batch and header(self._batch), self._pool.failures, self._pool.progress, messages, seconds
 
     def _next(self) -> Unroll | None:
         while (unroll := self._pool.next()) is not None:

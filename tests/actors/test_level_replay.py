@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from engram.actors.actor import Actor
-from engram.actors.level_replay import Replay
-from engram.actors.levels import LevelsConfig
+from engram.actors.levels import LevelsConfig, Replay
 from engram.actors.unroll import Unroll
 from engram.envs.registration import make_batch
 from engram.launch.config.run_flags import parse_run
