@@ -13,12 +13,10 @@ FOLDERS = {f"rl-{name}": name.replace("-", "_") for name in _NAMES} | _OTHERS  #
 
 
 def module_of(command: str) -> str:
-    """Name of the module of a command."""
     return f"{__package__}.{FOLDERS[command]}.command"
 
 
 def run(command: str, arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit."""
     module = importlib.import_module(module_of(command))
     if command == "rl-train":  # handles signals from the start
         module.run(arguments)

@@ -38,7 +38,6 @@ class Job(ABC):
 
     @property
     def log(self) -> Path:
-        """Output of the run's processes, next to its directory."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
     def steps(self) -> int:

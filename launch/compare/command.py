@@ -1,8 +1,4 @@
-"""`rl-compare`: compare runs with several seeds: curves, interquartile means, probabilities of improvement.
-
-Runs, from directories or URLs, are grouped by curve and environment: runs of one curve differ only in their seeds,
-unless `--by` selects other settings.
-"""
+"""`rl-compare`: compare runs with several seeds: curves, interquartile means, probabilities of improvement."""
 
 import csv
 import io

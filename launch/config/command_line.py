@@ -139,12 +139,10 @@ def value_of(flag: str, arguments: Sequence[str]) -> str | None:
 
 
 def without(arguments: Sequence[str], flags: tuple[str, ...]) -> list[str]:
-    """Remove these flags and their values from arguments."""
     return _split(arguments, flags)[1]
 
 
 def _split(arguments: Sequence[str], flags: tuple[str, ...]) -> tuple[dict[str, str | None], list[str]]:
-    """Return the values of these flags, and the remaining arguments."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for flag in flags:
         parser.add_argument(flag, dest=flag)
@@ -178,7 +176,6 @@ def _literal(text: str) -> Any:
 
 
 def flags_of(cls: Any) -> set[str]:
-    """Return all flags of a configuration dataclass."""
     return {"--" + name.replace("_", "-") for name in settings_of(cls)}
 
 

@@ -110,7 +110,6 @@ def typed(hint: Any, value: Any, name: str) -> Any:
 
 
 def is_url(location: str) -> bool:
-    """Whether `location` is a URL rather than a path."""
     return "://" in location
 
 

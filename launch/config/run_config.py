@@ -193,12 +193,10 @@ class RunConfig(Settings):
 
     @property
     def num_members(self) -> int:
-        """Number of members; 1 without a population."""
         return max(self.population, 1)
 
     @property
     def name(self) -> str:
-        """Default name of a run with this configuration."""
         return f"{self.env}-{self.agent.core}".replace("/", "-").replace(":", "-")
 
     @property
@@ -243,7 +241,6 @@ class RunConfig(Settings):
         return None if self.num_actors == "auto" else int(self.num_actors)
 
     def factory(self) -> ActorFactory:
-        """Describe this run's actors."""
         device = self.act_on
         if device == "auto":
             device = "cuda" if self.actor_gpus else "cpu"  # in a Ray process, the claimed GPU has index 0

@@ -65,8 +65,6 @@ changes. Exit code 0 if the run can start, 1 if there is a problem.
 
 
 class Finding(NamedTuple):
-    """One line of rl-doctor's table."""
-
     what: str
     found: str
     verdict: Verdict
@@ -209,7 +207,6 @@ def cluster(address: str) -> list[Facts]:
 
 
 def show(findings: Sequence[Finding], cost: dict[str, int]) -> None:
-    """Print a table of findings, and of the estimated bytes by name."""
     table = Table("check", "result", "", "recommendation", box=None)
     for what, value, verdict, advice in findings:
         table.add_row(what, value, Text(verdict, _COLORS[verdict]), advice)

@@ -190,7 +190,6 @@ def table(title: str, rows: Sequence[Row]) -> Table:
 
 
 def level_rows(summary: Summary) -> Sequence[Row]:
-    """A row for all episodes, then a row for each kind of level."""
     rows = [{"levels": "all"} | cells(summary.all)]
     for name, groups in summary.split.items():
         label = name.removeprefix("num_").replace("_", " ")

@@ -70,8 +70,7 @@ def _frame(arrays: list[Array], caption: str) -> Image.Image:
 
 
 class Camera:
-    """Records evaluation episodes of the newest weights between two updates. The levels depend on the run's seed and on
-    the number of earlier due videos."""
+    """Records evaluation episodes of the newest weights between two updates."""
 
     def __init__(self, config: RunConfig) -> None:
         if not can_draw(config.env):
@@ -82,12 +81,9 @@ class Camera:
     def look(self, member: Member, before: int, at_step: Callable[[], None] = lambda: None) -> None:
         """Record a video of a member if one became due between step `before` and its current step; call `at_step`
         after each step of the environment."""
-        every = self.config.video_every
-        videos = member.steps // every
-        due = videos > before // every or (member.done and before < member.steps)
-        if member.writer is None or not due:
+        seed = member.due_seed(before, self.config.video_every)
+        if member.writer is None or seed is None:
             return
-        seed = int(np.random.SeedSequence((self.config.seed, videos)).generate_state(1)[0])
         try:
             with closing(actor_in_training(self.factory, member.learner.agent, seed)) as actor:
                 actor.call_at_steps(at_step)

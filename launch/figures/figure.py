@@ -167,7 +167,6 @@ class FigureRun(Job):
         return json.loads(self.evaluation_file.read_text())
 
     def checkpoint_step(self) -> int:
-        """Steps of the newest intact checkpoint; 0 without one."""
         newest = self.checkpoint()
         return checkpoints.step_of(newest) if newest else 0
 

@@ -122,7 +122,6 @@ def named_arrays(observation: Any, name: str = "") -> dict[str, NDArray[Any]]:
 
 
 def rendered(batch: Any, full: bool) -> Pixels | None:
-    """An image of environment 0, or None if the environment renders none."""
     try:
         return batch.draw(0, full=full)
     except (NotImplementedError, ValueError):  # Gymnasium environments raise ValueError
@@ -204,7 +203,6 @@ def written(title: str, about: str, recording: Recording, panels: Sequence[Panel
 
 
 def table(recording: Recording) -> dict[str, list[str]]:
-    """Values of every step by name, as text."""
     last, single = len(recording.values) - 1, recording.actions.shape[1] == 1 and recording.actions.dtype.kind == "i"
     actions = [recording.options[x[0]] if single else ", ".join(_texts(x)) for x in recording.actions]
     if recording.complete:

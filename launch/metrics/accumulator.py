@@ -71,7 +71,6 @@ class Accumulator:
                 total[1] += 1.0
 
     def note(self, metrics: Mapping[str, float]) -> None:
-        """Add metrics; the next row contains their last values."""
         self._last |= metrics
 
     def add_episodes(self, episodes: NDArray[np.floating[Any]]) -> None:

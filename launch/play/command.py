@@ -160,7 +160,6 @@ class Game:
             self.scores.append(self.score)
 
     def facts(self) -> str:
-        """Return the episode fields that the environment reports, as text."""
         values = self.batch.episode_facts(np.array([0]))[0]
         named = zip(self.batch.episode_fields, values, strict=True)
         return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in named)

@@ -70,7 +70,6 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         return run
 
     def member(self, number: int) -> "RunDirectory":
-        """Directory of the metrics of a population's member."""
         return RunDirectory(self.path / "members" / str(number))
 
     def config(self) -> dict[str, Any]:

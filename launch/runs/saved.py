@@ -42,8 +42,6 @@ def read(path: Path) -> dict[str, Any]:
 
 
 class Trainee(NamedTuple):
-    """A member in a checkpoint."""
-
     weights: dict[str, Any]  # State of the member's agent
     score: float | None  # Mean return of its last training episodes; None if none has ended
 

@@ -112,7 +112,6 @@ def start_from(run: str, agents: Iterable[Agent]) -> None:
 
 
 def run_config(run: RunDirectory) -> RunConfig:
-    """Read the configuration of a run."""
     values = run.config()
     refuse("task" in values and "env" not in values, f"{run.path} is a run of rl-probe; expected: a run of rl-train")
     with user_errors(str(run.path / CONFIG)):

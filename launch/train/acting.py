@@ -252,15 +252,11 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
         return pool
     from ...learners.remote.team import Team
 
-    def pool_of(share: Share) -> Callable[[Callable[[str], None]], ActorPool]:
-        return partial(ray_pool, config, factory, share)
-
-    learner = partial(make_learner, config, factory, device)
+    learner, pool_of = partial(make_learner, config, factory, device), partial(partial, ray_pool, config, factory)
     return Team(pool, config.shares, learner, pool_of, config.synchronous, report, device)
 
 
 def ray_pool(config: RunConfig, factory: ActorFactory, share: Share, report: Callable[[str], None]) -> ActorPool:
-    """Create the Ray processes of one learner's actors."""
     from ...actors.remote.pool import RayPool  # Ray takes a second to import; --local does not need it
     from ...actors.remote.slot import RequestWindow
 
@@ -287,11 +283,7 @@ def make_learner(config: RunConfig, factory: ActorFactory, device: torch.device)
 
 
 def deal_members(
-    config: RunConfig,
-    learners: Sequence[Learner],
-    pool: ActorPool,
-    report: Callable[[str], None],
-    whole: bool = False,
+    config: RunConfig, learners: Sequence[Learner], pool: ActorPool, report: Callable[[str], None], whole: bool = False
 ) -> Sequence[Learner]:
     """Distribute the learners of a population over --num-learners processes, of which this one is the first. `whole`:
     whether this process receives the steps of all unrolls."""

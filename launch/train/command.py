@@ -242,7 +242,6 @@ def farewell(config: "RunConfig", outcome: "Outcome") -> str:
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `rl-train`."""
 
     def begin(arguments: Sequence[str]) -> int:
         if sys.stdout.isatty() and not {"--help", LIST, DRY_RUN} & set(arguments):

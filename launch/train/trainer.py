@@ -21,11 +21,10 @@ from ...learners import checkpoints
 from ...learners.learner import Learner
 from ..config.plain import to_dict
 from ..config.run_config import RunConfig
-from ..metrics.member import Member
+from ..metrics.member import Evaluator, Member, best_now
 from ..metrics.panel import Panel
 from ..runs.directory import RunDirectory
 from ..runs.saved import Best
-from .evaluation import Evaluator, best_now
 
 if TYPE_CHECKING:
     from ..population.host import PopulationHost

@@ -57,7 +57,6 @@ class Plan:
         return parse(self.sweep, "sweep")
 
     def values(self, trial: int) -> Values:
-        """Sample the settings of a trial, by dotted name."""
         rng = np.random.default_rng(np.random.SeedSequence(self.seeds[0], spawn_key=(_SAMPLING, trial)))
         return {explored.setting: explored.sample(rng) for explored in self.space}
 
@@ -114,7 +113,6 @@ class TrialRun(Job):
 
     @property
     def finished(self) -> bool:
-        """Whether the newest checkpoint has all steps."""
         newest = checkpoints.latest(RunDirectory(self.folder).checkpoints)
         return newest is not None and checkpoints.step_of(newest) >= self.total_steps
 
