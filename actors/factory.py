@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ..agents.agent import MAP, PRIVILEGED, Agent, AgentConfig
+from ..agents.agent import MAP, PRIVILEGED, Agent
+from ..agents.config import AgentConfig
 from ..agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
 from ..base.errors import refuse, user_errors
 from ..envs.arrays import BatchedEnvironment

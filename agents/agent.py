@@ -3,15 +3,14 @@
 Actors call `step`, the learner calls `unroll`; both compute the same function of the same steps (tested).
 """
 
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..base import compiled
-from ..base.settings import Settings, setting
 from .bf16 import as_learned
+from .config import AgentConfig
 from .cores.core import CoreState, Step, readable, reset_state
 from .cores.registry import core_class, make_core
 from .cores.simple import bounded
@@ -28,55 +27,13 @@ from .specs import (
     no_action,
     sample,
 )
-from .torsos import TorsoConfig, make_torso
+from .torsos import make_torso
 from .unique_observations import TorsoCache, once_each
 from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
 
 LOG_DEVIATIONS = (-5.0, 2.0)  # Bounds of a Gaussian policy's log standard deviations
 PRIVILEGED, MAP = "privileged", "map"  # Names of extras, or of observation entries that the torso does not read
 PREPARED_FROM = 4  # Shortest unroll for which preparing `step` saves more time than it takes
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentConfig(Settings):
-    """Configuration of the network: parts and sizes."""
-
-    core: str = "rmc"
-    """Memory core: a registered name or module:Class."""
-    core_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Options of the core; omitted options keep the core's defaults."""
-    torso: TorsoConfig = TorsoConfig()
-    """Encoder of observations."""
-    previous_action: bool = False
-    """Whether the core receives the previous action, one-hot or as values (zeros at the start of an episode)."""
-    previous_reward: bool = False
-    """Whether the core receives the previous reward."""
-    previous_reward_clip: float = setting(0.0, (0, None))
-    """The previous reward is clipped to plus or minus this value; 0: no clipping, but normalization by its running mean
-    and standard deviation, then symlog, so that the core distinguishes rewards of any size."""
-    time_horizon: int = setting(0, (0, 2**63 - 1))
-    """The core also receives the elapsed steps of the episode divided by this; 0 omits them."""
-    policy_scale: float = setting(1.0, (0, None))
-    """Factor on the policy head's initial weights. Above 1, an untrained agent prefers some actions everywhere and
-    reaches distant states; at 1, it stays near its start."""
-    normalize_returns: bool = False
-    """The value head predicts returns normalized by running statistics (PopArt), so that value loss and advantages are
-    of order 1 for rewards of any size."""
-    prediction_size: int = setting(0, (0, None))
-    """Units of the hidden layer that predicts the next step from the core's output and the action. The error times
-    `prediction_cost` is a loss that trains the memory; acting does not use the prediction. 0 disables it."""
-    predict: Literal["observation", "reward", "map"] = "observation"
-    """Target of the prediction: the next observation (the memory learns the environment's dynamics), the reward (it
-    learns what determines rewards), or a map around the agent of the cells observed in this episode (it learns to
-    store observations)."""
-    critic: Literal["history", "privileged"] = "history"
-    """Inputs of the value head: the core's output alone, or also privileged information from the environment, which the
-    policy does not receive and evaluation does not need."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.predict == MAP and not self.prediction_size:
-            raise ValueError("prediction_size is 0; allowed with predict 'map': at least 1")
 
 
 class AgentState(NamedTuple):

@@ -5,9 +5,7 @@ from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor, nn
-
-from .normalization import Moments
+from torch import Tensor
 
 
 class ArraySpec(NamedTuple):
@@ -198,26 +196,3 @@ def as_input(spec: ActionSpec, action: Tensor) -> Tensor:
     actions = (action,) if len(spec.choices) == 1 else action.unbind(-1)
     options = [torch.arange(n, device=action.device) for n in spec.choices]
     return torch.cat([(a.unsqueeze(-1) == o).float() for a, o in zip(actions, options, strict=True)], -1)
-
-
-class ArrayTorso(nn.Module):
-    """Base of torsos of one array: scaling, and normalization of its last axis if `moments` is not None."""
-
-    output_size: int
-
-    def __init__(self, scale: float, moments: Moments | None) -> None:
-        super().__init__()
-        self.scale, self.moments = scale, moments
-
-    def values(self, observation: Tensor) -> Tensor:
-        """[N, *shape] -> [N, ..., features], float32, scaled."""
-        return scaled(observation, self.scale).flatten(1)
-
-    def normalized(self, observation: Tensor) -> Tensor:
-        x = self.values(observation)
-        return x if self.moments is None else self.moments(x)
-
-    def observe(self, observation: Tensor) -> None:
-        """Add observations [N, *shape] to the running moments."""
-        if self.moments is not None:
-            self.moments.update(self.values(observation).flatten(0, -2), float(len(observation)))

@@ -4,162 +4,21 @@ A torso maps [N, *shape] to [N, output_size]. It has no memory, so it encodes al
 """
 
 import math
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..base.errors import above
-from ..base.settings import Settings, setting
-from .custom.torso import TORSOS, check_torso_name, custom_torso
-from .image_torsos import ImageTorso
+from .config import TorsoConfig
+from .custom.torso import TORSOS, custom_torso
+from .grid_torso import ArrayTorso, ConvTorso, moments_of
 from .kernels import Linear
-from .normalization import Moments, Shares
-from .specs import ArraySpec, ArrayTorso, ObservationSpec, channels_first, image_size, scaled, with_channels_last
+from .normalization import Moments
+from .specs import ArraySpec, ObservationSpec, channels_first, image_size, scaled, with_channels_last
 from .unique_observations import once_each
 from .values import ObservationTensor
 
-MOST_CELLS = 20  # An image of bytes with more rows or columns contains pixels, not symbols
 IMAGE_AXES = (2, 3, 4)  # Axes of [rows, columns], [rows, columns, channels] and [frames, rows, columns, channels]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TorsoConfig(Settings):
-    """Configuration of the torso."""
-
-    torso: str = "grid"
-    """Network for images: grid (2x2 convolutions) for images of cells; atari (strided convolutions of Mnih et al. 2015,
-    512 units) or atari-resnet (residual blocks of Espeholt et al. 2018, 256 units) for images of pixels, including
-    images without channels and stacked frames; foveal (the center in full, the whole image coarsely, 256 units) for
-    images centered on the agent; or module:Class, a custom network for the complete observation."""
-    torso_args: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Options of a custom torso; omitted options keep their defaults."""
-    image_layout: Literal["auto", "channels-last", "channels-first"] = "auto"
-    """Channel axis of an image; auto infers it from the shape, or raises an error if the shape is ambiguous."""
-    conv_channels: tuple[int, ...] = (12, 24)
-    """Output channels of each convolution of torso grid (RMC paper A.3: 12 and 24); none: the image is flattened."""
-    conv_kernel: int = setting(2, (1, None))
-    """Rows and columns of the kernels of torso grid."""
-    conv_strides: tuple[int, ...] = ()
-    """Stride of each convolution of torso grid; none: 1 for all. Strides 1 2, kernel 3 and channels 16 16 are
-    the encoder of public reimplementations of imagination-augmented agents (Weber et al. 2017) for whole mazes."""
-    position_planes: bool = True
-    """Whether torso grid appends two planes with each cell's row and column in -1..1 (RMC paper A.3)."""
-    embedding_size: int = setting(0, (0, None))
-    """Width of a ReLU layer after the torso; 0 omits it."""
-    embedding_scale: float = setting(1.0, above(0))
-    """Factor on the initial weights of the embedding layer."""
-    embedding_bias: float = 0.0
-    """Added to the embedding layer's initial biases. With large weights and negative biases, each unit responds to few
-    observations, so a memory that sums its inputs can distinguish brief observations from frequent ones."""
-    symbol_size: int = setting(0, (0, None))
-    """Torso grid, images of bytes of at most 20 x 20 cells: each byte is also a symbol with this many learned
-    features, summed over a cell's channels (Hui et al. 2020, "BabyAI 1.1"); 0: bytes are quantities only."""
-    balance_symbols: bool = False
-    """With a symbol size: symbols are scaled by 1 / sqrt(share), share being the running share of cells that show the
-    symbol, at least 1%, so that rare symbols that matter stand out from walls and floors."""
-    normalize_observations: bool = False
-    """Whether values and image channels are normalized by their running mean and standard deviation. A custom torso
-    receives raw observations and may normalize them itself (agents/normalization.py)."""
-    normalize_features: bool = False
-    """Whether the torso's features are normalized by their running mean and standard deviation: a memory that sums its
-    inputs then stores differences, not constant parts."""
-    fixed_features: bool = False
-    """Whether the torso keeps its initial weights. Stored features then never change, so a readout learned without
-    backpropagation through time, such as that of Concrete's pools, need not be relearned."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_torso_name(self.torso)
-        if self.torso in TORSOS and self.torso_args:
-            raise ValueError(f"torso_args is {self.torso_args}; allowed: with a custom torso, not {self.torso!r}")
-        for name in ("conv_channels", "conv_strides"):
-            if min(values := getattr(self, name), default=1) < 1:
-                raise ValueError(f"{name} is {values}; allowed: values of at least 1")
-        wanted, strides = len(self.conv_channels), len(self.conv_strides)
-        if strides not in (0, wanted):
-            raise ValueError(f"conv_strides has {strides} values; allowed: {wanted}, one for each of conv_channels")
-
-
-class Symbols(nn.Module):
-    """Learned features of bytes: one table of F = `size` features per channel, summed over a cell's C `channels`. With
-    `balanced`, every symbol contributes equally to the variance (`Shares.factors`), a key as much as the walls."""
-
-    def __init__(self, channels: int, size: int, balanced: bool = False) -> None:
-        super().__init__()
-        self.channels = channels
-        self.tables = nn.Parameter(torch.randn(channels * 256, size) * channels**-0.5)
-        self.first = nn.Buffer(torch.arange(channels) * 256, persistent=False)
-        self.shares = Shares(channels * 256, memory=1e7, floor=0.01) if balanced else None
-
-    def forward(self, cells: Tensor) -> Tensor:
-        """Bytes [N, rows, cols, C] -> [N, rows, cols, F]."""
-        shares, tables = self.shares, self.tables
-        tables = tables if shares is None else tables * shares.factors(self.channels).unsqueeze(1)
-        return functional.embedding(self._rows(cells), tables).sum(3)
-
-    def observe(self, cells: Tensor) -> None:
-        if self.shares is not None:
-            self.shares.update(self._rows(cells).flatten(), cells[..., 0].numel(), float(len(cells)))
-
-    def _rows(self, cells: Tensor) -> Tensor:
-        return cells.long() + self.first
-
-
-class ConvTorso(ArrayTorso):
-    """Convolutions, each with SAME padding and ReLU, then position planes (RMC paper, A.3), flattened row-major.
-    Reads [N, rows, cols, features], as environments return them, or [N, features, rows, cols]."""
-
-    def __init__(self, spec: ArraySpec, config: TorsoConfig) -> None:
-        first = channels_first(spec.shape, config.image_layout)
-        features, rows, cols = image_size(spec.shape, first)
-        super().__init__(spec.scale, _moments(features, config))
-        self.first = first
-        symbols = config.symbol_size and spec.scale != 1.0 and max(rows, cols) <= MOST_CELLS
-        self.symbols = Symbols(features, config.symbol_size, config.balance_symbols) if symbols else None
-        channels = (features + (config.symbol_size if symbols else 0), *config.conv_channels)
-        strides, kernel = config.conv_strides or (1,) * len(config.conv_channels), config.conv_kernel
-        self.convs = nn.ModuleList()
-        self.paddings: list[tuple[int, int, int, int] | None] = []  # Before each convolution, if it does not pad
-        for (a, b), stride in zip(pairwise(channels), strides, strict=True):
-            left, right, above, below = padding = *_same(cols, kernel, stride), *_same(rows, kernel, stride)
-            equal = left == right and above == below
-            self.convs.append(nn.Conv2d(a, b, kernel, stride, (above, left) if equal else 0))
-            self.paddings.append(None if equal else padding)
-            rows, cols = -(-rows // stride), -(-cols // stride)
-        with torch.device("cpu"):  # even for the meta device, for which torch would import its compiler
-            positions = torch.meshgrid(torch.linspace(-1, 1, rows), torch.linspace(-1, 1, cols), indexing="ij")
-            planes = torch.stack(positions)
-        self.planes = nn.Buffer(planes if config.position_planes else planes[:0], persistent=False)
-        self.image = (channels[-1] + len(self.planes), rows, cols)  # Channels, rows and columns of the output
-        self.output_size = math.prod(self.image)
-
-    def forward(self, observation: Tensor) -> Tensor:
-        x = self.normalized(observation)
-        if self.symbols is not None:
-            x = torch.cat([x, self.symbols(with_channels_last(observation, self.first))], 3)
-        x = x.permute(0, 3, 1, 2)
-        for conv, padding in zip(self.convs, self.paddings, strict=True):
-            x = torch.relu(conv(functional.pad(x, padding) if padding else x))
-        return torch.cat([x, self.planes.expand(x.shape[0], *self.planes.shape)], 1).flatten(1)
-
-    def values(self, observation: Tensor) -> Tensor:
-        """[N, *shape] -> [N, rows, cols, features], float32, scaled."""
-        return with_channels_last(scaled(observation, self.scale), self.first)
-
-    def observe(self, observation: Tensor) -> None:
-        super().observe(observation)
-        if self.symbols is not None:
-            self.symbols.observe(with_channels_last(observation, self.first))
-
-
-def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Return the zeros before and after an axis for an output of size ceil(size / stride) (TensorFlow's SAME)."""
-    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
-    return total // 2, total - total // 2
 
 
 class FlatTorso(ArrayTorso):
@@ -167,11 +26,110 @@ class FlatTorso(ArrayTorso):
 
     def __init__(self, spec: ArraySpec, config: TorsoConfig) -> None:
         size = math.prod(spec.shape)
-        super().__init__(spec.scale, _moments(size, config))
+        super().__init__(spec.scale, moments_of(size, config))
         self.output_size = size
 
     def forward(self, observation: Tensor) -> Tensor:
         return self.normalized(observation)
+
+
+class ImageTorso(ArrayTorso):
+    """Convolutions over an image and one linear layer with a ReLU. Images are [rows, cols], [rows, cols, channels], or
+    [frames, rows, cols, channels], whose frames become channels; with `first`, channels precede rows."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], scale: float, first: bool, moments: Moments | None) -> None:
+        super().__init__(scale, moments)
+        self.first = first
+        channels, rows, cols = image_size(shape, first)
+        convolutions, least, self.output_size = IMAGE_TORSOS[name]
+        if min(rows, cols) < least:
+            raise ValueError(
+                f"torso is {name!r}; allowed for images of at least {least} x {least}, these have {rows} x {cols}; "
+                "'atari-resnet' and 'grid' accept any"
+            )
+        self.layers, size = convolutions(channels, rows, cols)
+        self.linear = Linear(size, self.output_size)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        x = self.normalized(observation).permute(0, 3, 1, 2)
+        return torch.relu(self.linear(self.layers(x).flatten(1)))
+
+    def values(self, observation: Tensor) -> Tensor:
+        """[N, *shape] -> [N, rows, cols, frames * channels], float32, scaled."""
+        x = scaled(observation, self.scale)
+        if x.ndim == 3:
+            return x.unsqueeze(3)
+        if x.ndim == 4:
+            return with_channels_last(x, self.first)
+        # [N, frames, rows, cols, channels] -> [N, rows, cols, frames * channels]
+        return x.permute((0, 3, 4, 1, 2) if self.first else (0, 2, 3, 1, 4)).flatten(3)
+
+
+def _nature(channels: int, rows: int, cols: int) -> tuple[nn.Module, int]:
+    """Strided convolutions (Mnih et al. 2015, "Human-level control through deep reinforcement learning", Methods)."""
+    layers: list[nn.Module] = []
+    for kernels, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+        layers += [nn.Conv2d(channels, kernels, size, stride), nn.ReLU()]
+        channels, rows, cols = kernels, (rows - size) // stride + 1, (cols - size) // stride + 1
+    return nn.Sequential(*layers), channels * rows * cols
+
+
+class _Residual(nn.Module):
+    """x + conv(relu(conv(relu(x)))), both 3x3."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(torch.relu(self.first(torch.relu(x))))
+
+
+def _resnet(channels: int, rows: int, cols: int) -> tuple[nn.Module, int]:
+    """Three sections of a convolution, pooling and two residual blocks (Espeholt et al. 2018, "IMPALA", figure 3)."""
+    layers: list[nn.Module] = []
+    for kernels in (16, 32, 32):
+        # Pooling halves the size, rounding up: a padding of 1 is SAME for a window of 3.
+        layers += [nn.Conv2d(channels, kernels, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
+        layers += [_Residual(kernels), _Residual(kernels)]
+        channels, rows, cols = kernels, -(-rows // 2), -(-cols // 2)
+    return nn.Sequential(*layers, nn.ReLU()), channels * rows * cols
+
+
+class _Scales(nn.Module):
+    """The center of an image cell by cell, and the whole image in blocks of 3 x 3 cells: two 3x3 convolutions of 16
+    kernels over the central 11 x 11 cells and one over the means of the blocks."""
+
+    CROP, BLOCK, KERNELS = 11, 3, 16
+
+    def __init__(self, channels: int, rows: int, cols: int) -> None:
+        super().__init__()
+        self.near_rows, self.near_cols = (slice((n - self.CROP) // 2, (n + self.CROP) // 2) for n in (rows, cols))
+        (left, right), (above, below) = ((-n % self.BLOCK // 2, (-n % self.BLOCK + 1) // 2) for n in (cols, rows))
+        self.padding = left, right, above, below
+        first, second = (nn.Conv2d(c, self.KERNELS, 3, padding=1) for c in (channels, self.KERNELS))
+        self.near = nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
+        self.far = nn.Sequential(nn.Conv2d(channels, self.KERNELS, 3, padding=1), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, channels, rows, cols] -> [N, size]."""
+        far = functional.avg_pool2d(functional.pad(x, self.padding), self.BLOCK)
+        near = x[:, :, self.near_rows, self.near_cols].contiguous()
+        return torch.cat([self.near(near).flatten(1), self.far(far).flatten(1)], 1)
+
+
+def _foveal(channels: int, rows: int, cols: int) -> tuple[nn.Module, int]:
+    blocks = -(-rows // _Scales.BLOCK) * -(-cols // _Scales.BLOCK)
+    return _Scales(channels, rows, cols), _Scales.KERNELS * (_Scales.CROP**2 + blocks)
+
+
+IMAGE_TORSOS = {
+    "atari": (_nature, 36, 512),
+    "atari-resnet": (_resnet, 1, 256),
+    "foveal": (_foveal, _Scales.CROP, 256),
+}
+"""By their name in --torso: the convolutions and their number of outputs, the fewest rows or columns, and units."""
 
 
 class DictTorso(nn.Module):
@@ -252,7 +210,7 @@ def _torso(spec: ObservationSpec, config: TorsoConfig) -> nn.Module:
         return DictTorso(spec, config)
     if config.torso != "grid" and len(spec.shape) in IMAGE_AXES:
         first = len(spec.shape) > 2 and channels_first(spec.shape[-3:], config.image_layout)
-        moments = _moments(image_size(spec.shape, first)[0], config)
+        moments = moments_of(image_size(spec.shape, first)[0], config)
         return ImageTorso(config.torso, spec.shape, spec.scale, first, moments)
     return ConvTorso(spec, config) if len(spec.shape) == 3 and config.conv_channels else FlatTorso(spec, config)
 
@@ -261,8 +219,3 @@ def _has_image(spec: ObservationSpec) -> bool:
     if isinstance(spec, dict):
         return any(_has_image(part) for part in spec.values())
     return len(spec.shape) in IMAGE_AXES
-
-
-def _moments(size: int, config: TorsoConfig) -> Moments | None:
-    """Create running moments of `size` features over about the last 10 million observations, if configured."""
-    return Moments(size, memory=1e7) if config.normalize_observations else None

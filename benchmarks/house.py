@@ -62,7 +62,7 @@ def compiled():
 exec(TRACE)
 
 from engram.actors.factory import ActorFactory
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.launch.api.training import make_learners, make_panel, make_trainer
 from engram.launch.config.run_config import RunConfig
 from engram.launch.config.plain import to_dict

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from engram.actors.factory import observation_spec
-from engram.agents.torsos import ConvTorso, TorsoConfig
+from engram.agents.config import TorsoConfig
+from engram.agents.grid_torso import ConvTorso
 from engram.envs.boxworld import BoxWorldBatch
 from engram.envs.boxworld.rules import BAIT, LOCK
 from engram.launch.metrics.provenance import provenance

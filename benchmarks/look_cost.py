@@ -23,7 +23,7 @@ import numpy as np
 
 from engram.actors.actor import Actor
 from engram.actors.factory import ActorFactory
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.agents.inside import recorded
 from engram.agents.process import prepare_process
 from engram.base.files import replace_file

@@ -10,7 +10,8 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from engram.actors.factory import observation_spec
-from engram.agents.torsos import TorsoConfig, make_torso
+from engram.agents.config import TorsoConfig
+from engram.agents.torsos import make_torso
 from engram.envs.registration import make_batch
 
 

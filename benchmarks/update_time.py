@@ -16,10 +16,9 @@ from typing import Any
 
 from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll, join, some_environments
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig, TorsoConfig
 from engram.agents.cores import core_names
 from engram.agents.process import prepare_process
-from engram.agents.torsos import TorsoConfig
 from engram.launch.config.run_config import find_device
 from engram.launch.metrics.provenance import provenance
 from engram.learners.config import LearnerConfig

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..actors.unroll import Unroll, some_environments
 from ..agents.agent import Agent
-from ..agents.compiled_steps import compile_steps
+from ..agents.cores.compiled_steps import compile_steps
 from ..agents.cores.core import readable
 from ..agents.normalization import share_sums
 from .algorithms.algorithm import Targets

@@ -24,7 +24,7 @@ CORES = {
     "ffm": ".linear.elementwise:FFM",
     "frame-stack": ".simple:FrameStack",
     "fwm": ".fwm:FWM",
-    "gru": ".lstm:GRU",
+    "gru": ".gru:GRU",
     "gtrxl": ".gtrxl:GTrXL",
     "ind-rnn": ".simple:IndRNN",
     "lru": ".linear.elementwise:LRU",

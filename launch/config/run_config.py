@@ -12,7 +12,7 @@ from tyro.conf import OmitArgPrefixes
 from ...actors.factory import ActorFactory
 from ...actors.levels import LevelsConfig
 from ...agents import bf16
-from ...agents.agent import AgentConfig
+from ...agents.config import AgentConfig
 from ...agents.values import map_leaves
 from ...base.errors import SEEDS, EngramError, refuse, size_in_words
 from ...base.processes import memory, num_cores

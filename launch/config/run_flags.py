@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import tyro
 
-from ...agents.agent import AgentConfig
+from ...agents.config import AgentConfig
 from ...agents.cores.registry import core_parameters
 from ...base.errors import EngramError, advice, refuse, user_errors
 from ...envs.registration import ENVIRONMENTS, environment_parameters, find_environment, is_environment

@@ -7,7 +7,8 @@ import torch
 from engram.actors.actor import Actor
 from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll, join, some_environments
-from engram.agents.agent import Agent, AgentConfig
+from engram.agents.agent import Agent
+from engram.agents.config import AgentConfig
 from engram.agents.cores.core import state_leaves
 from engram.agents.values import Weights, flatten, load, map_leaves
 

@@ -10,7 +10,7 @@ import torch
 from engram.actors.actor import Actor
 from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 
 
 def factory(**settings: object) -> ActorFactory:

@@ -15,7 +15,7 @@ from engram.actors.actor import Actor
 from engram.actors.factory import ActorFactory
 from engram.actors.pool import LocalPool
 from engram.actors.unroll import join, some_environments
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.agents.specs import log_policy, log_probability
 from engram.agents.values import Weights, flatten
 from engram.envs.arrays import random_valid

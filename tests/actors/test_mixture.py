@@ -6,7 +6,7 @@ import torch
 from engram.actors.factory import ActorFactory
 from engram.actors.levels import LevelsConfig, MixtureBatch
 from engram.actors.unroll import tensors
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.agents.values import Weights, flatten
 
 FACTORY = ActorFactory(

@@ -8,7 +8,7 @@ import torch
 from engram.actors.factory import ActorFactory
 from engram.actors.pool import LocalPool
 from engram.actors.thread_pool import ThreadPool
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.agents.cores import core_names
 from engram.agents.cores.core import state_leaves
 from engram.agents.cores.registry import core_parameters

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from engram.agents import bf16
-from engram.agents.agent import Agent, AgentConfig
+from engram.agents.agent import Agent
+from engram.agents.config import AgentConfig
 from engram.agents.cores.core import map_state, reset_state, state_leaves
 from engram.agents.cores.registry import make_core
 from engram.agents.specs import ArraySpec, ChoiceSpec

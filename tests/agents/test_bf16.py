@@ -8,10 +8,9 @@ import torch.nn.functional as F
 
 from engram.actors.factory import ActorFactory
 from engram.agents import bf16, kernels
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig, TorsoConfig
 from engram.agents.cores.core import reset_state
 from engram.agents.cores.registry import make_core
-from engram.agents.torsos import TorsoConfig
 from engram.launch.config.run_config import on_device
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner

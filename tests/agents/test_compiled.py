@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from engram.agents.compiled_steps import compile_steps
 from engram.agents.cores import make_core
+from engram.agents.cores.compiled_steps import compile_steps
 from engram.agents.cores.core import Core
 from unrolls import values_and_gradients
 
@@ -25,7 +25,7 @@ SMALL = {
 NO_COMPILER = """
 import torch
 from engram.agents.cores import make_core
-from engram.agents.compiled_steps import compile_steps
+from engram.agents.cores.compiled_steps import compile_steps
 core = make_core("lstm", 5, hidden_size=6)
 inputs, reset = torch.randn(3, 2, 5), torch.zeros(3, 2, dtype=torch.bool)
 eager = core.unroll(inputs, reset, core.initial_state(2))[0]

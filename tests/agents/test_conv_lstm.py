@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from engram.agents.agent import Agent, AgentConfig
+from engram.agents.agent import Agent
+from engram.agents.config import AgentConfig, TorsoConfig
 from engram.agents.cores import make_core
 from engram.agents.cores.conv_lstm import ConvLSTM, image_size, neighborhoods
 from engram.agents.specs import ArraySpec, ChoiceSpec
-from engram.agents.torsos import TorsoConfig
 from engram.base import compiled
 from unrolls import (
     check_gradients,

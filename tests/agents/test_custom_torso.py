@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 import engram
+from engram.agents.config import TorsoConfig
 from engram.agents.custom.torso import Torso
 from engram.agents.specs import ArraySpec, scaled
-from engram.agents.torsos import TorsoConfig, make_torso
+from engram.agents.torsos import make_torso
 from engram.launch.export import command as export
 from engram.launch.train import command as train
 from engram.learners import checkpoints

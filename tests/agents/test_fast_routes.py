@@ -10,7 +10,8 @@ from torch.nn.utils import parametrizations
 
 from engram.agents.cores.conv_lstm import ConvLSTM
 from engram.agents.cores.core import unroll_step_by_step
-from engram.agents.cores.lstm import GRU, LSTM
+from engram.agents.cores.gru import GRU
+from engram.agents.cores.lstm import LSTM
 from engram.agents.cores.mnm import MNM, MNMg, MNMp
 from engram.agents.cores.rmc import RMC, RMCState
 from engram.base import compiled

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from engram.actors.factory import ActorFactory
-from engram.agents.agent import AgentConfig
-from engram.agents.torsos import TorsoConfig
+from engram.agents.config import AgentConfig, TorsoConfig
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
 from engram.learners.population.vectorized import learn_together

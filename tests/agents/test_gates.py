@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engram.agents.cores import make_core, unroll
-from engram.agents.cores.lstm import gate_biases
+from engram.agents.cores.gru import gate_biases
 
 SPAN = 100
 

@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 from engram.actors.factory import ActorFactory
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig, TorsoConfig
+from engram.agents.grid_torso import ConvTorso
 from engram.agents.specs import ArraySpec, channels_first
-from engram.agents.torsos import ConvTorso, TorsoConfig, make_torso
+from engram.agents.torsos import make_torso
 from engram.envs.registration import ENVIRONMENTS
 
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from engram.agents.agent import Agent, AgentConfig
+from engram.agents.agent import Agent
+from engram.agents.config import AgentConfig, TorsoConfig
 from engram.agents.specs import ArraySpec, ChoiceSpec
-from engram.agents.torsos import TorsoConfig
 
 OBSERVATION, ACTION = ArraySpec((3, 4, 2), 1.0), ChoiceSpec((5,))
 

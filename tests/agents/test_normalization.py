@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from engram.actors.factory import ActorFactory
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig, TorsoConfig
 from engram.agents.normalization import Moments, RescaledHead
-from engram.agents.torsos import TorsoConfig
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
 

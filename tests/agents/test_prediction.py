@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from engram.actors.unroll import Unroll
-from engram.agents.agent import Agent, AgentConfig
+from engram.agents.agent import Agent
+from engram.agents.config import AgentConfig
 from engram.agents.prediction import Prediction
 from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.values import AgentOutput, EnvOutput

@@ -6,7 +6,7 @@ from torch.distributions import Normal, kl_divergence
 
 from engram.actors.factory import ActorFactory
 from engram.agents import specs
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 
 BOX = specs.BoxSpec(3)
 

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from engram.agents.config import TorsoConfig
+from engram.agents.grid_torso import MOST_CELLS, ConvTorso, Symbols
 from engram.agents.normalization import Shares
 from engram.agents.specs import ArraySpec
-from engram.agents.torsos import MOST_CELLS, ConvTorso, Symbols, TorsoConfig, make_torso
+from engram.agents.torsos import make_torso
 
 BYTES = 1 / 255
 CONFIG = TorsoConfig(symbol_size=5)

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from engram.agents.config import TorsoConfig
 from engram.agents.specs import ArraySpec
-from engram.agents.torsos import TorsoConfig, make_torso
+from engram.agents.torsos import make_torso
 
 
 def slow_convolution(image: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:

@@ -5,9 +5,9 @@ import torch
 
 from engram.actors.factory import ActorFactory
 from engram.agents import unique_observations
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig, TorsoConfig
 from engram.agents.specs import ArraySpec
-from engram.agents.torsos import TorsoConfig, make_torso
+from engram.agents.torsos import make_torso
 from engram.agents.unique_observations import TorsoCache, once_each
 from engram.agents.values import Weights, flatten
 

@@ -8,7 +8,7 @@ import torch
 
 from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll, some_environments
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.launch.train import command
 from engram.learners import checkpoints
 from engram.learners.algorithms import algorithm_class, algorithm_names

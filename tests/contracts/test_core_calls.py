@@ -10,8 +10,8 @@ import sys
 import pytest
 import torch
 
-from engram.agents.compiled_steps import compile_steps
 from engram.agents.cores import core_names
+from engram.agents.cores.compiled_steps import compile_steps
 from engram.agents.cores.core import map_state, state_leaves
 from engram.agents.cores.registry import core_parameters
 from small_cores import INPUTS, small_core

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Stored, Unroll, header, join, some_environments
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.learners.batches import Batcher
 
 WIDTH = 6

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from engram.actors.factory import ActorFactory
-from engram.agents.agent import AgentConfig
-from engram.agents.compiled_steps import compile_steps
+from engram.agents.config import AgentConfig
 from engram.agents.cores import core_names
+from engram.agents.cores.compiled_steps import compile_steps
 from engram.learners import learner as learner_module
 from engram.learners.config import LearnerConfig
 from engram.learners.device import WARM_UP, Recorded, changing

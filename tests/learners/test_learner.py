@@ -8,7 +8,8 @@ import torch
 
 from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll
-from engram.agents.agent import Agent, AgentConfig
+from engram.agents.agent import Agent
+from engram.agents.config import AgentConfig
 from engram.agents.values import map_leaves
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner

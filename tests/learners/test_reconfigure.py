@@ -8,7 +8,7 @@ import torch
 
 from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
 

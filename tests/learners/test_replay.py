@@ -6,7 +6,8 @@ import torch
 from engram.actors.actor import Actor
 from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll, some_environments, tensors
-from engram.agents.agent import Agent, AgentConfig
+from engram.agents.agent import Agent
+from engram.agents.config import AgentConfig
 from engram.launch.config.run_config import RunConfig
 from engram.learners.batches import BURN_IN, Replay
 from engram.learners.checkpoints import pack, unpack

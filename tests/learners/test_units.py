@@ -13,9 +13,9 @@ from gymnasium import spaces
 
 from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll
-from engram.agents.agent import Agent, AgentConfig
+from engram.agents.agent import Agent
+from engram.agents.config import AgentConfig, TorsoConfig
 from engram.agents.normalization import Moments, RescaledHead
-from engram.agents.torsos import TorsoConfig
 from engram.launch.train import command
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner

@@ -25,11 +25,11 @@ from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUs
 from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll, some_environments
 from engram.actors.vectorized import _Networks
-from engram.agents.agent import Agent, AgentConfig
+from engram.agents.agent import Agent
+from engram.agents.config import AgentConfig, TorsoConfig
 from engram.agents.cores import core_names
 from engram.agents.cores.lstm import LSTM
 from engram.agents.cores.registry import core_parameters
-from engram.agents.torsos import TorsoConfig
 from engram.agents.values import AgentOutput
 from engram.launch.api.training import make_learners, make_panel, make_trainer
 from engram.launch.config.plain import to_dict

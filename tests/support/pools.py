@@ -14,7 +14,7 @@ from engram.actors.factory import ActorFactory
 from engram.actors.pool import ActorPool
 from engram.actors.remote.slot import RequestWindow
 from engram.actors.unroll import Unroll
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.agents.values import Weights, flatten
 from engram.learners.batches import Batcher
 

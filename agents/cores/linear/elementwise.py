@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core import Axis, HiddenState
-from ..lstm import gate_biases
+from ..gru import gate_biases
 from .stack import AtOnce, Mixer, Stack, Steps, recur, through
 
 FASTEST = 0.67  # Largest initial decay rate of FFM per step, as in the released code

@@ -13,7 +13,8 @@ from torch import Tensor
 from engram.actors.factory import ActorFactory
 from engram.actors.remote import slot
 from engram.actors.unroll import SMALL_BYTES, Unroll, nbytes, pack, unpack
-from engram.agents.agent import AgentConfig, AgentState
+from engram.agents.agent import AgentState
+from engram.agents.config import AgentConfig
 from engram.agents.cores.registry import core_names
 from engram.agents.values import AgentOutput, EnvOutput
 

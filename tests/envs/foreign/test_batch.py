@@ -15,7 +15,7 @@ from gymnasium import spaces
 from gymnasium.utils import EzPickle
 
 from engram.actors.factory import ActorFactory
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.envs.foreign import ForeignBatch, environment_maker
 from engram.envs.randomness import streams
 from engram.envs.registration import make_batch

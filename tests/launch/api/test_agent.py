@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 
 import engram
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.base.errors import EngramError
 from engram.launch.api.agent import TrainedAgent
 from engram.launch.config.run_config import RunConfig

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.base.errors import EngramError
 from engram.base.processes import num_cores, tree_memory
 from engram.launch.bench.command import measure, open_parts, speed_of_light, training_speed

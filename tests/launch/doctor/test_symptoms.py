@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.launch.config.run_config import RunConfig
 from engram.launch.doctor.command import symptoms
 from engram.launch.entry import rl_doctor as doctor

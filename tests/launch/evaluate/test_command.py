@@ -12,7 +12,7 @@ from rich.console import Console
 
 from engram.actors.episodes import play
 from engram.actors.factory import ActorFactory
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.launch.entry import rl_eval as run
 from engram.launch.evaluate.command import member_rows, table
 from engram.launch.evaluate.episodes import Group, Summary, mean_interval, rate_interval, summarize

@@ -12,7 +12,7 @@ import torch
 from engram.actors.actor import Actor
 from engram.actors.episodes import play
 from engram.actors.factory import ActorFactory
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.agents.cores import core_names, make_core
 from engram.agents.cores.core import named_leaves
 from engram.agents.inside import mask

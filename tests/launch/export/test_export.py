@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from engram.agents.agent import Agent, AgentConfig
+from engram.agents.agent import Agent
+from engram.agents.config import AgentConfig, TorsoConfig
 from engram.agents.cores.core import Core
 from engram.agents.cores.registry import core_names, core_parameters
 from engram.agents.cores.simple import FeedforwardState
 from engram.agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
-from engram.agents.torsos import TorsoConfig
 from engram.agents.values import EnvOutput, map_leaves
 from engram.launch.entry import rl_export as run
 from engram.launch.export.command import EXAMPLES, Step, onnx_model, traced

@@ -12,7 +12,7 @@ from PIL import Image
 
 import browser
 from engram.actors.factory import ActorFactory
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.launch.insight import page
 from engram.launch.insight.page import Recording, images, is_image, record, seen_panels, table
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engram.actors.factory import ActorFactory
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.agents.inside import panels as state_panels
 from engram.launch.insight.page import figure, record, seen_panels, written
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from engram.actors.factory import ActorFactory
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.launch.insight.page import record
 from engram.launch.runs.trained import make_actor
 

@@ -15,7 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from engram.actors.levels import LevelsConfig
 from engram.actors.unroll import Unroll
-from engram.agents.agent import Agent, AgentConfig
+from engram.agents.agent import Agent
+from engram.agents.config import AgentConfig
 from engram.agents.inside import STATE_METRICS
 from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.values import AgentOutput, EnvOutput

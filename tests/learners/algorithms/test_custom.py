@@ -9,7 +9,7 @@ from torch.distributions import Categorical, kl_divergence
 
 from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.learners import learner as learner_module
 from engram.learners.algorithms.algorithm import Pass, Targets, Terms
 from engram.learners.algorithms.ppo import PPO

@@ -4,7 +4,7 @@ import torch
 
 from engram.actors.factory import ActorFactory
 from engram.actors.unroll import Unroll
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.agents.specs import ChoiceSpec
 from engram.learners.algorithms import make_algorithm
 from engram.learners.algorithms.algorithm import Pass, Targets

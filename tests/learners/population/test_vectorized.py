@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from engram.actors.factory import ActorFactory
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig, TorsoConfig
 from engram.agents.cores import core_names
 from engram.agents.cores.core import unroll_step_by_step
 from engram.agents.cores.registry import core_parameters
-from engram.agents.torsos import TorsoConfig
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
 from engram.learners.population import vectorized

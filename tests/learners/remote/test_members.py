@@ -10,7 +10,7 @@ import torch
 from engram.actors.factory import ActorFactory
 from engram.actors.pool import LocalPool
 from engram.actors.unroll import Stored, join, pack, some_environments
-from engram.agents.agent import AgentConfig
+from engram.agents.config import AgentConfig
 from engram.agents.values import Weights, flatten
 from engram.learners.config import LearnerConfig
 from engram.learners.group import GroupLostError, Share

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .cores.core import Core, CoreState, in_full_precision, map_state, state_leaves, unroll_step_by_step
+from .core import Core, CoreState, in_full_precision, map_state, state_leaves, unroll_step_by_step
 
 
 def compile_steps(core: Core, backend: str = "inductor") -> None:
