@@ -18,7 +18,7 @@ from engram.launch.config.command_line import parse
 from engram.launch.config.plain import from_dict
 from engram.launch.config.run_config import RunConfig
 from engram.launch.evaluate.command import EvaluationConfig, acting
-from engram.launch.evaluate.gif import film
+from engram.launch.evaluate.episodes import film
 from engram.launch.runs.trained import open_run
 
 PAGE, IMAGES = Path(__file__).parent / "results.md", Path(__file__).parent / "images" / "zoo"

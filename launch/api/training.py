@@ -225,7 +225,7 @@ def make_trainer(
 
         looks.append(Watcher(config).look)
     if config.video_every:
-        from ..evaluate.gif import Camera
+        from ..evaluate.episodes import Camera
 
         looks.append(Camera(config).look)
     trainer = Trainer(config, members, pool, directory, panel, population, mirror, callbacks, looks)

@@ -27,8 +27,7 @@ from ..metrics.provenance import provenance
 from ..runs.directory import as_toml
 from ..runs.saved import Trainee, best_member, chosen_members, described
 from ..runs.trained import ActingAgent, evaluation_envs, evaluation_factory, levels_line, make_actor, open_run
-from .episodes import RATES, Estimate, Group, Summary, summarize
-from .gif import encoded, film
+from .episodes import RATES, Estimate, Group, Summary, encoded, film, summarize
 from .studies import Effect, decoding_study, intervention_study
 
 UNROLL_LENGTH = 20

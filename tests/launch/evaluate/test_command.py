@@ -15,8 +15,7 @@ from engram.actors.factory import ActorFactory
 from engram.agents.config import AgentConfig
 from engram.launch.entry import rl_eval as run
 from engram.launch.evaluate.command import member_rows, table
-from engram.launch.evaluate.episodes import Group, Summary, mean_interval, rate_interval, summarize
-from engram.launch.evaluate.gif import encoded, film
+from engram.launch.evaluate.episodes import Group, Summary, encoded, film, mean_interval, rate_interval, summarize
 from engram.launch.metrics import accumulator
 from engram.launch.runs.saved import Trainee
 from engram.launch.runs.trained import evaluation_envs, make_actor
