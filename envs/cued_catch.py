@@ -49,8 +49,6 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    """The constructor's arguments, in the form that compiled functions use."""
-
     num_trials: int
     num_cues: int
     initial_cue_duration: int

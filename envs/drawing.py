@@ -16,7 +16,7 @@ _font = cache(ImageFont.load_default)
 
 def rgb(values: Any) -> Color:
     """Convert three values, e.g. a row of a palette, to a color."""
-    red, green, blue = (int(value) for value in values)
+    red, green, blue = map(int, values)
     return red, green, blue
 
 

@@ -39,8 +39,6 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    """The constructor's arguments, in the form that compiled functions use."""
-
     walls: Array  # uint8 [size, size]: 1 for a wall
     free: Array  # uint8 [F, 2]: the cells without a wall
     num_steps: int

@@ -1,10 +1,11 @@
 """Parts of environments: compiled loops over a batch, timeouts in frames, observations of binary planes, one for each
 character of a board, of which exactly one is set in every cell, and maps of the observed cells, for `--predict map`.
 
-An environment is a NamedTuple of arrays (its state, leading axis N), a NamedTuple of scalars (its parameters) and rules
-for one environment. `batch_loops` compiles two loops, which step N environments of one kind together in Gymnasium's
-NEXT_STEP mode, with these rules in place of `start`, `advance` and `observe` below. The state always contains `random`
-(uint64 [N], see randomness.py) and `over` (bool [N], the episode has ended; written by the loops).
+An environment is a NamedTuple of arrays (`State`, leading axis N), a NamedTuple of scalars (`Params`, the constructor's
+arguments in the form that compiled functions use) and rules for one environment. `batch_loops` compiles loops that step
+N environments of one kind together in Gymnasium's NEXT_STEP mode, with these rules in place of `start`, `advance` and
+`observe` below. The state always contains `random` (uint64 [N], see randomness.py) and `over` (bool [N], the episode
+has ended; written by the loops).
 """
 
 from collections.abc import Callable
@@ -36,8 +37,6 @@ def observe(state: Any, params: Any, i: int, observation: Array) -> None:
 
 
 class Loops(NamedTuple):
-    """Compiled loops of one environment."""
-
     reset: Callable[..., None]  # As _reset_batch
     step: Callable[..., int]  # As _step_batch
 

@@ -51,6 +51,16 @@ def integer(random: Array, i: int, n: int) -> int:
 
 
 @kernel
+def draw_order(random: Array, i: int, order: Array) -> None:
+    """Write a random order of 0 .. len(order) - 1 into `order` (Fisher and Yates)."""
+    for k in range(len(order)):
+        order[k] = k
+    for k in range(len(order) - 1, 0, -1):
+        other = integer(random, i, k + 1)
+        order[k], order[other] = order[other], order[k]
+
+
+@kernel
 def normal(random: Array, i: int) -> float:
     """Sample a standard normal float64 from stream i: sqrt(-2 ln u) cos(2 pi v) (Box and Muller 1958)."""
     radius = np.sqrt(-2.0 * np.log(1.0 - uniform(random, i)))

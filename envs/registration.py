@@ -82,7 +82,6 @@ def find_environment(name: str) -> tuple[Environment, dict[str, Any]]:
 
 
 def batch_class(environment: Environment) -> type[Any]:
-    """Import and return the batched class of an environment."""
     return getattr(importlib.import_module(f".{environment.module}", __package__), f"{environment.class_name}Batch")
 
 
@@ -105,7 +104,6 @@ def environment_parameters(environment: Environment) -> dict[str, inspect.Parame
 
 
 def default_values(environment: Environment) -> dict[str, Any]:
-    """Return the default of each parameter of an environment."""
     return {name: parameter.default for name, parameter in environment_parameters(environment).items()}
 
 

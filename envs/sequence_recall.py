@@ -71,8 +71,6 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    """The constructor's arguments, in the form that compiled functions use."""
-
     sequence_length: int
     off_frames: int
     cycle_frames: int  # Frames of an element: first all lights are off, then one is on

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...base.compiled import kernel
 from ..arrays import Array
-from ..randomness import integer
+from ..randomness import draw_order, integer
 
 NUM_COLORS = 20
 NOTHING, FLOOR, GEM, PLAYER = 0, 1, 2, 3
@@ -56,8 +56,6 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    """The constructor's arguments, in the form that compiled functions use."""
-
     shortest_path: int
     longest_path: int
     fewest_distractors: int
@@ -81,11 +79,7 @@ def try_level(state: State, params: Params, i: int) -> bool:
     length = params.shortest_path + integer(random, i, params.longest_path - params.shortest_path + 1)
     branches = params.fewest_distractors + integer(random, i, params.most_distractors - params.fewest_distractors + 1)
     colors = state.colors[i]
-    for k in range(NUM_COLORS):
-        colors[k] = k
-    for last in range(NUM_COLORS - 1, 0, -1):  # a random order (Fisher and Yates)
-        other = integer(random, i, last + 1)
-        colors[last], colors[other] = colors[other], colors[last]
+    draw_order(random, i, colors)
     board[:] = NOTHING
     board[2 : side - 2, 2 : side - 2] = FLOOR
     failures = place(state, i, KEY + colors[0], NOTHING, 0)
@@ -164,16 +158,18 @@ def enters(cell: int, right: int, held: int) -> bool:
 
 @kernel
 def observe(state: State, params: Params, i: int, image: Array) -> None:
-    if params.full_view:
-        observe_board(state, i, image)
-    else:
-        observe_window(state, i, image)
-
-
-@kernel
-def observe_window(state: State, i: int, image: Array) -> None:
-    """RGB of the cells around the player, then RGB of the carried key in every pixel (black: none)."""
-    top, left, held = state.row[i] - WINDOW // 2, state.col[i] - WINDOW // 2, state.held[i]
+    side, held = image.shape[0], state.held[i]
+    if params.full_view:  # all cells; the carried key is in the corner (0, 0) of the border
+        for r in range(side):
+            for c in range(side):
+                cell = state.board[i, r + 1, c + 1]
+                for channel in range(3):
+                    image[r, c, channel] = PALETTE[cell, channel]
+        for channel in range(3):
+            image[0, 0, channel] = PALETTE[held, channel]
+            image[state.row[i] - 1, state.col[i] - 1, channel] = PALETTE[PLAYER, channel]
+        return
+    top, left = state.row[i] - WINDOW // 2, state.col[i] - WINDOW // 2
     red, green, blue = PALETTE[held, 0], PALETTE[held, 1], PALETTE[held, 2]
     for r in range(WINDOW):
         for c in range(WINDOW):
@@ -183,17 +179,3 @@ def observe_window(state: State, i: int, image: Array) -> None:
             image[r, c, 3], image[r, c, 4], image[r, c, 5] = red, green, blue
     for channel in range(3):
         image[WINDOW // 2, WINDOW // 2, channel] = PALETTE[PLAYER, channel]
-
-
-@kernel
-def observe_board(state: State, i: int, image: Array) -> None:
-    """RGB of all cells; the carried key is in the corner (0, 0) of the border."""
-    side = image.shape[0]
-    for r in range(side):
-        for c in range(side):
-            cell = state.board[i, r + 1, c + 1]
-            for channel in range(3):
-                image[r, c, channel] = PALETTE[cell, channel]
-    for channel in range(3):
-        image[0, 0, channel] = PALETTE[state.held[i], channel]
-        image[state.row[i] - 1, state.col[i] - 1, channel] = PALETTE[PLAYER, channel]

@@ -107,9 +107,7 @@ def _maker_of_id(name: str) -> tuple[EnvMaker, dict[str, inspect.Parameter] | No
 
 def is_vector(maker: EnvMaker) -> bool:
     """Whether a maker makes vector environments: a subclass of VectorEnv, or a function of `num_envs`."""
-    if inspect.isclass(maker):
-        return issubclass(maker, VectorEnv)
-    return "num_envs" in inspect.signature(maker).parameters
+    return issubclass(maker, VectorEnv) if inspect.isclass(maker) else "num_envs" in inspect.signature(maker).parameters
 
 
 def draws(maker: EnvMaker) -> bool:

@@ -82,9 +82,7 @@ class ForeignBatch:
         indices = range(self.first_index, self.first_index + self.num_envs)
         return [int(state >> np.uint64(32)) for state in streams(seed, indices)]  # some accept only 32-bit seeds
 
-    def step_into(
-        self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
-    ) -> None:
+    def step_into(self, actions: Array, observation: Any, reward: Array, terminated: Array, truncated: Array) -> None:
         taken = self._actions.read(actions)
         values, reward[:], terminated[:], truncated[:], _ = self._checked("step", lambda: self.vector.step(taken))
         self._write(values, observation)

@@ -58,9 +58,7 @@ class VectorBatch(ForeignBatch):
         self._reset_info = self._info, np.zeros(self.num_envs, np.bool_)
         self._waiting[:] = False
 
-    def step_into(
-        self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
-    ) -> None:
+    def step_into(self, actions: Array, observation: Any, reward: Array, terminated: Array, truncated: Array) -> None:
         taken, waiting = actions, self._waiting
         if waiting.all():
             self.reset_into(observation)

@@ -47,9 +47,7 @@ class WorkerBatch(ForeignBatch):
         observations, masks = zip(*self._call("reset", [(seed,)] * len(self._parts)), strict=True)
         self._read(observations, masks, observation)
 
-    def step_into(
-        self, actions: Array, observation: Observation, reward: Array, terminated: Array, truncated: Array
-    ) -> None:
+    def step_into(self, actions: Array, observation: Any, reward: Array, terminated: Array, truncated: Array) -> None:
         results = self._call("step", [(actions[part],) for part in self._parts])
         observations, masks, *others = zip(*results, strict=True)
         reward[:], terminated[:], truncated[:], self._facts = map(np.concatenate, others)

@@ -50,31 +50,16 @@ DOWN, RIGHT = np.array([0, 0, 0, -1, 0, 1]), np.array([0, 0, 1, 0, -1, 0])
 
 PALETTE = np.array([[0, 0, 0], [0, 0, 255], [255, 255, 255]], np.uint8)  # Colors of EMPTY, FOOD and WALL
 PACMAN_COLOR, PILL_COLOR = (0, 255, 0), (0, 255, 255)
-
-
-def _full_board() -> Array:
-    """Board at the start of a level, with food in every corridor: int8 [HEIGHT * WIDTH]."""
-    board = np.full((HEIGHT, WIDTH), WALL, np.int8)
-    board[1:-1, 1:-1] = [[WALL if ch == "#" else FOOD for ch in line] for line in MAP]
-    return board.ravel()
-
-
-FULL_BOARD = _full_board()
+_MAP_CELLS = np.array([[WALL if mark == "#" else FOOD for mark in line] for line in MAP], np.int8)
+FULL_BOARD = np.pad(_MAP_CELLS, 1, constant_values=WALL).ravel()
+"""Board at the start of a level, with food in every corridor: int8 [HEIGHT * WIDTH]."""
 NUM_FOOD = int((FULL_BOARD == FOOD).sum())
 
-
-def _exits() -> tuple[Array, Array]:
-    """Open headings at every cell, int64 [HEIGHT * WIDTH, 4] in the order right, up, left, down, and their count."""
-    exits, count = np.zeros((HEIGHT * WIDTH, 4), np.int64), np.zeros(HEIGHT * WIDTH, np.int64)
-    for cell in np.flatnonzero(FULL_BOARD != WALL):
-        for heading in (2, 3, 4, 5):
-            if FULL_BOARD[cell + STEP[heading]] != WALL:
-                exits[cell, count[cell]] = heading
-                count[cell] += 1
-    return exits, count
-
-
-EXITS, NUM_EXITS = _exits()
+EXITS, NUM_EXITS = np.zeros((HEIGHT * WIDTH, 4), np.int64), np.zeros(HEIGHT * WIDTH, np.int64)
+"""Open headings at every cell, int64 [HEIGHT * WIDTH, 4] in the order right, up, left, down, and their count."""
+for _cell in np.flatnonzero(FULL_BOARD != WALL):
+    _open = [heading for heading in (2, 3, 4, 5) if FULL_BOARD[_cell + STEP[heading]] != WALL]
+    EXITS[_cell, : len(_open)], NUM_EXITS[_cell] = _open, len(_open)
 
 
 class Task(NamedTuple):
@@ -121,8 +106,6 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    """The constructor's arguments, in the form that compiled functions use."""
-
     task: Task
     num_ghosts: int
     num_pills: int

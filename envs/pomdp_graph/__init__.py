@@ -45,8 +45,6 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    """The constructor's arguments, in the form that compiled functions use."""
-
     graphs: Array  # int8 [G, S, A]: successors of the graphs of the set
     first_index: int  # Index of environment 0, for one graph per environment
     random_graph: bool  # Sample a new graph for every episode

@@ -102,8 +102,6 @@ STEP_REWARD, PAD_REWARD = -0.001, 1.0
 
 
 class State(NamedTuple):
-    """N games."""
-
     random: Array  # uint64 [N]: random streams
     over: Array  # bool [N]: the episode has ended
     frame: Array  # int64 [N]: 0 at the first observation
@@ -123,8 +121,6 @@ class State(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """The constructor's arguments, in the form that compiled functions use."""
-
     limbo_time: int
     journey_time: int  # Frames from the teleporter to the maze: max(1, limbo_time)
     teleport_delay: int

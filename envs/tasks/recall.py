@@ -154,8 +154,6 @@ def slow_patterns() -> Array:
 
 
 class State(NamedTuple):
-    """Position and content of each sequence."""
-
     random: Array
     step: Array  # int64 [B]: step of the sequence; at `length`, the next one begins
     length: Array

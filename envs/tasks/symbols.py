@@ -15,7 +15,7 @@ import numpy as np
 from ...base.compiled import kernel
 from ...base.errors import check_choice, check_integer, low_high, refuse
 from ..arrays import Array
-from ..randomness import integer, streams, uniform
+from ..randomness import draw_order, integer, streams, uniform
 from .task import Batch, Task
 
 ORDERS = ("copy", "reverse", "double")
@@ -73,16 +73,6 @@ class Copying(Task):
         self.classes, self.inputs, self.chance = num_symbols, num_symbols + 1, 1 / num_symbols
         self.steps = high + 1 + high * (2 if order == "double" else 1)
         self.fill = partial(copy, self.random, low, high, num_symbols, number, ORDERS.index(order))
-
-
-@kernel
-def draw_order(random: Array, i: int, order: Array) -> None:
-    """Write a random order of 0 .. len(order) - 1 into `order` (Fisher and Yates)."""
-    for k in range(len(order)):
-        order[k] = k
-    for k in range(len(order) - 1, 0, -1):
-        other = integer(random, i, k + 1)
-        order[k], order[other] = order[other], order[k]
 
 
 @kernel

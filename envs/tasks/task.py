@@ -26,8 +26,6 @@ PARTS = ("train", "valid", "test")
 
 
 class Batch(NamedTuple):
-    """T steps of B sequences."""
-
     inputs: Array  # float32 [T, B, D], or int64 [T, B] of symbols below D, BLANK for none
     targets: Array  # int64 [T, B, K]: classes, NO_QUERY without a query
     reset: Array  # bool [T, B]: a new sequence begins at this step
@@ -106,7 +104,6 @@ TASKS = {name: Entry(**values) for name, values in _TABLE.items()}
 
 
 def task_names() -> list[str]:
-    """Return all task names."""
     return [*TASKS, *(f"{name}-twin" for name, entry in TASKS.items() if entry.twin)]
 
 
@@ -118,13 +115,11 @@ def find_task(name: str) -> tuple[Entry, dict[str, Any]]:
 
 
 def task_class(entry: Entry) -> type[Task]:
-    """Import and return the class of a task."""
     module, _, name = entry.place.partition(":")
     return getattr(importlib.import_module(f".{module}", __package__), name)
 
 
 def task_parameters(entry: Entry) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a task, by name."""
     _, *parameters = inspect.signature(task_class(entry).set_up).parameters.values()  # the first is self
     return {parameter.name: parameter for parameter in parameters}
 
