@@ -90,14 +90,6 @@ class Group:
 ALONE = Group()
 
 
-def with_bonus(batch: Unroll, bonus: float) -> Unroll:
-    """Return the batch with its novelty extra scaled to units of reward."""
-    extras = batch.env.extras
-    if extras is None or NOVELTY not in extras:
-        return batch
-    return batch._replace(env=batch.env._replace(extras=extras | {NOVELTY: bonus * extras[NOVELTY]}))
-
-
 def learned_rewards(batch: Unroll, config: LearnerConfig) -> Tensor:
     """Rewards [T + 1, B] for learning: clipped rewards plus the scaled novelty bonus."""
     reward, extras = batch.env.reward, batch.env.extras
@@ -164,12 +156,6 @@ class Replay:
     def load_state_dict(self, state: list[list[Tensor]]) -> None:
         self._stored.clear()
         self._restored = [list(leaves) for leaves in state]
-
-
-def counted(batch: Unroll, valid: Tensor) -> Tensor:
-    """Mask `valid` [T, B] with burn-in steps removed."""
-    extras: dict[str, Any] = batch.env.extras or {}
-    return valid & ~extras[BURN_IN][:-1] if BURN_IN in extras else valid
 
 
 def _mark(unroll: Unroll, steps: int) -> Unroll:

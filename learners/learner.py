@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..actors.extras import NOVELTY
 from ..actors.unroll import Unroll, some_environments
 from ..agents.agent import Agent
 from ..agents.cores.compiled_steps import compile_steps
 from ..agents.cores.core import readable
 from ..agents.normalization import share_sums
 from .algorithms.algorithm import Targets
-from .batches import ALONE, Group, Replay, learned_rewards, valid_steps, with_bonus
+from .batches import ALONE, Group, Replay, learned_rewards, valid_steps
 from .config import LearnerConfig
 from .device import Recorded, Transfer, changing, cuda_graph
 from .loss import KL, METRICS, Gradient, Minibatch, evaluate, gradient, matrix_precision
@@ -105,9 +106,11 @@ class Learner:
             batch = self.replay.mix(batch, self.config, self.updates)
         self._lr_used = self._use_config()
         orders = self._orders(batch)
-        bonus = scheduled("linear", self.config.novelty_bonus, self.steps, self.total_steps)
-        received = (batch, orders) if self._transfer is None else self._transfer.receive(batch, orders)
-        return with_bonus(received[0], bonus), received[1]
+        batch, indices = (batch, orders) if self._transfer is None else self._transfer.receive(batch, orders)
+        if (extras := batch.env.extras) and NOVELTY in extras:  # scale it to units of reward
+            bonus = scheduled("linear", self.config.novelty_bonus, self.steps, self.total_steps)
+            batch = batch._replace(env=batch.env._replace(extras=extras | {NOVELTY: bonus * extras[NOVELTY]}))
+        return batch, indices
 
     def count(self, batch: Unroll, updates: Tensor) -> None:
         """Record a batch that was learned from, with the stacked `Updates.rows`."""

@@ -15,7 +15,7 @@ from ..agents.agent import Agent
 from ..agents.process import round_factors
 from ..agents.specs import log_policy, log_probability
 from .algorithms.algorithm import Pass, Targets
-from .batches import ALONE, Group, counted, learned_rewards
+from .batches import ALONE, BURN_IN, Group, learned_rewards
 from .config import LearnerConfig, Precision
 from .returns import transitions, valid_sum
 
@@ -46,8 +46,9 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = 
     if agent.units is not None:
         reward, values, bootstrap = (x / agent.units.unit for x in (reward, values, bootstrap))
     step = transitions(reward, batch.env.terminated, batch.env.truncated, values, config.discount)
-    if config.replay_burn_in:
-        step = step._replace(valid=counted(batch, step.valid))
+    extras: dict[str, Any] = batch.env.extras or {}
+    if BURN_IN in extras:
+        step = step._replace(valid=step.valid & ~extras[BURN_IN][:-1])
     return Pass(
         *(step, values, bootstrap),
         log_probability(spec, log_policies, action),
@@ -55,7 +56,7 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = 
         *(log_policies, log_behaviors, out.features[:-1], spec),
         auxiliary=None if out.auxiliary is None else out.auxiliary[:-1],
         prediction=out.prediction,
-        player=(batch.env.extras or {})[PLAYER][:-1] if config.imitate else None,
+        player=extras[PLAYER][:-1] if config.imitate else None,
         total=group.total,
     )
 

@@ -49,8 +49,6 @@ class SupervisedConfig(Settings):
 
 
 class Sequences(NamedTuple):
-    """A batch of a task as tensors."""
-
     inputs: Tensor  # float32 [T, B, D] or int64 [T, B]
     targets: Tensor  # int64 [T, B, K], negative where there is no query
     reset: Tensor  # bool [T, B]
@@ -159,7 +157,6 @@ class SupervisedLearner:
         self._state: CoreState | None = None
 
     def step(self, batch: Sequences) -> dict[str, float]:
-        """Run one update from a batch and return its metrics."""
         total, metrics = self._loss(batch)
         self.optimizer.zero_grad(set_to_none=True)
         if total.requires_grad:

@@ -33,8 +33,6 @@ Values = dict[str, float]  # Settings by dotted name, e.g. {"learner.lr": 3e-4};
 
 
 class Explored(NamedTuple):
-    """Setting and the distribution of its values."""
-
     setting: str  # Dotted name
     kind: str  # One of KINDS
     numbers: tuple[float, ...]  # Lowest and highest value; for a choice, all values in increasing order.

@@ -23,8 +23,6 @@ Scores = Sequence[Sequence[float]]  # Returns of each member's last episodes, in
 
 
 class Decision(NamedTuple):
-    """Decision about one member, and its reason."""
-
     member: int
     opponent: int | None  # Other member in the comparison, if any
     p_value: float | None  # p-value of Welch's t-test between the two; None without a test, or if all scores are equal
@@ -88,7 +86,8 @@ def _compare_with_random(
 def _truncate(
     config: PopulationConfig, rng: np.random.Generator, member: int, scores: Scores, values: Sequence[Values]
 ) -> Decision:
-    """Truncation selection (Jaderberg et al. 2017, section 4.1): the worst copy the best and explore from there."""
+    """Truncation selection (Jaderberg et al. 2017, section 4.1): the worst copy the best, then resample every setting
+    with probability `resample`, else perturb it."""
     mean, old = _mean(scores[member]), values[member]
     ranked = sorted(_comparable(config, scores), key=lambda m: (_mean(scores[m]), m))
     few = max(1, int(config.quantile * len(scores)))
@@ -101,22 +100,18 @@ def _truncate(
     theirs = _mean(scores[opponent])
     if not theirs > mean:
         return _keep(member, mean, old, "the best are no better")
-    reason, new = f"among the worst {few}, copies one of the best {few}", _mutate(config, values[opponent], rng)
+    new = {
+        x.setting: x.sample(rng)
+        if rng.random() < config.resample
+        else x.perturb(values[opponent][x.setting], config.factors, rng)
+        for x in config.explored
+    }
+    reason = f"among the worst {few}, copies one of the best {few}"
     return Decision(member, opponent, None, mean, theirs, True, reason, dict(old), new)
 
 
 def _keep(member: int, mean: float, values: Values, reason: str) -> Decision:
     return Decision(member, None, None, mean, None, False, reason, dict(values), dict(values))
-
-
-def _mutate(config: PopulationConfig, values: Values, rng: np.random.Generator) -> Values:
-    """Resample every setting with probability `resample`, else perturb it (Jaderberg et al. 2017, section 4.1)."""
-    return {
-        x.setting: x.sample(rng)
-        if rng.random() < config.resample
-        else x.perturb(values[x.setting], config.factors, rng)
-        for x in config.explored
-    }
 
 
 def _comparable(config: PopulationConfig, scores: Scores) -> list[int]:

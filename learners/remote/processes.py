@@ -125,7 +125,6 @@ class ProcessHandle:
         self._ping, self._pinged = self.starting, 0.0  # Ray's reference to the response, and when it was requested
 
     def wait(self) -> None:
-        """Wait until the process has started."""
         answer_of(self.starting, START_SECONDS)
 
     def check(self) -> None:

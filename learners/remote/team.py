@@ -27,8 +27,6 @@ MOST_LOSSES = 10  # Consecutive failures of an update that a run survives; the n
 
 
 class _Worker(ProcessHandle):
-    """Another learner's process."""
-
     collecting: Any = None  # Ray's reference to its next status; None while no status is expected
     batch: Unroll | None = None  # `header` of its complete batch; None while there is none
     failures = progress = 0
