@@ -20,8 +20,14 @@ from .config import LearnerConfig, Precision
 from .returns import transitions, valid_sum
 
 METRICS = (
-    *("loss/policy", "loss/value", "loss/entropy", "loss/auxiliary", "loss/prediction", "loss/total"),
-    *("policy/entropy", "policy/kl_behavior"),
+    "loss/policy",
+    "loss/value",
+    "loss/entropy",
+    "loss/auxiliary",
+    "loss/prediction",
+    "loss/total",
+    "policy/entropy",
+    "policy/kl_behavior",
 )
 """Metrics of every algorithm, in order. Losses are weighted, as in the total; the rest are means over valid steps.
 Metrics of the algorithm (`Algorithm.metrics`) follow."""
@@ -50,10 +56,15 @@ def evaluate(agent: Agent, batch: Unroll, config: LearnerConfig, group: Group = 
     if BURN_IN in extras:
         step = step._replace(valid=step.valid & ~extras[BURN_IN][:-1])
     return Pass(
-        *(step, values, bootstrap),
+        step,
+        values,
+        bootstrap,
         log_probability(spec, log_policies, action),
         log_probability(spec, log_behaviors, action),
-        *(log_policies, log_behaviors, out.features[:-1], spec),
+        log_policies,
+        log_behaviors,
+        out.features[:-1],
+        spec,
         auxiliary=None if out.auxiliary is None else out.auxiliary[:-1],
         prediction=out.prediction,
         player=extras[PLAYER][:-1] if config.imitate else None,
