@@ -40,7 +40,6 @@ def shell_command(name: str) -> str:
 
 
 def num_cores() -> int:
-    """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -53,7 +52,6 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def end_children() -> None:
-    """Kill all descendants of this process."""
     for process in tree(os.getpid())[1:]:
         with suppress(psutil.Error):
             process.kill()
@@ -149,7 +147,6 @@ def use_huge_pages() -> bool:
 
 @functools.cache
 def on_intel() -> bool:
-    """Whether the system reports an Intel CPU."""
     try:
         return "GenuineIntel" in Path("/proc/cpuinfo").read_text()
     except OSError:

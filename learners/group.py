@@ -92,7 +92,6 @@ class SharedGroup(Group):
         return [x if exists else None for x, exists in zip(sums, present.cpu().tolist(), strict=True)], metrics
 
     def _sum_parts(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Sum each tensor over all learners, in one exchange."""
         flat = self._sum(torch.cat([part.detach().reshape(-1) for part in parts]).to(self._device))
         split = flat.split([part.numel() for part in parts])
         return [x.to(part.device).view(part.shape) for part, x in zip(parts, split, strict=True)]
@@ -201,7 +200,6 @@ class NcclGroup(SharedGroup):
         self._keep_waiting = keep_waiting
 
     def _connect(self, keep_waiting: Callable[[], None], seconds: float) -> None:
-        """Run the first exchange."""
         connected: Future[Any] = Future()
 
         def exchange() -> None:

@@ -171,7 +171,6 @@ class SupervisedLearner:
         return metrics | {"learner/lr": self.config.lr, "learner/skipped": float(self.skipped)}
 
     def _loss(self, batch: Sequences) -> tuple[Tensor, dict[str, float]]:
-        """Compute the mean cross entropy of the answers and the core's own loss."""
         config, query = self.config, (batch.targets >= 0).any(-1)
         state = self.model.core.initial_state(query.shape[1]) if self._state is None else self._state
         logits, state, auxiliary = self.model(batch, state, config.bptt_length or None)

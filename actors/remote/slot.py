@@ -235,7 +235,6 @@ class StuckProcesses:
             self._due.append((time.monotonic() + GRACE_SECONDS, process))
 
     def end_overdue(self) -> None:
-        """Send SIGKILL to processes that still exist after the grace period."""
         now = time.monotonic()
         for _, place in (entry for entry in self._due if entry[0] <= now):
             with suppress(psutil.Error):

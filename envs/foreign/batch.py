@@ -59,7 +59,6 @@ class ForeignBatch:
         self.episode_fields = episode_fields(self.vector.envs[0], name)
 
     def _describe(self) -> None:
-        """Set the agents' spaces from those of `vector`."""
         space = self.vector.single_observation_space
         self.single_observation_space = agent_space(space, self.name)
         self._actions = action_form(self.vector.single_action_space, self.name)

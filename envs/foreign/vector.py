@@ -218,7 +218,6 @@ class JaxBatch(VectorBatch):
         self.vector.state = *rest, np.asarray(ended) | where
 
     def save(self) -> dict[str, Array]:
-        """Return the exact state: the leaves of `JaxVectorEnv.state`."""
         return {str(i): np.array(leaf) for i, leaf in enumerate(self.vector.jax.tree.leaves(self.vector.state))}
 
     def restore(self, saved: dict[str, Array]) -> None:
@@ -271,7 +270,6 @@ def _compile(jax: Any, env: Any, params: Any, name: str) -> tuple[Any, Any]:
 
 
 def _space(space: Any, params: Any, name: str) -> spaces.Space[Any]:
-    """Convert a space, or a function of params that returns it, to Gymnasium's."""
     space = space(params) if callable(space) else space
     if isinstance(space, spaces.Space):
         return space

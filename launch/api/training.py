@@ -60,7 +60,6 @@ class Outcome:
 
 
 def make_panel(config: RunConfig, path: Path | None, step: int, show: bool = True) -> Panel:
-    """Create the progress panel of a run; it shows nothing unless `show` is set."""
     total = config.total_steps * config.num_members
     console = None if show else Console(quiet=True, force_interactive=False)
     return Panel(total, path, config.name, console, step=step, time_limit=60 * config.time_limit)
@@ -250,7 +249,6 @@ def steps_of(saved: dict[str, Any] | None) -> int:
 
 
 def describe(config: RunConfig, agent: Agent, device: torch.device) -> str:
-    """Summarize the run in a few lines, for the top of the screen."""
     parameters = sum(p.numel() for p in agent.parameters())
     members = f"{config.population} members ({config.pbt.scheme}) of " if config.population else ""
     actors = "as many as fit" if config.fixed_actors is None else str(config.fixed_actors)

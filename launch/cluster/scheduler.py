@@ -55,11 +55,9 @@ class Job(ABC):
     def command(self) -> list[str]: ...
 
     def complete(self) -> None:
-        """Complete the run after training. Raises RunFailedError."""
         return  # nothing to do
 
     def outcome(self, event: str) -> str:
-        """Describe the end of the run's process: finished, stopped or failed."""
         return f"{self.label}: {event} at {self.steps():,} of {self.total_steps:,} steps"
 
 

@@ -73,7 +73,6 @@ def differences(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
 
 
 def _as_read(value: Any) -> Any:
-    """Convert a value to its form in a file: tuples become lists."""
     if isinstance(value, dict):
         return {key: _as_read(x) for key, x in value.items()}
     return [_as_read(x) for x in value] if isinstance(value, list | tuple) else value

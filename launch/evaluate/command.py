@@ -170,7 +170,6 @@ def write_gif(
 
 
 def write_json(file: str, results: dict[str, Any]) -> None:
-    """Write results, with the machine, versions and commit."""
     with file_errors(f"--json: cannot write {file}"):
         Path(file).write_text(json.dumps(provenance() | results, indent=1) + "\n")
 

@@ -165,7 +165,6 @@ def score(run: dict[str, Any], measure: str, window: int) -> float:
 
 
 def tasks_of(document: dict[str, Any]) -> list[str]:
-    """Tasks with a run, in the order of the data file."""
     return list(dict.fromkeys(curve["task"] for curve in document["curves"].values()))
 
 

@@ -121,7 +121,6 @@ class Accumulator:
         return metrics
 
     def window(self) -> dict[str, float]:
-        """Means over the last episodes by name; empty before the first."""
         return known_means(self._names, np.array(self._window)) if self._window else {}
 
     @property

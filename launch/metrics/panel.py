@@ -90,7 +90,6 @@ class Panel:
             self._print_line()
 
     def phase(self, text: str) -> None:
-        """Show a phase before the first update; in a terminal, with its duration."""
         self._phase, self._phase_began = text, self._clock()
         if self._live is None:
             self.message(text)

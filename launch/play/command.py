@@ -96,7 +96,6 @@ class Terminal:
 
     @contextmanager
     def opened(self) -> Generator[None]:
-        """Use the screen and the keys during the body."""
         before = termios.tcgetattr(sys.stdin)
         tty.setcbreak(sys.stdin)
         try:
@@ -106,7 +105,6 @@ class Terminal:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
     def show(self, *lines: RenderableType) -> None:
-        """Show these lines only; text that does not fit is cut off."""
         texts = [Text(line, no_wrap=True, overflow="crop") if isinstance(line, str) else line for line in lines]
         self.console.update_screen(Group(*texts))
 

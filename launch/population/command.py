@@ -94,7 +94,6 @@ class Lineage:
             self._open[target] = Stretch(target, self.step, self.step, self.closed[parent].score, parent)
 
     def stretches(self) -> list[Stretch]:
-        """Return all stretches; the last ones are current, in member order."""
         return self.closed + [stretch._replace(end=self.step) for stretch in self._open]
 
     def ancestry(self, member: int) -> list[Stretch]:
@@ -329,7 +328,6 @@ class Replay:
 
 
 def same(logged: Any, made: Any) -> bool:
-    """Whether two plain values are equal; floats up to PRECISION."""
     if isinstance(made, dict) and isinstance(logged, dict):
         return made.keys() == logged.keys() and all(same(logged[name], made[name]) for name in made)
     if isinstance(made, float) and isinstance(logged, int | float):

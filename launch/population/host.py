@@ -62,7 +62,6 @@ class PopulationHost:
         self._event("start", **facts, values=self.controller.values)
 
     def record(self, member: Member, episodes: NDArray[np.floating[Any]]) -> None:
-        """Record a member's finished episodes, in the format of `Unroll.episodes`."""
         self.controller.record(member.number, episodes[:, 1])
 
     def look(self) -> list[int]:

@@ -120,7 +120,6 @@ class ProbeRun:
         return self.learner.updates * self.task.steps * self.task.num_sequences
 
     def restore(self, directory: RunDirectory) -> None:
-        """Continue from a run's newest checkpoint, if it has one."""
         if newest := checkpoints.latest(directory.checkpoints):
             saved = checkpoints.load(newest)
             self.learner.load_state_dict(saved["learner"])
@@ -181,7 +180,6 @@ class ProbeRun:
         return self.trained >= 60 * self.config.minutes
 
     def _write(self, writer: MetricsWriter) -> str:
-        """Write a row of means since the last one, and return it as a line of text."""
         row = {name: sum(values) / len(values) for name, values in self._row.items()}
         self._row = {}
         row["perf/updates_per_second"] = self.learner.updates / max(self.trained, 1e-9)

@@ -64,7 +64,6 @@ class Trained(NamedTuple):
     best: saved.Best | None = None  # The best checkpoint of the run, if it has one
 
     def weights(self, member: int) -> dict[str, Any]:
-        """Weights of the selected member, -1 for the best."""
         return self.trainees[chosen_members(self.trainees, member, False)[0]].weights
 
     def factory(self, env_args: dict[str, Any]) -> ActorFactory:

@@ -141,7 +141,6 @@ class Watchdog:
         self.close()
 
     def follow(self, trainer: "Trainer") -> None:
-        """Watch a training loop, which begins now."""
         self.trainer = trainer  # first: the thread then begins to count, with the limit for the first progress
         self._first = trainer.steps, trainer.progress
 

@@ -29,7 +29,6 @@ POLL_SECONDS = 0.1
 
 
 def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
-    """Start or resume a run according to the arguments; return the exit code."""
     stop, arguments = stop or StopFlag.of_a_command(), dashed(arguments)
     if LIST in arguments:
         show_names(make_console())
@@ -199,7 +198,6 @@ def dry_run(arguments: Sequence[str]) -> int:
 
 
 def run_training(config: "RunConfig", directory: "RunDirectory | None", stop: StopFlag, trust: bool = False) -> int:
-    """Prepare this process and train in it; return the exit code."""
     from ...agents.process import prepare_process
     from ..api.training import train
 

@@ -289,7 +289,6 @@ class Trainer:
         torch.set_rng_state(state["torch_rng"])  # last, since recreated actors have sampled initial weights
 
     def _waiting(self) -> list[Member]:
-        """Find the members whose batch is missing for the next update."""
         if self._ready and not self._together:
             return []
         return [member for member in self.members if not member.done and member.number not in self._ready]
@@ -322,7 +321,6 @@ class Trainer:
         return True
 
     def _publish(self, member: Member, learned: int = 0) -> None:
-        """Send the actors a member's newest weights, unless the member is done."""
         if member.done:
             self.pool.retire(member.number)
         else:

@@ -78,7 +78,6 @@ def has_plan(folder: str | Path) -> bool:
 
 
 def new_folder(config: RunConfig, plan: Plan) -> Path:
-    """Create the directory of a plan. Raises EngramError if it contains files."""
     folder = Path(config.run_dir) if config.run_dir else new_path(config.name)
     refuse(has_plan(folder), f"{folder} contains runs already; to continue them: {resume_command(folder)}")
     with file_errors(f"cannot use {folder} as a run directory"):
@@ -263,7 +262,6 @@ def _start(flags: argparse.Namespace, arguments: Sequence[str]) -> tuple[Path, P
 
 
 def _resume(folder: Path, flags: argparse.Namespace) -> Plan:
-    """Read the plan of a directory, and add trials if requested."""
     used = " ".join(flag for flag in TRIAL_FLAGS if getattr(flags, flag[2:]))
     refuse(not has_plan(folder), f"{used} has no effect with --resume {folder}, which does not contain several runs")
     refuse(flags.seeds or flags.sweep, f"{used} has no effect with --resume: {folder} has its own; allowed: --trials")

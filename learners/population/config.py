@@ -160,5 +160,4 @@ class PopulationConfig(Settings):
 
     @cached_property
     def explored(self) -> tuple[Explored, ...]:
-        """Parsed `explore`. Raises ValueError for invalid text."""
         return parse(self.explore)

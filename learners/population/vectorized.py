@@ -96,5 +96,4 @@ class _Loss(nn.Module):
 
 
 def _stack(values: Sequence[Any], like: Tensor) -> Tensor:
-    """Stack one value per member, [M]."""
     return torch.stack([torch.as_tensor(value, dtype=torch.float32) for value in values]).to(like.device)

@@ -83,7 +83,6 @@ class MemberHome(ProcessHandle):
         return b"".join(answer_of(pieces, PATIENCE))
 
     def lose(self, problem: GroupLostError) -> None:
-        """End the process; its members learn in this process from now on."""
         if not self.lost:
             self.lost = True
             self.report(f"{problem}: learner 0 continues with the members of learner {self.rank}, until --resume")

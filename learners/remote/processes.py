@@ -49,7 +49,6 @@ class Claim:
     """Ray actor that occupies one GPU until its handle is deleted."""
 
     def gpu(self) -> str:
-        """Return the GPU's name in CUDA_VISIBLE_DEVICES."""
         return str(ray.get_gpu_ids()[0])
 
 
@@ -105,7 +104,6 @@ class RemoteProcess:
         prepare_process(1)
 
     def machine(self) -> str:
-        """Return the address of this process's machine, once the process is ready."""
         return ray.util.get_node_ip_address()
 
     @ray.method(concurrency_group="control")
