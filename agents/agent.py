@@ -6,7 +6,7 @@ Actors call `step`, the learner calls `unroll`; both compute the same function o
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from ..base import compiled
 from .bf16 import as_learned
@@ -16,17 +16,7 @@ from .cores.registry import core_class, make_core
 from .cores.simple import bounded
 from .normalization import Moments, PrivilegedCritic, RescaledHead, symlog
 from .prediction import REWARD, MapPrediction, Prediction
-from .specs import (
-    ActionSpec,
-    BoxSpec,
-    MapSpec,
-    ObservationSpec,
-    as_input,
-    best,
-    masked,
-    no_action,
-    sample,
-)
+from .specs import ActionSpec, BoxSpec, MapSpec, ObservationSpec, as_input, best, masked, no_action, sample
 from .torsos import make_torso
 from .unique_observations import TorsoCache, once_each
 from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
@@ -142,11 +132,7 @@ class Agent(nn.Module):
 
     @torch.inference_mode()
     def step(
-        self,
-        env: EnvOutput,
-        state: AgentState,
-        generator: torch.Generator | None = None,
-        initial: AgentState | None = None,
+        self, env: EnvOutput, state: AgentState, generator: Generator | None = None, initial: AgentState | None = None
     ) -> tuple[AgentOutput, AgentState]:
         """Act on one step [B, ...]: reset where the last step ended an episode, then run one forward pass for all B.
         `initial` is the initial state, if already computed."""

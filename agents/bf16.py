@@ -238,7 +238,6 @@ def _to_bfloat16(x: float) -> int:
 
 @compiled(inline=True)
 def _round(x: Array, out: Array) -> None:
-    """out [F] = x, rounded."""
     for c in range(len(x)):
         out[c] = _to_bfloat16(x[c])
 

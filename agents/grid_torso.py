@@ -108,8 +108,7 @@ class Symbols(nn.Module):
 
     def forward(self, cells: Tensor) -> Tensor:
         """Bytes [N, rows, cols, C] -> [N, rows, cols, F]."""
-        shares, tables = self.shares, self.tables
-        tables = tables if shares is None else tables * shares.factors(self.channels).unsqueeze(1)
+        tables = self.tables if self.shares is None else self.tables * self.shares.factors(self.channels).unsqueeze(1)
         return functional.embedding(self._rows(cells), tables).sum(3)
 
     def observe(self, cells: Tensor) -> None:

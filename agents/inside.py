@@ -50,11 +50,8 @@ def recorded(core: nn.Module) -> Generator[list[Trace]]:
     def note(_: nn.Module, arguments: tuple[Any, ...], result: tuple[Tensor, CoreState]) -> None:
         calls.append(Trace(arguments[0], arguments[1], result[1]))
 
-    handle = core.register_forward_hook(note)  # pyright: ignore[reportUnknownMemberType]
-    try:
+    with core.register_forward_hook(note):  # pyright: ignore[reportUnknownMemberType]
         yield calls
-    finally:
-        handle.remove()
 
 
 def over_time(calls: list[Trace], index: int) -> Trace:
@@ -165,17 +162,15 @@ def panels(core: Core, trace: Trace) -> list[Panel]:
         return [*panels_of(core, trace), *size_and_change(trace)]
 
 
-@singledispatch
-def panels_of(core: Core, trace: Trace) -> list[Panel]:
-    """Return the panels of a core's class; others have one for every array that they describe."""
-    return described(core, trace)
-
-
 def described(core: Core, trace: Trace) -> list[Panel]:
+    """Return one panel for every array that a core describes: the panels of a class without its own."""
     return [
         most_active(f"state: {name}", "values of the state", name, values(array))
         for name, array in core.describe(trace.after).items()
     ]
+
+
+panels_of = singledispatch(described)
 
 
 def most_active(title: str, what: str, label: str, series: Values) -> Panel:

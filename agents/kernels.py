@@ -60,16 +60,6 @@ def _is_large(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
-    return (
-        prefer_onednn
-        and x.dtype == weight.dtype == torch.float32
-        and torch.backends.mkldnn.enabled  # pyright: ignore
-        and _dense(weight)
-        and _dense(x)
-    )
-
-
 def _dense(matrix: Tensor) -> bool:
     """Whether a matrix or its transpose is contiguous: for a slice of a wider matrix, oneDNN is 100 times slower."""
     return matrix.is_contiguous() or matrix.t().is_contiguous()
@@ -116,7 +106,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-    if _suits_onednn(x, weight):
+    suits = prefer_onednn and x.dtype == weight.dtype == torch.float32
+    if suits and torch.backends.mkldnn.enabled and _dense(weight) and _dense(x):  # pyright: ignore
         y: Tensor = _onednn(x, weight, bias, "none", [], "")
         return y if out is None else out.copy_(y)
     if bias is None:
@@ -125,7 +116,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor 
 
 
 class Affine:
-    """x W^T + b of a layer [J, I] for acting on a CPU, with W packed once; no gradient."""
+    """x W^T + b [B, J] of a layer [J, I] for x [B, I], for acting on a CPU, with W packed once; no gradient."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._routine, self._shape = routes.routine(weight.dtype, weight), weight.shape[1:]
@@ -133,7 +124,6 @@ class Affine:
         self._weight, (self._bias,) = routes.factor(self._routine, weight), routes.arrays(bias)
 
     def __call__(self, x: Array) -> Array:
-        """x [B, I] -> [B, J]."""
         if x.shape[1:] != self._shape or x.dtype != self._bias.dtype:
             raise ValueError(f"inputs are {x.dtype} {x.shape}; expected {self._bias.dtype} of {self._shape[0]} values")
         x, out = np.ascontiguousarray(x), np.empty((len(x), len(self._bias)), x.dtype)

@@ -124,11 +124,7 @@ def _foveal(channels: int, rows: int, cols: int) -> tuple[nn.Module, int]:
     return _Scales(channels, rows, cols), _Scales.KERNELS * (_Scales.CROP**2 + blocks)
 
 
-IMAGE_TORSOS = {
-    "atari": (_nature, 36, 512),
-    "atari-resnet": (_resnet, 1, 256),
-    "foveal": (_foveal, _Scales.CROP, 256),
-}
+IMAGE_TORSOS = {"atari": (_nature, 36, 512), "atari-resnet": (_resnet, 1, 256), "foveal": (_foveal, _Scales.CROP, 256)}
 """By their name in --torso: the convolutions and their number of outputs, the fewest rows or columns, and units."""
 
 

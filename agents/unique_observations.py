@@ -41,7 +41,7 @@ def once_each(torso: nn.Module, observation: ObservationTensor) -> Tensor:
 
 
 class TorsoCache:
-    """Cache the features of a torso while its weights and hooks are constant; call `forget` after each change."""
+    """Cache the features [N, F] of a torso with constant weights and hooks; call `forget` after each change."""
 
     def __init__(self, torso: nn.Module) -> None:
         self._torso = torso
@@ -56,7 +56,6 @@ class TorsoCache:
 
     @torch.inference_mode()
     def __call__(self, observation: ObservationTensor) -> Tensor:
-        """Features [N, F] of the torso."""
         mostly_new = self._requested >= 8 * FEW and self._count > MOST_DISTINCT * self._requested
         rows = _rows(observation) if self._allowed and not mostly_new else None
         if rows is None:

@@ -1,6 +1,5 @@
 """Certificate of a memory core: checks that it satisfies the contract of core.py exactly. Each check takes a
-Probe, and returns a detail for its line or raises EngramError.
-"""
+Probe, and returns a detail for its line or raises EngramError."""
 
 import pickle
 from collections import defaultdict

@@ -1,6 +1,5 @@
 """The certificate's probe: a core with random sequences, and comparisons of its results, in float64 if the core
-supports it, so that any difference is an error, not rounding. Shapes: T steps, B environments, D input features.
-"""
+supports it, so that any difference is an error, not rounding. Shapes: T steps, B environments, D input features."""
 
 import copy
 from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .core import Core, CoreState, in_full_precision, map_state, state_leaves, unroll_step_by_step
+from .core import Core, CoreState, Unrolled, in_full_precision, map_state, state_leaves, unroll_step_by_step
 
 
 def compile_steps(core: Core, backend: str = "inductor") -> None:
@@ -25,7 +25,7 @@ def compile_steps(core: Core, backend: str = "inductor") -> None:
 
 
 class CompiledUnroll:
-    """Replacement for the `unroll` of one core."""
+    """Replacement for the `unroll` of one core, with compiled steps where possible."""
 
     def __init__(self, core: Core, backend: str) -> None:
         self._core, self._backend = core, backend
@@ -37,12 +37,8 @@ class CompiledUnroll:
         """Omit compiled code, which stays in this process; unpickled and copied objects compile the step again."""
         return vars(self) | {"_compiled": None, "_tried": set[tuple[Any, ...]]()}
 
-    def __call__(
-        self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None
-    ) -> tuple[Tensor, CoreState, Tensor | None]:
-        """Run `Core.unroll`, with compiled steps where possible."""
-
-        def run(inputs: Tensor) -> tuple[Tensor, CoreState, Tensor | None]:
+    def __call__(self, inputs: Tensor, reset: Tensor, state: CoreState, bptt_length: int | None = None) -> Unrolled:
+        def run(inputs: Tensor) -> Unrolled:
             if torch.is_grad_enabled() and self._works and self._can_compile(inputs):
                 return unroll_step_by_step(self._core, inputs, reset, state, bptt_length, self._step)
             return type(self._core).unroll(self._core, inputs, reset, state, bptt_length)

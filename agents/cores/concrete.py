@@ -109,9 +109,8 @@ class Concrete(Core):
 
     def _viewports(self) -> Tensor:
         """Return V_n / s_n [num_pools, pool_size, viewport_size]."""
-        if not self.unit_views:
-            return self.viewport_weight
-        return self.viewport_weight * self._factors.to(self.viewport_weight)
+        weight = self.viewport_weight
+        return weight * self._factors.to(weight) if self.unit_views else weight
 
     def forward(self, inputs: Tensor, state: ConcreteState) -> tuple[Tensor, ConcreteState]:
         embedded = self.embedding(inputs).unsqueeze(1)

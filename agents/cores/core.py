@@ -187,11 +187,7 @@ def unroll_step_by_step(
 
 def reset_state(state: CoreState, initial: CoreState, reset: Tensor) -> CoreState:
     """Return `initial` where reset (bool [B]) is set, `state` elsewhere, by selection: 0 * nan is nan."""
-
-    def select(old: Tensor, new: Tensor) -> Tensor:
-        return torch.where(reset.reshape(-1, *([1] * (old.dim() - 1))), new, old)
-
-    return map_state(select, state, initial)
+    return map_state(lambda old, new: torch.where(reset.reshape(-1, *[1] * (old.dim() - 1)), new, old), state, initial)
 
 
 def map_state(function: Callable[..., Tensor], *states: CoreState) -> CoreState:
@@ -236,8 +232,7 @@ def under_torch_func() -> bool:
 
 
 def in_full_precision(core: Core, call: Callable[..., Any], inputs: Tensor, *rest: Any) -> Any:
-    """Run call(inputs, *rest) outside autocast, in the type of the core's weights: memory accumulated over thousands of
-    steps needs float32."""
+    """Run call(inputs, *rest) outside autocast, in the weights' type: sums over thousands of steps need float32."""
     if inputs.is_meta or not torch.is_autocast_enabled(inputs.device.type):  # torch has no autocast on meta
         return call(inputs, *rest)
     with torch.autocast(inputs.device.type, enabled=False):
@@ -247,7 +242,11 @@ def in_full_precision(core: Core, call: Callable[..., Any], inputs: Tensor, *res
 def overridden(core: Core) -> bool:
     """Whether a core may differ from the class that defines its faster form, by a subclass, an assigned method, hooks
     or parametrizations, or under gradients of torch.func (faster forms need autograd's own engine)."""
-    return _under_gradient() or _has_another_step(type(core)) or touched(core)
+    if under_torch_func():
+        functorch: Any = torch._C._functorch  # pyright: ignore
+        if any(level.key() != functorch.TransformType.Vmap for level in functorch.get_interpreter_stack()):
+            return True
+    return _has_another_step(type(core)) or touched(core)
 
 
 def touched(core: nn.Module) -> bool:
@@ -278,11 +277,3 @@ def _has_another_step(kind: type) -> bool:
         if _STEP & vars(cls).keys():
             return True
     return False
-
-
-def _under_gradient() -> bool:
-    """Whether a transform of torch.func other than vmap is active."""
-    if not under_torch_func():
-        return False
-    functorch: Any = torch._C._functorch  # pyright: ignore
-    return any(level.key() != functorch.TransformType.Vmap for level in functorch.get_interpreter_stack())

@@ -69,8 +69,7 @@ class GTrXL(Core):
         return GTrXLState(past, torch.zeros(batch_size, dtype=torch.int64, device=weight.device))
 
     def attention(self, before: GTrXLState, after: GTrXLState) -> list[Tensor]:
-        """Return every layer's attention weights [B, heads, M + 1] in the step from one state to the next, the current
-        step last."""
+        """Return every layer's attention weights [B, heads, M + 1] in the step between two states, that step last."""
         lag = torch.arange(self.memory_length, -1, -1, device=before.past.device)
         visible = (lag <= before.length.unsqueeze(1)).unsqueeze(1)  # [B, 1, M + 1]
         layers, weights = cast(list[Layer], self.layers), list[Tensor]()

@@ -27,7 +27,6 @@ def copy(x: Array, out: Array) -> None:
 
 @part
 def copy_rows(x: Array, out: Array) -> None:
-    """out [R, F] = x."""
     for r in range(len(out)):
         for c in range(out.shape[1]):
             out[r, c] = x[r, c]
@@ -35,21 +34,18 @@ def copy_rows(x: Array, out: Array) -> None:
 
 @part
 def add(total: Array, x: Array) -> None:
-    """total [F] += x."""
     for c in range(len(total)):
         total[c] += x[c]
 
 
 @part
 def add_scaled(total: Array, weight: float, x: Array) -> None:
-    """total [F] += weight x."""
     for c in range(len(total)):
         total[c] += weight * x[c]
 
 
 @part
 def dot(x: Array, y: Array) -> float:
-    """The sum of x [F] times y [F]."""
     total = x.dtype.type(0)
     for c in range(len(x)):
         total += x[c] * y[c]
@@ -136,7 +132,6 @@ def normalize(x: Array) -> float:
 
 @part
 def scale(normal: Array, gain: Array, offset: Array, out: Array) -> None:
-    """out [F] = normalized values times gain plus offset."""
     for c in range(len(out)):
         out[c] = normal[c] * gain[c] + offset[c]
 

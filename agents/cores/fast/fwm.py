@@ -28,17 +28,10 @@ def _apply(memory: Array, key1: Array, key2: Array, room: Array, out: Array) -> 
 def write_and_read(
     before: Array, reset: Array, writes: Array, rates: Array, reads: Array, squashed: int, after: Array, out: Array
 ) -> None:
-    """Compute one step of FWM's memory (equations in `fwm.FWM`), each environment's in the CPU's nearest cache.
-
-    Args:
-        before, after: memories [B, d, d d]; a reset clears the memory before the step.
-        reset: bool [B].
-        writes: [B, 3 d + 1]: keys and value before tanh, beta before the sigmoid; overwritten.
-        rates: [2]: the scale of writes and the bias of beta.
-        reads: [B, (1 + R) d]: the first query and the keys of the hops before tanh; overwritten.
-        squashed: number of values of `reads`, counted from the end, to which tanh is applied.
-        out: n^R [B, d].
-    """
+    """Compute memories `after` [B, d, d d] and n^R [B, d] from memories `before`, cleared where `reset` (bool [B]) is
+    set, one environment at a time in the CPU's nearest cache. `writes` [B, 3 d + 1], overwritten: keys and value before
+    tanh, beta before the sigmoid; `rates` [2]: the scale of writes and the bias of beta; `reads` [B, (1 + R) d],
+    overwritten: the first query and the keys of the hops, the last `squashed` values before tanh."""
     size = out.shape[1]
     one = out.dtype.type(1)
     room, old = np.empty(size * size, out.dtype), np.empty(size, out.dtype)

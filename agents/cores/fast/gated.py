@@ -229,10 +229,6 @@ def gru_backward(
                 add(grads.h[b], through[b])
 
 
-def make_record(steps: int, rows: int, dtype: Any, *widths: int) -> Record:
-    return Record(*(np.empty((steps, rows, width), dtype) for width in widths))
-
-
 def run(
     gates: Tensor,
     weight: Tensor,
@@ -243,13 +239,12 @@ def run(
     bias: Tensor | None = None,
     places: Array | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return h [T, B, H] after each step, the last h and the last c; for a ConvLSTM, h is [T, B, P, C].
+    """Return h [T, B, H] after each step, the last h and the last c; reset and bptt_length are those of `Core.unroll`.
 
     Args:
-        gates: W_x x with all biases except `bias`, [T, B, G H]; for a ConvLSTM, [T, B, P, 4 C].
+        gates: W_x x with all biases except `bias`, [T, B, G H]; for a ConvLSTM, [T, B, P, 4 C], and h is [T, B, P, C].
         weight: W_h, [G H, H]; for a ConvLSTM, [4 C, K C], with the channels of each kernel element contiguous.
         h, c: before the first step, [B, H]; for a ConvLSTM, [B, P, C]; for a GRU, c is [B, 0].
-        reset, bptt_length: as in `Core.unroll`.
         bias: for a GRU, b_hn [H].
         places: for a ConvLSTM, `Inputs.places`.
     """
@@ -260,15 +255,16 @@ def run(
     address = routes.routine(weight.dtype, weight) if places is None else gemm(weight.dtype)
     places, bias = ONE_PLACE if places is None else places, weight.new_empty(0) if bias is None else bias
     (resets,) = routes.arrays(reset)
-    plan = _Plan(*loops, address, torch.is_grad_enabled(), places, resets, bptt_length or 0)
+    width = routes.group_size(batch) if len(places) == 1 else max(1, PLACES_AT_ONCE // len(places))
+    plan = _Plan(*loops, address, torch.is_grad_enabled(), width, places, resets, bptt_length or 0)
     return _Unroll.apply(plan, gates, weight, bias, h, c)  # pyright: ignore
 
 
 def lstm_steps(weight: Tensor, batch: int) -> Callable[[Array, Array, Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Prepare a step for acting with W_h [4 H, H]: step(gates [B, 4 H], reset bool [B], h, c) returns the next h, c."""
     address, size, (bias,) = routes.routine(weight.dtype, weight), weight.shape[1], routes.arrays(weight.new_empty(0))
-    matrix, record = routes.factor(address, weight), make_record(1, batch, bias.dtype, size, size, 4 * size, size)
-    width = min(batch, routes.GROUP_OF_A_STEP)
+    record = Record(*(np.empty((1, batch, width), bias.dtype) for width in (size, size, 4 * size, size)))
+    matrix, width = routes.factor(address, weight), min(batch, routes.GROUP_OF_A_STEP)
 
     def step(gates: Array, reset: Array, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         out, cells = h.new_empty(1, *h.shape), c.new_empty(c.shape)
@@ -289,14 +285,10 @@ class _Plan(NamedTuple):
     backward: Callable[..., None]
     routine: int  # Address of the multiplication routine
     recording: bool  # Whether a backward pass may follow
+    width: int  # Environments per group
     places: Array
     reset: Array
     cut: int
-
-    def group(self) -> int:
-        """Return the number of environments per group."""
-        places = len(self.places)
-        return routes.group_size(self.reset.shape[1]) if places == 1 else max(1, PLACES_AT_ONCE // places)
 
 
 class _Unroll(torch.autograd.Function):
@@ -312,15 +304,12 @@ class _Unroll(torch.autograd.Function):
         matrix = routes.factor(plan.routine, weight, turned)
         inputs = Inputs(x, offset, plan.places, plan.reset, old_h, old_c, matrix, turned, plan.cut)
         widths = kernel * size, c.shape[-1], x.shape[3], size
-        record = make_record(steps if plan.recording else 1, batch * image, x.dtype, *widths)
-        width = plan.group() if turned or image > 1 else routes.GROUP_OF_A_STEP
+        shape = steps if plan.recording else 1, batch * image
+        record = Record(*(np.empty((*shape, width), x.dtype) for width in widths))
+        width = plan.width if turned or image > 1 else routes.GROUP_OF_A_STEP
         out, cells = h.new_empty(steps, *h.shape), c.new_empty(c.shape)
         results = out.numpy().reshape(steps, *inputs.h.shape), cells.numpy().reshape(inputs.c.shape)
-
-        def work(_: int, first: int, last: int) -> None:
-            plan.forward(plan.routine, first, last, inputs, record, *results)
-
-        routes.by_groups(work, batch, width)
+        routes.by_groups(lambda _, *rows: plan.forward(plan.routine, *rows, inputs, record, *results), batch, width)
         if plan.recording:
             ctx.plan, ctx.inputs, ctx.record, ctx.shape = plan, inputs, record, gates.shape
             ctx.save_for_backward(weight)
@@ -337,11 +326,8 @@ class _Unroll(torch.autograd.Function):
         to_gates = np.empty_like(record.gates)
         products = to_gates if cells else np.empty_like(to_gates)
         grads = Gradients(to_gates, products, np.empty_like(record.seen[0]), h, c)
-
-        def work(_: int, first: int, last: int) -> None:
-            plan.backward(plan.routine, first, last, inputs, record, above, grads)
-
-        routes.by_groups(work, batch, plan.group())
+        rest = inputs, record, above, grads
+        routes.by_groups(lambda _, *rows: plan.backward(plan.routine, *rows, *rest), batch, plan.width)
         (grad_weight,) = routes.matrix_gradients([(products, record.seen)], plan.routine < 0)
         size = 0 if cells else h.shape[1]
         grad_bias = torch.from_numpy(products[..., products.shape[2] - size :]).sum((0, 1))

@@ -46,11 +46,8 @@ def remember(
     Args:
         form: f(P), "exp": exp(-P), P >= 0; "tanh": 1 + tanh(P); "complement": 1 - P.
         decay: a, and b, or the rates; None: b = 1.
-        write: u, w.
-        query: q.
-        reset: bool [T, B]; where set, the memory before the step is zero, by selection.
-        start: the memory before step 0.
-        bptt_length: no gradient passes from step t to step t - 1 where t is a multiple of this.
+        write, query: u, w, and q.
+        reset, start, bptt_length: as in `Core.unroll`; `start` is the memory before step 0.
         reads: R; result r is read from rows r J / R to (r + 1) J / R.
     """
     (a, b), (u, w) = decay, write
@@ -68,8 +65,7 @@ class _Remember(torch.autograd.Function):
     def forward(
         ctx: Any, form: int, reads: int, cut: int, reset: Tensor, start: Tensor, *steps: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Steps are a, b, rates, u, w, q."""
-        a = steps[0]
+        a = steps[0]  # The others are b, rates, u, w and q.
         length, batch, groups, columns = a.shape
         period = math.isqrt(length - 1) + 1
         out = a.new_zeros(length, batch, groups, reads, columns)

@@ -50,7 +50,11 @@ class Views(torch.autograd.Function):
         ctx.filters, ctx.reset, ctx.cut = filters, reset, cut
         ctx.save_for_backward(inputs, start, embedding, viewports, views)
         ctx.set_materialize_grads(False)
-        return views, _last_pools(filters, inputs, start, embedding, reset)
+        pools = inputs.new_zeros(inputs.shape[1], len(gains), inputs.shape[2])
+        x, last = arrays(inputs, pools)
+        hold(x, resets, gains, decays, filters.in_a_row, last)
+        pools = pools if embedding is None else pools @ embedding.t()
+        return views, pools + torch.where(reset.any(0).reshape(-1, 1, 1), 0.0, filters.power @ start)
 
     @staticmethod
     @once_differentiable
@@ -86,14 +90,6 @@ class Views(torch.autograd.Function):
                 grad_embedding = grad_embedding + last.t() @ (left * inputs).sum(0)
             grad_start[:, 0] += torch.where(cuts[0].unsqueeze(1) == 0, decay**steps * last, 0.0)
         return None, None, None, grad_inputs, grad_start, grad_embedding, grad_viewports, grad_bias
-
-
-def _last_pools(filters: Filters, inputs: Tensor, start: Tensor, embedding: Tensor | None, reset: Tensor) -> Tensor:
-    pools = inputs.new_zeros(inputs.shape[1], len(filters.gains), inputs.shape[2])
-    out, x, resets, gains, decays = arrays(pools, inputs, reset, filters.gains, filters.decays)
-    hold(x, resets, gains, decays, filters.in_a_row, out)
-    pools = pools if embedding is None else pools @ embedding.t()
-    return pools + torch.where(reset.any(0).reshape(-1, 1, 1), 0.0, filters.power @ start)
 
 
 _filters = compiled()

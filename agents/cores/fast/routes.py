@@ -6,6 +6,7 @@ and with `ENGRAM_COMPILED=0`.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,13 +42,11 @@ def suits(tensor: Tensor) -> bool:
 
 def stands_for(core: nn.Module, inputs: Tensor) -> bool:
     """Whether a compiled route is equivalent to this core's own modules."""
-    if not suits(inputs) or touched(core):
-        return False
-    return all(weight.dtype == inputs.dtype and weight.device.type == "cpu" for weight in core.parameters())
+    alike = (weight.dtype == inputs.dtype and weight.device.type == "cpu" for weight in core.parameters())
+    return suits(inputs) and not touched(core) and all(alike)
 
 
 def refuse_second_derivative() -> None:
-    """Raise RuntimeError in a backward pass that is itself to be differentiated."""
     if torch.is_grad_enabled():
         raise RuntimeError(
             "a compiled route has no second derivative (create_graph=True); with ENGRAM_COMPILED=0 the core has one"
@@ -85,16 +84,15 @@ def group_size(batch: int) -> int:
 
 def by_groups(work: Callable[[int, int, int], None], batch: int, width: int) -> None:
     """Run work(index, first, last) for groups of `width` environments, each on the first free thread."""
-    if batch <= width:  # without the cost of `share`, which acting would notice
-        work(0, 0, batch)
-        bf16.release()
-        return
 
     def run(index: int) -> None:
         work(index, index * width, min((index + 1) * width, batch))
         bf16.release()
 
-    share(run, groups(batch, width))
+    if batch <= width:  # without the cost of `share`, which acting would notice
+        run(0)
+    else:
+        share(run, groups(batch, width))
 
 
 def groups(batch: int, width: int) -> int:
@@ -132,14 +130,9 @@ def matrix_gradients(pairs: Sequence[tuple[Array, Array]], rounded: bool = False
         return [bf16.product(grad.t(), x.t()) for grad, x in rows]
     results = [grad.new_empty(grad.shape[1], x.shape[1]) for grad, x in rows]
     pieces = [
-        (grad[:, start : start + ROWS_AT_ONCE].t(), x, result[start : start + ROWS_AT_ONCE])
+        partial(torch.mm, grad[:, start : start + ROWS_AT_ONCE].t(), x, out=result[start : start + ROWS_AT_ONCE])
         for (grad, x), result in zip(rows, results, strict=True)
         for start in range(0, len(result), ROWS_AT_ONCE)
     ]
-
-    def multiply(index: int) -> None:
-        grad, x, out = pieces[index]
-        torch.mm(grad, x, out=out)
-
-    share(multiply, len(pieces))
+    share(lambda index: pieces[index](), len(pieces))
     return results

@@ -78,7 +78,6 @@ def recur_backward(
 
 
 def can_compile(inputs: Tensor) -> bool:
-    """Whether compiled loops support this tensor, real or complex, in the current context."""
     return suits(torch.view_as_real(inputs) if inputs.is_complex() else inputs)
 
 
@@ -125,7 +124,6 @@ def _arrays(*tensors: Tensor) -> list[Array]:
 
 @part
 def add_product(total: Array, x: Array, y: Array) -> None:
-    """total [F] += x y."""
     for c in range(len(total)):
         total[c] += x[c] * y[c]
 
@@ -166,7 +164,7 @@ class Convolution(torch.autograd.Function):
         check("short convolution", x, x=(x, (len(taps) - 1 + steps, batch, taps.shape[1])), taps=(taps, taps.shape))
         out = x.new_zeros(steps, *x.shape[1:])
         tensors = arrays(x, taps, began, out)
-        by_groups(lambda _, first, last: convolve(first, last, *tensors), batch, ENVIRONMENTS)
+        by_groups(lambda _, begin, end: convolve(begin, end, *tensors), batch, ENVIRONMENTS)
         ctx.save_for_backward(x, taps, began)
         ctx.cut = cut
         return out
@@ -178,7 +176,5 @@ class Convolution(torch.autograd.Function):
         batch = x.shape[1]
         on_x, on_taps = x.new_zeros(x.shape), taps.new_zeros(batch, *taps.shape)
         inputs, outputs = arrays(x, taps, began), arrays(grad, on_x, on_taps)
-        by_groups(
-            lambda _, first, last: convolve_backward(first, last, ctx.cut, *inputs, *outputs), batch, ENVIRONMENTS
-        )
+        by_groups(lambda _, begin, end: convolve_backward(begin, end, ctx.cut, *inputs, *outputs), batch, ENVIRONMENTS)
         return on_x, on_taps.sum(0), None, None

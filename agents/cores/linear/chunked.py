@@ -65,15 +65,9 @@ def unroll_chunks(
     bptt_length: int | None = None,
     length: int = LENGTH,
 ) -> tuple[Tensor, States]:
-    """Return the outputs of all T steps [T, B, ...] and the states after the last step.
-
-    Args:
-        steps: inputs of each step, each [T, B, ...].
-        reset, bptt_length: as in `Core.unroll`.
-        start: states before step 0, each [B, ...].
-        initial: initial(n) returns n initial states, each [n, ...].
-        length: largest number of steps per chunk.
-    """
+    """Return the outputs of all T steps [T, B, ...] and the states after the last step, from the inputs of each step
+    [T, B, ...] and the states `start` [B, ...] before step 0; initial(n) returns n initial states [n, ...]. `reset` and
+    `bptt_length` are those of `Core.unroll`; a chunk has at most `length` steps."""
     rows = reset.shape[1]
     blocks = cut_into_blocks(reset, length if bptt_length is None else min(length, bptt_length), bptt_length)
     flat = [tensor.flatten(0, 1) for tensor in steps]
@@ -190,7 +184,7 @@ class DeltaMixer(Mixer):
 
 
 class Decay(nn.Module):
-    """log alpha [..., H] = -exp(a) softplus(w u + b), one value per head; a and b as in Mamba-2."""
+    """log alpha [..., H] = -exp(a) softplus(w u + b) < 0, one value per head; a and b as in Mamba-2."""
 
     def __init__(self, hidden_size: int, num_heads: int) -> None:
         super().__init__()
@@ -200,7 +194,6 @@ class Decay(nn.Module):
             self.step.bias.copy_(torch.empty(num_heads).uniform_(-6.9, -2.3).exp().expm1().log())
 
     def forward(self, u: Tensor) -> Tensor:
-        """u [..., hidden_size] -> log alpha [..., H], below 0."""
         return -self.rate.exp() * F.softplus(self.step(u))
 
 

@@ -156,8 +156,7 @@ class S5Mixer(Mixer):
         inverse = torch.complex(-rate / squared, -self.frequency / squared)
         driven = torch.complex(decay.real - 1, decay.imag) * inverse * torch.complex(*F.linear(u, self.B).chunk(2, -1))
         h, last = recur(decay, driven, state.h, steps)
-        y = 2 * F.linear(torch.cat([h.real, h.imag], -1), self.C) + self.D * u
-        g = F.gelu(y)
+        g = F.gelu(2 * F.linear(torch.cat([h.real, h.imag], -1), self.C) + self.D * u)
         return g * torch.sigmoid(self.gate(g)), HiddenState(last)
 
 

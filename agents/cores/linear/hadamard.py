@@ -233,8 +233,7 @@ class SHMMixer(Mixer):
 
 
 def since_reset(steps: Steps | None, start: Tensor) -> Tensor:
-    """Return the number of steps since the last reset, int64 [B], or of each of `steps` [T, B]; `start` [B] is the
-    number before step 0."""
+    """Count steps since the last reset, int64 [B], or at each of `steps` [T, B]; `start` [B]: those before step 0."""
     if steps is None:
         return start
     time = torch.arange(len(steps.reset), device=start.device).unsqueeze(1)

@@ -66,9 +66,8 @@ def backward(
             to_h = to_hidden[b - first]
             add(to_h, grads.joined[b, :size])
             add(to_h, grad_out[t, b, :size])
-            cell_backward(
-                record.gates[t, b], record.c[t, b], record.squashed[t, b], to_h, grads.gates[t, b], grads.c[b]
-            )
+            gates, c, squashed = record.gates[t, b], record.c[t, b], record.squashed[t, b]
+            cell_backward(gates, c, squashed, to_h, grads.gates[t, b], grads.c[b])
         multiply(gemm, grads.gates[t, first:last], w.recurrent, False, grads.joined[first:last])
         for b in range(first, last):
             if inputs.kept[t, b] >= 0:

@@ -219,7 +219,6 @@ def _read(s: int, b: int, inputs: Inputs, record: Record, memory: Array, read: A
 
 @part
 def copy_memory(x: Array, out: Array) -> None:
-    """out [3, d, d] = x."""
     for level in range(len(out)):
         copy_rows(x[level], out[level])
 

@@ -19,14 +19,8 @@ MATRICES = ("recurrent", "heads", "targets")
 def run(
     tensors: Leaves, reset: Tensor, initial: Tensor, scales: tuple[float, float], heads: int, bptt_length: int | None
 ) -> Result:
-    """Run all T steps; reset and bptt_length are those of `Core.unroll`.
-
-    Args:
-        tensors: the inputs' contribution to the controller's gates, the state before the first step, and parameters.
-        initial: the memory at the start of an episode, [3, d, d].
-        scales: scale s of the write, and the factor of the meta error.
-        heads: H.
-    """
+    """Run all T steps, with the memory `initial` [3, d, d] at the start of an episode; reset and bptt_length are those
+    of `Core.unroll`, `scales` s of the write and the factor of the meta error."""
     (steps, batch, _), size = tensors.gates.shape, tensors.recurrent.shape[0] // 4
     shapes = {"h": (size,), "c": (size,), "read": initial.shape[1:2], "memory": initial.shape}
     states = {name: (getattr(tensors, name), (batch, *shape)) for name, shape in shapes.items()}
@@ -68,7 +62,6 @@ def prepare(
 
 
 def make_record(steps: int, batch: int, w: Leaves, heads: int, replaced: int) -> Record:
-    """Allocate a record."""
     size, width, local, normalized = w.h.shape[1], w.read.shape[1], len(w.targets_bias) > 0, len(w.norm_gain) > 0
 
     def room(*sizes: int) -> Array:
@@ -105,12 +98,8 @@ class _Unroll(torch.autograd.Function):
         width = record.joined.shape[2]
         out, errors = tensors.c.new_empty(steps, batch, width), tensors.c.new_empty(steps, batch)
         outputs = out, errors, tensors.c.new_empty(tensors.c.shape), tensors.memory.clone()
-        result = Result(*(output.numpy() for output in outputs))
-
-        def work(_: int, first: int, last: int) -> None:
-            forward(address, first, last, inputs, weights, record, result)
-
-        routes.by_groups(work, batch, routes.group_size(batch))
+        rest = inputs, weights, record, Result(*(output.numpy() for output in outputs))
+        routes.by_groups(lambda _, first, last: forward(address, first, last, *rest), batch, routes.group_size(batch))
         if recording:
             ctx.inputs, ctx.address, ctx.record = inputs, address, record
             ctx.save_for_backward(*tensors, out, outputs[-1])
@@ -135,25 +124,21 @@ class _Unroll(torch.autograd.Function):
             backward(address, first, last, inputs, weights, record, memory, above, own)
 
         routes.by_groups(work, len(memory), group)
-        return None, None, None, None, *_collect(tensors, grads, record, out.numpy(), address < 0)
-
-
-def _collect(tensors: Leaves, grads: Gradients, record: Record, out: Array, rounded: bool) -> Leaves:
-    size, width = grads.c.shape[1], len(tensors.rate)
-    pairs = {
-        "recurrent": (grads.gates, record.joined),
-        "heads": (grads.heads, np.ascontiguousarray(out[..., :size])),
-        "rate": (grads.rate, record.heads[..., :width]),
-    }
-    if len(tensors.targets):
-        pairs["targets"] = grads.targets, record.values
-    matrices = dict(zip(pairs, routes.matrix_gradients(list(pairs.values()), rounded), strict=True))
-    biases = {"heads_bias": grads.heads, "rate_bias": grads.rate, "targets_bias": grads.targets}
-    others = {name: getattr(grads, name) for name in ("gates", "c", "memory")}
-    others |= {"h": grads.joined[:, :size], "read": grads.joined[:, size:]}
-    others |= {"norm_gain": grads.norm_gain.sum(0), "norm_bias": grads.norm_bias.sum(0)}
-    return Leaves(
-        **{"targets": tensors.targets} | matrices | {"rate": matrices["rate"][0]},
-        **{name: torch.from_numpy(grad).flatten(0, -2).sum(0) for name, grad in biases.items()},
-        **{name: torch.from_numpy(grad) for name, grad in others.items()},
-    )
+        size = grads.c.shape[1]
+        pairs = {
+            "recurrent": (gates, record.joined),
+            "heads": (products, np.ascontiguousarray(out.numpy()[..., :size])),
+            "rate": (rate, record.heads[..., : len(tensors.rate)]),
+        }
+        if len(tensors.targets):
+            pairs["targets"] = targets, record.values
+        matrices = dict(zip(pairs, routes.matrix_gradients(list(pairs.values()), address < 0), strict=True))
+        biases = {"heads_bias": products, "rate_bias": rate, "targets_bias": targets}
+        others = {"gates": gates, "c": grads.c, "memory": grads.memory, "h": joined[:, :size], "read": joined[:, size:]}
+        others |= {"norm_gain": sums[0].sum(0), "norm_bias": sums[1].sum(0)}
+        leaves = Leaves(
+            **{"targets": tensors.targets} | matrices | {"rate": matrices["rate"][0]},
+            **{name: torch.from_numpy(grad).flatten(0, -2).sum(0) for name, grad in biases.items()},
+            **{name: torch.from_numpy(grad) for name, grad in others.items()},
+        )
+        return None, None, None, None, *leaves

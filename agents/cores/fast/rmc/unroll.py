@@ -18,14 +18,8 @@ MATRICES = ("qkv", "mlp", "gates")
 def run(
     leaves: Leaves, initial: Tensor, heads: int, reset: Tensor | None, bptt_length: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the memories [T, B, N, F] after each step, and the last memory.
-
-    Args:
-        leaves: inputs, state and parameters, as tensors.
-        initial: the memory at the start of an episode, [N, F].
-        heads: H.
-        reset, bptt_length: as in `Core.unroll`; without resets, `reset` may be None.
-    """
+    """Return the memories [T, B, N, F] after each step, and the last memory, with the memory `initial` [N, F] at the
+    start of an episode; reset and bptt_length are those of `Core.unroll`, but `reset` may be None."""
     row: Tensor = leaves.row
     steps = row.shape[:2]
     reset = torch.zeros(steps, dtype=torch.bool) if reset is None else reset
@@ -57,7 +51,6 @@ def prepare(tensors: Leaves, initial: Tensor, heads: int) -> Callable[[Array, Ar
 
 
 def make_record(leaves: Leaves, heads: int, steps: int, batch: int) -> Record:
-    """Allocate a record of this number of steps and environments."""
     slots, width = leaves.memory.shape[1:]
     layers, gates, size = len(leaves.mlp), len(leaves.gates_bias), len(leaves.qkv_bias)
     gated = (slots, width if gates else 0)
@@ -91,12 +84,8 @@ class _Unroll(torch.autograd.Function):
         width = routes.GROUP if settings.turned else routes.GROUP_OF_A_STEP
         memory = Leaves(*tensors).memory
         out = memory.new_empty(steps, *memory.shape)
-        values = out.numpy()
-
-        def work(_: int, first: int, last: int) -> None:
-            forward(address, first, last, settings, leaves, record, values)
-
-        routes.by_groups(work, batch, width)
+        rest = settings, leaves, record, out.numpy()
+        routes.by_groups(lambda _, first, last: forward(address, first, last, *rest), batch, width)
         if recording:
             ctx.settings, ctx.address, ctx.record = settings, address, record
             ctx.save_for_backward(*tensors)
@@ -121,16 +110,13 @@ class _Unroll(torch.autograd.Function):
             backward(address, first, last, settings, leaves, record, above, sums)
 
         routes.by_groups(work, batch, routes.GROUP)
-        return None, None, None, None, *_collect(grads, record, address < 0)
-
-
-def _collect(grads: Leaves, record: Record, rounded: bool) -> Leaves:
-    pairs = [(grads.qkv, record.rows), *zip(grads.mlp, record.hidden[:-1], strict=True)]
-    if record.gates.size:
-        pairs.append((grads.gates, record.squashed))
-    qkv, *rest = routes.matrix_gradients(pairs, rounded)
-    matrices = {"qkv": qkv, "mlp": torch.stack(rest[: len(grads.mlp)])}
-    matrices["gates"] = rest[-1] if record.gates.size else qkv.new_empty(0, qkv.shape[1])
-    others = {name: getattr(grads, name) for name in ("row", "gates_input", "memory")}
-    others |= {name: getattr(grads, name).sum(0) for name in VECTORS}
-    return Leaves(**matrices, **{name: torch.from_numpy(array) for name, array in others.items()})
+        pairs = [(grads.qkv, record.rows), *zip(grads.mlp, record.hidden[:-1], strict=True)]
+        if record.gates.size:
+            pairs.append((grads.gates, record.squashed))
+        qkv, *rest = routes.matrix_gradients(pairs, address < 0)
+        matrices = {"qkv": qkv, "mlp": torch.stack(rest[: len(grads.mlp)])}
+        matrices["gates"] = rest[-1] if record.gates.size else qkv.new_empty(0, qkv.shape[1])
+        others = {name: getattr(grads, name) for name in ("row", "gates_input", "memory")}
+        others |= {name: getattr(grads, name).sum(0) for name in VECTORS}
+        others = {name: torch.from_numpy(array) for name, array in others.items()}
+        return None, None, None, None, *Leaves(**matrices, **others)
