@@ -251,7 +251,10 @@ def make_pool(config: RunConfig, factory: ActorFactory, report: Callable[[str], 
         return pool
     from ...learners.remote.team import Team
 
-    learner, pool_of = partial(make_learner, config, factory, device), partial(partial, ray_pool, config, factory)
+    def pool_of(share: Share) -> Callable[[Callable[[str], None]], ActorPool]:
+        return partial(ray_pool, config, factory, share)
+
+    learner = partial(make_learner, config, factory, device)
     return Team(pool, config.shares, learner, pool_of, config.synchronous, report, device)
 
 
