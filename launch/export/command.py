@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.table import Column, Table
 from torch import Tensor, nn
 from torch.utils import _pytree as trees
 
@@ -164,5 +165,19 @@ def main(arguments: Sequence[str]) -> int:
             with file_errors(f"--torch-export: cannot write {config.torch_export}"):
                 replace_file(Path(config.torch_export), archive.getvalue())
     files = " and ".join(filter(None, (config.onnx, config.torch_export)))
-    make_console().print(f"wrote {files}: {factory.env} with {trained.config.agent.core}")
+    make_console().print(described(step, f"{factory.env} with {trained.config.agent.core}: wrote {files}"))
     return 0
+
+
+def described(step: Step, title: str) -> Table:
+    """Tabulate inputs and outputs with dtypes and shapes; B is the number of environments."""
+    columns = (Column(name, no_wrap=True) for name in ("", "name", "dtype", "shape"))
+    table = Table(*columns, title=title, title_justify="left")
+    with torch.inference_mode():
+        outputs = step(step.example)
+    for kind, tensors in (("input", step.example), ("output", outputs)):
+        for name, tensor in tensors.items():
+            shape = ", ".join(["B", *map(str, tensor.shape[1:])])
+            table.add_row(kind, name, str(tensor.dtype).removeprefix("torch."), f"[{shape}]")
+        table.add_section()
+    return table
