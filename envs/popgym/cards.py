@@ -293,11 +293,15 @@ def advance_concentration(state: State, params: Params, i: int, action: int) -> 
 @kernel
 def observe_concentration(state: State, params: Params, i: int, vector: Array) -> None:
     """Write the table into `vector`: a one-hot of each card's class, or of the last value for a card face down."""
-    size = params.classes + 1
+    classes, first = params.classes, 0
     one, other = state.shown[i, 0], state.shown[i, 1]
     for position in range(params.size):
         up = state.marks[i, position] > 0 or position == one or position == other
-        one_hot(vector, size * position, size, class_of(state, params, i, position) if up else size - 1)
+        value = class_of(state, params, i, position) if up else classes
+        for k in range(classes + 1):
+            vector[first + k] = 0
+        vector[first + value] = 1
+        first += classes + 1
 
 
 class PopgymConcentrationBatch(CardBatch):
