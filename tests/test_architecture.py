@@ -27,7 +27,7 @@ OWN_FOLDERS = [*LAYERS, "tests", "docs", "examples", "benchmarks"]
 
 @cache
 def graph() -> grimp.ImportGraph:
-    """What every module imports, inside functions and for types alone too."""
+    """Imports of every module, including those inside functions and those for types only."""
     return grimp.build_graph("engram", include_external_packages=True, cache_dir=None)
 
 

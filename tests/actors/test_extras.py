@@ -1,4 +1,4 @@
-"""What unrolls carry for losses besides observations."""
+"""Extras: values in unrolls that losses read in addition to observations."""
 
 from dataclasses import replace
 from typing import Any

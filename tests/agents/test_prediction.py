@@ -1,4 +1,4 @@
-"""What comes next is predicted from memory and action: what the loss is, where it counts, what it teaches."""
+"""Prediction of the next observation or reward from the core's output and the action: loss, mask and effect."""
 
 import pytest
 import torch
@@ -250,7 +250,7 @@ def test_rewards_are_predicted_in_their_running_units() -> None:
 
 @pytest.mark.integration
 def test_the_memory_learns_which_action_is_rewarded() -> None:
-    """What was seen two steps ago says which action is."""
+    """The observation of two steps ago determines the action."""
     learner = predicts_rewards()
     losses = []
     for _ in range(400):

@@ -84,7 +84,7 @@ COMPILED = ["rmc", "lstm", "gru", "conv-lstm", "mnm-p", "mnm-g", "concrete", "pa
 
 @pytest.fixture(scope="module")
 def found():
-    """What was wrong with each core, from a process of its own: compiled code handed a wrong shape writes anywhere."""
+    """Errors of each core, from a separate process: compiled code with a wrong shape may write anywhere."""
     path = os.pathsep.join(["tests/support", os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-c", WRONG, *COMPILED]
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)

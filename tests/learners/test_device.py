@@ -129,7 +129,7 @@ def test_an_update_starts_no_more_operations_than_its_budget(cases, core):
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", ["acting", "acting together"])
 def test_a_thread_acts_on_a_stream_of_its_own(cases, case):
-    """Nothing is read before it is written or used again too early; weights are those of a run that acts on the CPU.
+    """No tensor is read before it is written or reused too early; weights are those of a run that acts on the CPU.
 
     The acting thread waits for actions alone: they are all that leaves the device.
     """
@@ -246,7 +246,7 @@ def test_without_cuda_a_recording_is_refused_in_one_line(capfd):
 
 
 def test_under_autocast_heads_are_bfloat16_and_the_memory_float32():
-    """What `--precision bf16` does on a GPU."""
+    """Effects of `--precision bf16` on a GPU."""
     learner, (batch, *_) = make()
     agent, seen = learner.agent, []
     agent.policy.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0].dtype, output.dtype)))

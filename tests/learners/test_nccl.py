@@ -61,7 +61,7 @@ def _stop_before_joining(file: str, joined: Any) -> None:
 
 
 class Watch:
-    """What rank 0 does while it waits: it gives up once the other process is known to be lost for two seconds."""
+    """The callback of rank 0 while it waits: it raises once the other process has been lost for two seconds."""
 
     def __init__(self) -> None:
         self.lost_at = float("inf")

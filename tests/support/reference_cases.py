@@ -112,7 +112,7 @@ def _batch(case: Case, agent: Agent, generator: torch.Generator) -> Unroll:
 
 
 def _extras(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
-    """What the case's losses read besides observations."""
+    """Values that the case's losses read in addition to observations."""
     shape, extras = (case.steps + 1, case.num_envs), dict[str, Tensor]()
     if case.agent.critic == "privileged":
         extras["privileged"] = 5 + 2 * torch.randn(*shape, 3, generator=generator, dtype=torch.float64)

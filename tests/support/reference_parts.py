@@ -1,4 +1,4 @@
-"""What the reference learner is made of: the network step by step, distributions, running moments, targets as loops.
+"""Parts of the reference learner: the network step by step, distributions, running moments, targets as loops.
 
 Shapes: T steps, B environments.
 """

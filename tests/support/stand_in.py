@@ -46,7 +46,7 @@ counts = {"in": 0, "out": 0, "operations": 0}
 
 
 class Event:
-    """What a stream had been given when the event was recorded, its own operations and those it waited for."""
+    """Operations of a stream when the event was recorded: its own, and those that it waited for."""
 
     def __init__(self, stream: "Stream") -> None:
         self.stream, self.clock, self.copies = stream, stream.clock.copy(), stream.copies[:]
@@ -85,7 +85,7 @@ waits: list[str] = []
 hazards: list[str] = []
 """Memory that was given back while another stream might still use it."""
 _done: Counter[Stream] = Counter()
-"""What the host has waited for."""
+"""Operations that the host has waited for."""
 _main = Stream()
 _local = threading.local()
 
@@ -164,7 +164,7 @@ class OnDevice(torch.Tensor):
 
 @contextlib.contextmanager
 def learning() -> Generator[None]:
-    """Nothing is copied from or to the device inside, but by operations that were told so."""
+    """No value is copied from or to the device inside, except by operations that allow it."""
     _state["learning"] = True
     try:
         yield

@@ -23,7 +23,7 @@ def theirs(name: str, difficulty: str) -> Any:
 
 
 def level_of(name: str, env: Any) -> dict[str, Any]:
-    """What chance has decided in the package's environment, as a level of ours."""
+    """The random choices of the package's environment, as a level of ours."""
     match name.removeprefix("popgym-"):
         case "battleship":
             return {"ships": np.argwhere(env.board).tolist()}

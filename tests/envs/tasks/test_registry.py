@@ -29,7 +29,7 @@ def test_batches_have_the_shapes_that_the_task_says(name):
 
 @pytest.mark.parametrize("name", task_names())
 def test_chance_is_not_below_the_likeliest_answer(name):
-    """Who always gives it remembers nothing."""
+    """A constant answer needs no memory."""
     task = make_task(name, 200, seed=3)
     answers = np.concatenate([batch.targets.ravel() for batch in (task.next() for _ in range(4))])
     answers = answers[answers != NO_QUERY]

@@ -1,4 +1,4 @@
-"""Who may use a run's Ray, what a run leaves of secrets, and how it lives on a cluster that is not its own."""
+"""Access to the Ray instance of a run, secrets that a run leaves, and runs on an existing cluster."""
 
 import ast
 import contextlib

@@ -96,7 +96,7 @@ def test_a_population_explores_only_what_its_algorithm_has() -> None:
 
 
 def test_a_preset_with_a_population_can_be_for_a_single_learner() -> None:
-    """What its members would have explored is left out; what a user asks to explore is not."""
+    """Settings that its members would have explored are omitted; those that a user explores are not."""
     words = ["--env", "t-maze", "--core", "concrete", "--preset", "easy"]
     assert parse_run(words).population == 4
     alone = parse_run([*words, "--population", "0"])

@@ -1,4 +1,4 @@
-"""What may not change within one run."""
+"""Settings that may not change within one run."""
 
 from dataclasses import replace
 

@@ -34,7 +34,7 @@ TOLD = ("--predict", "map", "--prediction-size", "8", "--critic", "privileged")
 
 @pytest.mark.parametrize("told", [("--imitate", "players:Summing"), TOLD], ids=["player", "map and critic"])
 def test_a_resumed_run_equals_an_uninterrupted_one(told: tuple[str, ...], tmp_path: Path) -> None:
-    """What was seen and the player's state included, which extras depend on."""
+    """Includes the observed cells and the player's state, on which extras depend."""
     words = [*TINY, *told, "--sync", "--local", "--lr-schedule", "constant", "--total-steps"]
     assert train.main([*words, "200", "--run-dir", str(tmp_path / "one")]) == 0
     assert train.main([*words, "100", "--run-dir", str(tmp_path / "two")]) == 0

@@ -1,4 +1,4 @@
-"""What a custom algorithm sees of a pass and may add to the loss, and PPO's limit on the divergence."""
+"""Values that a custom algorithm reads from a pass and adds to the loss, and PPO's limit on the divergence."""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,4 @@
-"""Who learns from whom: the t-test against Welch's formula and scipy, selection and seeded replays."""
+"""Decisions of a population: the t-test against Welch's formula and scipy, selection and seeded replays."""
 
 import json
 import math

@@ -78,7 +78,7 @@ def test_unrolls_that_are_lost_with_their_machine_are_left_out(shared_ray: None)
 
 @pytest.mark.integration
 def test_after_a_loss_a_learner_that_completed_the_update_collects_another_batch(shared_ray: None) -> None:
-    """It has used its batch when the group of learners restarts, and rank 0 repeats the update."""
+    """The process has used its batch when the group of learners restarts, and rank 0 repeats the update."""
     factory = ActorFactory(env="boxworld", agent=AgentConfig(core="lstm"), num_envs=2, unroll_length=5, seed=0)
 
     def make_learner() -> Learner:
