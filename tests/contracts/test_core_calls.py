@@ -21,7 +21,7 @@ every_core = pytest.mark.parametrize("name", core_names())
 
 
 def call(core, steps=STEPS, batch=BATCH, size=INPUTS, **options):
-    """Arguments of a right unroll, of other sizes where told."""
+    """Arguments of a valid unroll, or of one with other sizes."""
     dtype = options.get("dtype", torch.float32)
     inputs = torch.randn(steps, batch, size, dtype=dtype)
     reset = torch.zeros(steps, batch, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""A user's own environment that is wrong is told so before anything runs, with the method and what it returned."""
+"""Errors of a user's environment are reported before training, with the method and the value that it returned."""
 
 import sys
 from typing import Any

@@ -28,7 +28,7 @@ HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
 
 class Clock:
-    """Stands still unless told how far to go."""
+    """A clock that advances only when the test sets it."""
 
     now = 0.0
 

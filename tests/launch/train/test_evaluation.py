@@ -75,7 +75,7 @@ def test_an_evaluation_is_the_best_one_once(tmp_path: Path, monkeypatch: pytest.
     words = [*EVALUATED, *CATCH, "--checkpoint-every", "1e9", "--population", "4"]
     assert command.main([*words, "--total-steps", "288", "--run-dir", str(tmp_path / "run")]) == 0
     assert found
-    assert len(set(found)) >= len(found) - 1, "one at the end besides"
+    assert len(set(found)) >= len(found) - 1, "and one more at the end"
 
 
 def test_a_run_that_begins_to_be_evaluated_has_a_new_best(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_an_update_from_parts_of_stored_unrolls_is_that_of_the_whole_batch() -> 
 
 @pytest.mark.nightly
 def test_unrolls_that_are_lost_with_their_machine_are_left_out(shared_ray: None) -> None:
-    """The member does not change, the user is told, and its next update is that of a learner in this process."""
+    """The member does not change, a message reports it, and its next update is that of a learner in this process."""
     factory = ActorFactory(env="boxworld", agent=AgentConfig(core="lstm"), num_envs=4, unroll_length=5, seed=0)
     actor, config = factory.make_actor(0), LearnerConfig()
     lost, next_one = actor.unroll(), actor.unroll()
