@@ -23,7 +23,7 @@ NUM_ENVS, STEPS = 5, 40
 
 
 class Walk(gymnasium.Env):
-    """A random walk with a Dict observation; ends at random, reports its length, and fails where the test requests it."""
+    """A random walk with a Dict observation; ends at random, reports its length, fails on request."""
 
     action_space = spaces.Discrete(3)
     observation_space = spaces.Dict({"place": spaces.Box(-99, 99, (2,)), "image": spaces.Box(0, 255, (2, 3), np.uint8)})
