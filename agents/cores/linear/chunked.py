@@ -2,7 +2,7 @@
 
 A core computes a chunk of L steps from the state before it. The unroll is split into blocks of consecutive steps; every
 reset begins a block, so steps before it cannot affect later blocks, not even as 0 * nan. Blocks of equal depth run in
-parallel. Shapes: T steps, B environments, N chunks, L steps per chunk.
+parallel. Shapes: T steps, B environments, H heads, N chunks, L steps per chunk.
 """
 
 import math
@@ -17,8 +17,8 @@ from .stack import Mixer, Stack, Steps
 
 States: TypeAlias = tuple[Tensor, ...]
 Chunk: TypeAlias = Callable[[tuple[Tensor, ...], Tensor, States], tuple[Tensor, States]]
-"""chunk(steps, each [N, L, ...]; used, bool [N, L]; states before, each [N, ...]) -> outputs [N, L, ...], states after.
-An unused step must not change the state; its output is not read. Unused steps come last."""
+"""chunk(steps, each [N, H, L, ...]; used, bool [N, 1, L]; states before, each [N, ...]) -> outputs [N, H, L, ...],
+states after. An unused step must not change the state; its output is not read. Unused steps come last."""
 
 LENGTH = 32  # Largest number of steps per chunk
 
@@ -65,16 +65,21 @@ def unroll_chunks(
     bptt_length: int | None = None,
     length: int = LENGTH,
 ) -> tuple[Tensor, States]:
-    """Return the outputs of all T steps [T, B, ...] and the states after the last step, from the inputs of each step
-    [T, B, ...] and the states `start` [B, ...] before step 0; initial(n) returns n initial states [n, ...]. `reset` and
-    `bptt_length` are those of `Core.unroll`; a chunk has at most `length` steps."""
-    rows = reset.shape[1]
+    """Return the outputs of all T steps [T, B, H, ...] and the states after the last step, from the inputs of each step
+    [T, B, H, ...] and the states `start` [B, ...] before step 0; initial(n) returns n initial states [n, ...]. `reset`
+    and `bptt_length` are those of `Core.unroll`; a chunk has at most `length` steps."""
+    rows, heads = reset.shape[1], torch.arange(steps[0].shape[2], device=reset.device).unsqueeze(1)
     blocks = cut_into_blocks(reset, length if bptt_length is None else min(length, bptt_length), bptt_length)
-    flat = [tensor.flatten(0, 1) for tensor in steps]
+    longest = [int(blocks.used[:, group].sum(0).max()) for group in blocks.depths]
+    cuts = list(zip(longest, blocks.depths, strict=True))
+    used = [blocks.used[:count, group].T.unsqueeze(1) for count, group in cuts]  # [N, 1, L]
+    indices = [blocks.steps[:count, group].T.unsqueeze(1) * len(heads) + heads for count, group in cuts]  # [N, H, L]
+    # One gather for all depths, as the gradient of each is as large as its input. It also moves heads before steps.
+    order, sizes = torch.cat([index.flatten() for index in indices]), [index.numel() for index in indices]
+    parts = zip(*(tensor.flatten(0, 2).index_select(0, order).split(sizes) for tensor in steps), strict=True)
     ends: list[States] = []
     outputs: list[Tensor] = []
-    first, count = torch.empty_like(blocks.steps[0]), 0
-    for depth, group in enumerate(blocks.depths):
+    for depth, (group, index, part) in enumerate(zip(blocks.depths, indices, parts, strict=True)):
         if depth:
             previous = blocks.block[blocks.steps[0, group] - rows] - blocks.depths[depth - 1].start
             before = tuple(leaf.index_select(0, previous) for leaf in ends[-1])
@@ -87,17 +92,13 @@ def unroll_chunks(
                 torch.cat([torch.where(_like(reset[0], initial_leaf), new[:rows], initial_leaf), new[rows:]])
                 for new, initial_leaf in zip(fresh, start, strict=True)
             )
-        used = blocks.used[:, group].T
-        used = used[:, : int(used.sum(1).max())]
-        index = blocks.steps[: used.shape[1], group].T
-        chunk_steps = tuple(tensor.index_select(0, index.flatten()).unflatten(0, index.shape) for tensor in flat)
-        result, end = chunk(chunk_steps, used, before)
+        result, end = chunk(tuple(tensor.unflatten(0, index.shape) for tensor in part), used[depth], before)
         ends.append(end)
-        outputs.append(result.flatten(0, 1))
-        first[group] = count + used.shape[1] * torch.arange(len(used), device=first.device)
-        count += used.numel()
-    order = first[blocks.block] + blocks.slot
-    whole = torch.cat(outputs).index_select(0, order).unflatten(0, tuple(reset.shape))
+        outputs.append(result.flatten(0, 2))
+    kept = torch.cat([flags.expand_as(index).flatten() for flags, index in zip(used, indices, strict=True)])
+    places = order.new_empty(reset.numel() * len(heads))
+    places[order[kept]] = kept.nonzero().squeeze(1)
+    whole = torch.cat(outputs).index_select(0, places).unflatten(0, (*reset.shape, len(heads)))
     last = blocks.block[-rows:]
     return whole, tuple(torch.cat(leaves).index_select(0, last) for leaves in zip(*ends, strict=True))
 
@@ -164,9 +165,9 @@ class DeltaMixer(Mixer):
 
     def forward(self, u: Tensor, state: DeltaNetState, steps: Steps | None) -> tuple[Tensor, DeltaNetState]:
         writes = self.num_writes
-        maps = self.maps(u).unflatten(-1, (2 + 2 * writes, self.num_heads, self.head_size)).transpose(-3, -2)
+        maps = F.silu(self.maps(u)).unflatten(-1, (2 + 2 * writes, self.num_heads, self.head_size)).transpose(-3, -2)
         query, gate, keys, values = maps.split([1, 1, writes, writes], -2)
-        query, keys, values = _unit(query.squeeze(-2)), _unit(keys), F.silu(values)  # [..., H, d], [..., H, n, d]
+        query, keys = _unit(query.squeeze(-2)), _unit(keys)  # [..., H, d], [..., H, n, d]
         rates = torch.sigmoid(self.rate(u)).unflatten(-1, (writes, self.num_heads)).transpose(-2, -1)  # [..., H, n]
         rates = 2 * rates if self.negative else rates
         log_decay = self.decay(u) if self.decay is not None else torch.zeros_like(rates[..., 0])
@@ -180,7 +181,7 @@ class DeltaMixer(Mixer):
             parts, initial = (query, keys, values, rates, log_decay), self.initial_state
             read, (weights,) = unroll_chunks(_delta_chunk, parts, steps.reset, state, initial, steps.bptt_length)
         read = F.rms_norm(read, read.shape[-1:], self.scale, 1e-5)
-        return self.out((read * F.silu(gate.squeeze(-2))).flatten(-2)), DeltaNetState(weights)
+        return self.out((read * gate.squeeze(-2)).flatten(-2)), DeltaNetState(weights)
 
 
 class Decay(nn.Module):
@@ -198,35 +199,33 @@ class Decay(nn.Module):
 
 
 def _unit(x: Tensor) -> Tensor:
-    return F.normalize(F.silu(x), dim=-1, eps=1e-6)
+    return x * x.norm(dim=-1, keepdim=True).clamp_min(1e-6).reciprocal()
 
 
 def _delta_chunk(steps: States, used: Tensor, start: States) -> tuple[Tensor, States]:
-    """Compute a chunk of L steps (`Chunk`): the reads [N, L, H, d] and the final fast weights. The n writes of a
+    """Compute a chunk of L steps (`Chunk`): the reads [N, H, L, d] and the final fast weights. The n writes of a
     step follow each other like steps, with the decay before the first. With G_m the sum of log alpha up to write m, S
     before write m is exp(G_m) S_0 + sum_{j < m} exp(G_m - G_j) k_j u_j^T, u_m = beta_m (v_m - S^T k_m)."""
     query, keys, values, rates, log_decay = steps
     (weights,) = start
     writes = keys.shape[3]
-    rates = torch.where(used[..., None, None], rates, 0.0)
-    log_decay = torch.where(used[..., None], log_decay, 0.0)
-    # [N, H, M, ...], M = L n
-    key, value, rate = (x.transpose(1, 2).flatten(2, 3) for x in (keys, values, rates.unsqueeze(4)))
-    total = log_decay.transpose(1, 2).cumsum(2)  # [N, H, L]
+    rates = torch.where(used[..., None], rates, 0.0)
+    key, value, rate = (x.flatten(2, 3) for x in (keys, values, rates.unsqueeze(4)))  # [N, H, M, ...], M = L n
+    total = torch.where(used, log_decay, 0.0).cumsum(2)  # [N, H, L]
     decay = total.repeat_interleave(writes, 2) if writes > 1 else total
     causal = torch.ones(decay.shape[2], decay.shape[2], dtype=torch.bool, device=decay.device).tril()
     between = torch.where(causal, decay.unsqueeze(3) - decay.unsqueeze(2), -torch.inf).exp()
-    system = (rate * between * (key @ key.mT)).tril(-1)
-    targets = rate * (value - decay.exp().unsqueeze(3) * (key @ weights))
+    scaled = rate * key
+    system = (between * (scaled @ key.mT)).tril(-1)
+    targets = rate * value - decay.exp().unsqueeze(3) * (scaled @ weights)
     solvable = torch.promote_types(system.dtype, torch.float32)  # torch cannot solve systems in half precision
     written = torch.linalg.solve_triangular(system.to(solvable), targets.to(solvable), upper=False, unitriangular=True)
     written = written.to(system.dtype)
-    query = query.transpose(1, 2)
     weight = between[:, :, writes - 1 :: writes] * (query @ key.mT)
     read = total.exp().unsqueeze(3) * (query @ weights) + weight @ written
     left = between[:, :, -1].unsqueeze(3) * key
     after = total[:, :, -1, None, None].exp() * weights + left.mT @ written
-    return read.transpose(1, 2), (after,)
+    return read, (after,)
 
 
 class MLSTMState(NamedTuple):
@@ -297,14 +296,12 @@ def _normalize(read: Tensor, m: Tensor) -> Tensor:
 
 
 def _mlstm_chunk(steps: States, used: Tensor, start: States) -> tuple[Tensor, States]:
-    """Compute a chunk of L steps (`Chunk`): h [N, L, H, d], and the final C and m. With F_t the sum of log f,
+    """Compute a chunk of L steps (`Chunk`): h [N, H, L, d], and the final C and m. With F_t the sum of log f,
     m_t = max(F_t + m_0, F_t - F_j + i'_j for j <= t), and every factor is exp(... - m_t)."""
     query, key, value, log_input, log_forget = steps
     c, m = start
-    log_forget = torch.where(used[..., None], log_forget, 0.0).transpose(1, 2)  # [N, H, L]
-    log_input = torch.where(used[..., None], log_input, -torch.inf).transpose(1, 2)
-    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-    total = log_forget.cumsum(2)
+    total = torch.where(used, log_forget, 0.0).cumsum(2)  # [N, H, L]
+    log_input = torch.where(used, log_input, -torch.inf)
     stabilizer = total + torch.maximum(m.unsqueeze(2), (log_input - total).cummax(2).values)
     causal = torch.ones(total.shape[2], total.shape[2], dtype=torch.bool, device=total.device).tril()
     exponent = (total - stabilizer).unsqueeze(3) + (log_input - total).unsqueeze(2)
@@ -312,4 +309,4 @@ def _mlstm_chunk(steps: States, used: Tensor, start: States) -> tuple[Tensor, St
     at_start = (total + m.unsqueeze(2) - stabilizer).exp().unsqueeze(3)
     read = at_start * (query @ c) + (weight * (query @ key.mT)) @ value
     after = at_start[:, :, -1, None] * c + (weight[:, :, -1].unsqueeze(3) * key).mT @ value
-    return _normalize(read, stabilizer).transpose(1, 2), (after, stabilizer[:, :, -1])
+    return _normalize(read, stabilizer), (after, stabilizer[:, :, -1])
