@@ -30,7 +30,7 @@ class ReproduceConfig(Settings):
     figure: tyro.conf.Positional[str] = ""
     """Name of a figure (--list shows all), or a custom data file FILE.toml."""
     list: bool = False
-    """List all figures: the paper's result, ours, steps and hours."""
+    """List all figures: the paper's result, ours with its seeds, steps and hours."""
     quick: bool = False
     """A smaller or easier variant; --list shows its minutes, and docs/results.md explains its results."""
     jobs: int = setting(max(1, (os.cpu_count() or 1) // 2), (1, None))
@@ -114,7 +114,7 @@ def forecast(figure: Figure, runs: Sequence[FigureRun], config: ReproduceConfig)
 
 
 def listing(folder: Path) -> Table:
-    labels = ("figure", "the paper", "ours", "steps", "hours", "quick")
+    labels = ("figure", "the paper", "ours", "seeds", "steps", "hours", "quick")
     columns = (Column(label, no_wrap=label != "the paper", overflow="fold") for label in labels)
     caption = "hours of one core, all curves and seeds"
     table = Table(*columns, box=None, pad_edge=False, caption=caption, caption_justify="left")
@@ -125,7 +125,8 @@ def listing(folder: Path) -> Table:
         table.add_row(
             name,
             "\n".join((figure.source, *(f"{line.label} {line.value:g}" for line in figure.published))),
-            "\n".join(f"{name} {mean:.3g}" for name, mean in ours.items()) or "-",
+            "\n".join(f"{name} {mean:.3g}" for name, (mean, _) in ours.items()) or "-",
+            "\n".join(str(seeds) for _, seeds in ours.values()) or "-",
             f"{full.steps / 1e6:,.0f} M",
             f"{full.core_hours:,.0f}" if full.core_hours else "-",
             f"{60 * quick.core_hours:,.0f} min" if quick and quick.core_hours else "-",

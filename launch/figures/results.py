@@ -96,15 +96,19 @@ def _settings(curve: Curve) -> dict[str, Any]:
     return json.loads(json.dumps(changed))
 
 
-def reached(document: dict[str, Any]) -> dict[str, float]:
-    """Mean of the evaluations by curve; in a figure with tasks, the interquartile mean of the scores by core."""
-    if any("task" in curve for curve in document["curves"].values()):
-        return {core: mean.value for core, mean in ranking(scores(document))}
+def reached(document: dict[str, Any]) -> dict[str, tuple[float, int]]:
+    """Mean of the evaluations and number of seeds by curve; in a figure with tasks, by core: the interquartile mean of
+    the scores, and the seeds of the task with the fewest."""
+    curves = document["curves"]
+    if any("task" in curve for curve in curves.values()):
+        seeds = [(curve["core"], len(curve["runs"])) for curve in curves.values()]
+        ranked = ranking(scores(document))
+        return {core: (mean.value, min(count for name, count in seeds if name == core)) for core, mean in ranked}
     values = {
         name: [run["evaluation"]["mean"] for run in curve["runs"].values() if run["evaluation"]]
-        for name, curve in document["curves"].items()
+        for name, curve in curves.items()
     }
-    return {name: float(np.mean(means)) for name, means in values.items() if means}
+    return {name: (float(np.mean(means)), len(means)) for name, means in values.items() if means}
 
 
 def _run(run: FigureRun) -> dict[str, Any]:
