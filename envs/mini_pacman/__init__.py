@@ -55,6 +55,7 @@ class MiniPacmanBatch(BatchedEnv):
         ghost_speed: probability that a ghost moves in a step of level 1; half of it while Pacman has power.
         ghost_acceleration: increase of this speed with every level.
         ghost_randomness: probability that a ghost takes a random direction at a crossing.
+        ghost_bonus: additional reward for eating a ghost, as an incentive to hunt. Off in evaluation.
         frame_cap: steps after which the game is truncated.
 
     Differences from the released code: the window; there are never more than 32 ghosts.
@@ -98,6 +99,7 @@ class MiniPacmanBatch(BatchedEnv):
         ghost_speed: float = 0.5,
         ghost_acceleration: float = 0.1,
         ghost_randomness: float = 0.05,
+        ghost_bonus: float = 0.0,
         frame_cap: int = 3000,
         **batch: Any,
     ) -> None:
@@ -111,20 +113,22 @@ class MiniPacmanBatch(BatchedEnv):
         check_range("ghost_speed", ghost_speed, 0, 1)
         check_range("ghost_acceleration", ghost_acceleration, 0, 1)
         check_range("ghost_randomness", ghost_randomness, 0, 1)
+        check_range("ghost_bonus", ghost_bonus, 0, None)
         check_integer("frame_cap", frame_cap, 1, None)
         full, centered = view == "full", center == "player"
         rows, cols = (rules.AROUND if centered else (ROWS, COLS)) if full else (WINDOW, WINDOW)
         board, ghosts, pills = ((np.int8, len(FULL_BOARD)), (np.int64, MAX_GHOSTS), (np.int64, num_pills))
         counts = num_ghosts, num_pills, power_steps
         chances = float(ghost_speed), float(ghost_acceleration), float(ghost_randomness)
+        rewards = TASKS[task]._replace(ghost_reward=TASKS[task].ghost_reward + ghost_bonus)
         super().__init__(
             num_envs,
             observation_space=spaces.Box(0, 255, (rows, cols, 3), np.uint8),
             state=zeroed(State, num_envs, board=board, ghosts=ghosts, headings=ghosts, pills=pills),
-            params=Params(TASKS[task], *counts, *chances, frame_cap, full, centered, reflect),
+            params=Params(rewards, *counts, *chances, frame_cap, full, centered, reflect),
             **batch,
         )
-        self.evaluation_args = {"reflect": False} if reflect else {}
+        self.evaluation_args = ({"reflect": False} if reflect else {}) | ({"ghost_bonus": 0.0} if ghost_bonus else {})
 
     def level(self, index: int) -> dict[str, Any]:
         """State of environment `index` as a level, without food; right after a reset, the initial one. Cells are (row,

@@ -224,6 +224,16 @@ def test_the_last_food_brings_the_next_level_with_more_ghosts():
     assert score == 5 * 138 + 4 * 4  # two pills in each level but the first
 
 
+def test_a_ghost_bonus_adds_to_the_reward_of_every_eaten_ghost_and_ends_with_training():
+    rewards = {}
+    for bonus in (0.0, 20.0):
+        env = MiniPacman(ghost_bonus=bonus, ghost_speed=0)
+        env.reset(options={"level": place_all(ghosts=[(1, 3)], directions=[0], pills=[(1, 1)])})
+        rewards[bonus] = [env.step(action)[1] for action in (0, 1, 1)]
+    assert rewards == {0.0: [3, 1, 6], 20.0: [3, 1, 26]}  # a pill, food, a ghost, each with food
+    assert MiniPacmanBatch(1, ghost_bonus=20).evaluation_args == {"ghost_bonus": 0.0}
+
+
 def next_food(env: MiniPacman) -> int:
     """First action of a shortest walk to a pill, or to food where there is none (breadth first)."""
     board = env.batch.state.board[0].reshape(17, 21)[1:-1, 1:-1]
