@@ -1,12 +1,14 @@
-"""A scripted player of Mini-Pacman that knows the whole maze: for comparison, and for imitation.
+"""Scripted players of Mini-Pacman that know the whole maze: for comparison, and for imitation.
 
     python benchmarks/mini_pacman_player.py [--games 300]
 
-Writes the mean return with a 95% interval into results/mini-pacman-player.json. To test whether a network can represent
-its behavior, run `rl-train --imitate benchmarks.mini_pacman_player:Player`.
+Writes the mean return of two players with 95% intervals into results/mini-pacman-player.json. To test whether a network
+can represent their behavior, run `rl-train --imitate benchmarks.mini_pacman_player:Player`.
 
-It takes the shortest path to food or a pill over cells that no ghost reaches by one step later. With power it walks to
-the nearest ghost that it reaches in time; without a safe path it takes the step that leaves the nearest ghost furthest.
+Both take the shortest path to food over cells that no ghost reaches by one step later. With power they walk to the
+nearest ghost that they reach in time; without a safe path they take the step that leaves the nearest ghost furthest.
+One eats pills like food. The other hunts: while ghosts and pills are left, it walks to a pill, waits next to it until a
+ghost is 4 steps away, and eats the pill.
 """
 
 import argparse
@@ -41,17 +43,19 @@ def _distances(start: int) -> Array:
 
 
 DISTANCE = {at: _distances(at) for at in CELLS}
+NO_DANGER = np.full(len(FULL_BOARD), 10_000)
 
 
 class Player:
-    """The scripted player in a batch of environments.
+    """A scripted player in a batch of environments.
 
     Args:
         batch: environments whose state the player reads.
+        hunts: whether it saves pills for hunting.
     """
 
-    def __init__(self, batch: MiniPacmanBatch) -> None:
-        self.batch = batch
+    def __init__(self, batch: MiniPacmanBatch, hunts: bool = True) -> None:
+        self.batch, self.hunts = batch, hunts
 
     def act(self, observation: Array, first: Array) -> Array:
         """Return an action for each environment [N]; 0 where the episode has ended."""
@@ -59,42 +63,50 @@ class Player:
         actions = np.zeros(self.batch.num_envs, np.int64)
         for i in np.flatnonzero(~state.over):
             ghosts = state.ghosts[i, : state.num_ghosts[i]].tolist()
-            goals = {int(cell) for cell in np.flatnonzero(state.board[i] == FOOD)}
-            goals |= set(state.pills[i, : state.num_pills[i]].tolist())
-            actions[i] = choose(int(state.pacman[i]), ghosts, goals, int(state.power[i]))
+            food = {int(cell) for cell in np.flatnonzero(state.board[i] == FOOD)}
+            pills = set(state.pills[i, : state.num_pills[i]].tolist())
+            actions[i] = choose(int(state.pacman[i]), ghosts, food, pills, int(state.power[i]), self.hunts)
         return REFLECTED[self.batch.state.reflection, actions]
 
 
-def choose(at: int, ghosts: list[int], goals: set[int], power: int) -> int:
-    """Choose the next action on the unmirrored map.
+def choose(at: int, ghosts: list[int], food: set[int], pills: set[int], power: int, hunts: bool) -> int:
+    """Choose the next action on the unmirrored map."""
+    danger = np.min([NO_DANGER, *(DISTANCE[ghost] for ghost in ghosts)], axis=0)
+    near = int(danger[at])
+    if power > near + 1:
+        return walk(at, {ghost for ghost in ghosts if DISTANCE[at][ghost] == near}, NO_DANGER)[0] or 0
+    if hunts and power > 6:
+        danger = NO_DANGER
+    if hunts and ghosts and pills:
+        action, distance = walk(at, pills, danger)
+        if action is not None:
+            return action if distance > 1 or near <= 4 else 0
+    goals = (food - pills, food | pills) if hunts else (food | pills,)
+    for action, _ in (walk(at, each, danger) for each in goals):
+        if action is not None:
+            return action
+    return max([(0, at), *WAYS[at]], key=lambda way: danger[way[1]])[0]
 
-    Pacman avoids no ghost if its power lasts until it reaches the nearest one.
-    """
-    near = min((DISTANCE[at][ghost] for ghost in ghosts), default=10_000)
-    hunting = power > near + 1
-    danger = np.full(len(FULL_BOARD), 10_000)
-    if not hunting:
-        for ghost in ghosts:
-            danger = np.minimum(danger, DISTANCE[ghost])
-    else:
-        goals = {ghost for ghost in ghosts if DISTANCE[at][ghost] == near}
+
+def walk(at: int, goals: set[int], danger: Array) -> tuple[int | None, int]:
+    """First action and length of the shortest safe path to one of `goals` other than `at`; None without a path."""
     distance, action, queue = {at: 0}, {at: 0}, deque([at])
     while queue:
         here = queue.popleft()
         if here in goals and here != at:
-            return action[here]
+            return action[here], distance[here]
         for way, there in WAYS[here]:
             steps = distance[here] + 1
             if there not in distance and danger[there] > steps + 1:
                 distance[there], action[there] = steps, action[here] or way
                 queue.append(there)
-    return max([(0, at), *WAYS[at]], key=lambda way: danger[way[1]])[0]
+    return None, 0
 
 
-def play(games: int) -> Array:
+def play(games: int, hunts: bool) -> Array:
     """Play one episode in each of `games` environments; return their returns, [games]."""
     batch = MiniPacmanBatch(games)
-    player = Player(batch)
+    player = Player(batch, hunts)
     observation, _ = batch.reset(seed=0)
     returns, over = np.zeros(games), np.zeros(games, bool)
     while not over.all():
@@ -108,7 +120,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", type=int, default=300)
     games = parser.parse_args().games
-    result = {"games": games, "return": mean_interval(play(games)).plain()}
+    names = {"return": False, "return_hunting": True}
+    result = {"games": games} | {name: mean_interval(play(games, hunts)).plain() for name, hunts in names.items()}
     print(result)
     file = Path(__file__).parent / "results" / "mini-pacman-player.json"
     file.write_text(json.dumps(provenance("numpy", "numba") | result, indent=1) + "\n")
