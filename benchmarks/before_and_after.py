@@ -111,7 +111,7 @@ TRAIN = """
 import sys
 sys.argv = ["rl-train", *sys.argv[1:]]
 try:
-    from engram.launch.train.command import run
+    from engram.launch.entry import rl_train as run
 except ImportError:
     from engram.launch.train import run
 run()

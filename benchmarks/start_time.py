@@ -21,7 +21,8 @@ from engram.launch.metrics.provenance import provenance
 
 RESULT = Path(__file__).parent / "results" / "start.json"
 PROGRAM = """
-import json, sys, time
+import importlib, json, sys, time
+from types import SimpleNamespace
 born, file = float(sys.argv.pop(1)), sys.argv.pop(1)
 moments = {"interpreter": round(time.time() - born, 2)}
 
@@ -38,7 +39,7 @@ class Watched:
     def __getattr__(self, name): return getattr(self.stream, name)
 
 sys.stdout = Watched(sys.stdout)
-from engram.launch.train import command
+from engram.launch import entry
 note("command imported")
 
 def timed(owner, name, before, after):
@@ -63,13 +64,17 @@ def watch():
         from engram.actors.remote.pool import RayPool
         timed(RayPool, "__init__", "Ray is started", "actors asked for")
 
-original = command.run_training
-def run_training(*args, **kwargs):
-    note("configuration read")
-    watch()
-    return original(*args, **kwargs)
-command.run_training = run_training
-command.run()
+def import_module(name):
+    command = importlib.import_module(name)
+    run_training = command.run_training
+    def watched(*args, **kwargs):
+        note("configuration read")
+        watch()
+        return run_training(*args, **kwargs)
+    command.run_training = watched
+    return command
+entry.importlib = SimpleNamespace(import_module=import_module)
+entry.rl_train()
 """
 
 

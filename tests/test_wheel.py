@@ -30,8 +30,8 @@ from engram.launch.config.run_flags import parse_run
 from importlib import resources
 assert task_names() and parse_run(["--env", "t-maze", "--preset", "easy"]).env == "t-maze"
 assert resources.files("engram.launch.insight").joinpath("page.html").is_file()
-from engram.launch.train.command import run
-run(["--version"])
+from engram.launch.entry import rl_train
+rl_train(["--version"])
 """
 
 

@@ -26,7 +26,7 @@ class Training:
     def __init__(self, cluster: Cluster, folder: Path, arguments: Sequence[object]) -> None:
         self.cluster, self._rows = cluster, folder / "metrics.jsonl"
         self._output = folder.with_suffix(".txt")
-        command = [sys.executable, "-c", "from engram.launch.train.command import run; run()", *arguments]
+        command = [sys.executable, "-c", "from engram.launch.entry import rl_train; rl_train()", *arguments]
         command += ["--ray-address", cluster.address, "--run-dir", folder, "--total-steps", 10**12]
         command += ["--log-seconds", ROW_SECONDS, "--checkpoint-every", 10_000, "--log-every", 10**9]
         with self._output.open("wb") as output:

@@ -17,6 +17,7 @@ from ...agents.values import AgentOutput, EnvOutput, map_leaves
 from ...base.errors import refuse
 from ...envs.arrays import KEY, check_masks, flat_masks
 from ...envs.foreign import ForeignBatch
+from ...envs.foreign.values import map_parts
 from ..config.plain import from_dict
 from ..config.run_config import RunConfig
 from ..evaluate.command import EvaluationConfig
@@ -165,20 +166,12 @@ class TrainedAgent:
 
     def _read(self, observation: Any, many: bool) -> Any:
         if not many:
-            observation = _with_axis(observation)
+            observation = map_parts(lambda part: np.asarray(part)[None], observation)
         if isinstance(self._environment, ForeignBatch):
             observation = self._environment.as_agents_see(observation, self._count(observation)[0])
         else:
             observation = np.asarray(observation, self.observation_space.dtype)
         return map_leaves(lambda x: torch.from_numpy(np.array(x, order="C")), observation)
-
-
-def _with_axis(observation: Any) -> Any:
-    if isinstance(observation, dict):
-        return {key: _with_axis(part) for key, part in observation.items()}
-    if isinstance(observation, tuple):
-        return tuple(_with_axis(part) for part in observation)
-    return np.asarray(observation)[None]
 
 
 def _refuse_cast(space: spaces.Space[Any], values: Any) -> None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from ...agents.process import settings_of_a_command
 from ...base.errors import EngramError, refuse
 from ...base.processes import StopFlag, end_with_parent
+from ..config.command_line import RL_TRAIN
 from ..config.plain import to_dict
 from ..config.run_config import RunConfig
 from ..config.run_flags import with_settings
@@ -30,8 +31,6 @@ from ..train.trainer import CHECKPOINT, ROW, UPDATE, Callbacks, Update
 from .agent import TrainedAgent, evaluate, load_agent
 from .training import train as train_here
 
-# Program of the child process, which appends this process's import path to its own
-PROGRAM = "import sys; sys.path += {!r}; from engram.launch.train.command import run; run()"
 POLL_SECONDS = 0.1
 TAIL = 2000  # Characters of a failed process's output in an error message
 
@@ -59,7 +58,7 @@ class Background:
     def _hold(self, begun: "Future[subprocess.Popen[bytes]]") -> None:
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-c", PROGRAM.format(sys.path), *self._arguments],
+                [sys.executable, "-P", "-c", f"import sys; sys.path += {sys.path!r}; {RL_TRAIN}", *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,

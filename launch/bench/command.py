@@ -32,7 +32,7 @@ from ...base.units import Seconds, duration
 from ...envs.arrays import random_valid
 from ...learners.batches import Batcher
 from ...learners.learner import Learner
-from ..config.command_line import make_console, value_of, without
+from ..config.command_line import RL_TRAIN, make_console, value_of, without
 from ..config.plain import to_dict
 from ..config.run_config import RunConfig, find_device, on_device
 from ..config.run_flags import parse_run
@@ -198,9 +198,9 @@ def training_speed(arguments: Sequence[str], seconds: float, warm_up: float) -> 
         path, started = Path(folder) / "run", time.time()
         limits = ["--total-steps", str(10**15), "--time-limit", f"{warm_up + seconds}s"]
         often = ["--log-seconds", str(seconds / ROWS), "--run-dir", str(path)]
-        program = [sys.executable, "-P", "-c", "from engram.launch.train.command import run; run()"]
         flags = [*without(arguments, OWN_SETTINGS), *limits, *often]
-        done = subprocess.run([*program, *flags], capture_output=True, text=True, check=False)
+        program = [sys.executable, "-P", "-c", RL_TRAIN, *flags]
+        done = subprocess.run(program, capture_output=True, text=True, check=False)
         refuse(done.returncode, done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}")
         log = read_log(path / "metrics.jsonl")
     rows = [row for row in log if row["time"] >= log[0]["time"] + warm_up]

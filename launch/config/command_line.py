@@ -28,6 +28,7 @@ from ...base.units import Minutes, Seconds, count, duration, in_words, number
 
 FLAG = re.compile(r"--[a-z][a-z0-9._-]*")
 VERSION = "--version"
+RL_TRAIN = "from engram.launch.entry import run; run('rl-train')"  # As a program for Python
 TRUST, LIST, DRY_RUN = "--trust-checkpoint", "--list", "--dry-run"
 WIDE = 1000  # Columns of the output if it is not a terminal
 INTERRUPTED = 130  # Exit code after Ctrl-C, by the convention of shells

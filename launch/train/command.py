@@ -9,23 +9,29 @@ import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Column, Table
+
+from ... import zoo
+from ...agents.cores.registry import core_class, core_names
+from ...agents.process import prepare_process
 from ...base.errors import refuse
-from ...base.processes import StopFlag, end_with_parent, leave_at_once
-from ..config.command_line import DRY_RUN, LIST, TRUST, dashed, make_console, run_command, value_of, without
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ..api.training import Outcome
-    from ..config.run_config import RunConfig
-    from ..runs.directory import RunDirectory
+from ...base.processes import StopFlag, end_with_parent, shell_command
+from ...envs.registration import ENVIRONMENTS, batch_class, can_draw, purpose
+from ...learners.algorithms import algorithm_class, algorithm_names
+from ..api.training import Outcome, make_agents, train
+from ..config.command_line import DRY_RUN, LIST, RL_TRAIN, TRUST, dashed, make_console, value_of, without
+from ..config.plain import is_url, to_dict
+from ..config.run_config import RunConfig, find_device
+from ..config.run_flags import PRESETS, parse_run
+from ..runs.directory import CONFIG, RunDirectory, as_toml, new_path, refuse_unusable, resume_command
+from ..runs.mirror import fetch, refuse_taken
+from ..runs.trained import resumed_by_words
+from ..trials.command import train_several, trains_several
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # Seconds before a restart; doubled for each further restart in a row
 POLL_SECONDS = 0.1
-
-# Torch and Ray take seconds to import. The functions below import them after a first message to the user.
 
 
 def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
@@ -33,13 +39,6 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
     if LIST in arguments:
         show_names(make_console())
         return 0
-    from ..config.plain import is_url
-    from ..config.run_flags import parse_run
-    from ..runs.directory import RunDirectory
-    from ..runs.mirror import fetch, refuse_taken
-    from ..runs.trained import resumed_by_words
-    from ..trials.command import train_several, trains_several
-
     several = trains_several(arguments)
     resume, restarts = value_of("--resume", arguments), value_of("--restarts", arguments)
     if DRY_RUN in arguments:
@@ -65,15 +64,8 @@ def main(arguments: Sequence[str], stop: StopFlag | None = None) -> int:
         return run_training(config, directory, stop, trust)
 
 
-def show_names(console: "Console") -> None:
+def show_names(console: Console) -> None:
     """Print all names that the command line accepts, with their descriptions."""
-    from rich.table import Column, Table
-
-    from ... import zoo
-    from ...agents.cores.registry import core_class, core_names
-    from ...envs.registration import ENVIRONMENTS, batch_class, purpose
-    from ...learners.algorithms import algorithm_class, algorithm_names
-    from ..config.run_flags import PRESETS
 
     def first_line(thing: type) -> str:
         return (inspect.getdoc(thing) or "").partition("\n")[0]
@@ -116,9 +108,6 @@ def show_names(console: "Console") -> None:
 def supervise(arguments: Sequence[str], restarts: int, stop: StopFlag) -> int:
     """Train in a child process that is resumed when it dies, at most `restarts` times in a row without a new
     checkpoint; return the last process's exit code. Signals that request a stop are forwarded."""
-    from ..config.run_flags import parse_run
-    from ..runs.directory import new_path, refuse_unusable
-
     if (resumed := value_of("--resume", arguments)) is not None:
         # The same arguments again: a run that dies early has not yet saved the changes.
         return keep_alive(arguments, arguments, Path(resumed), restarts, stop)
@@ -134,8 +123,6 @@ def supervise(arguments: Sequence[str], restarts: int, stop: StopFlag) -> int:
 
 def keep_alive(first: Sequence[str], again: Sequence[str], run: Path, restarts: int, stop: StopFlag) -> int:
     """Run the arguments `first`, and after failures `again`, until no restart is due; return the exit code."""
-    from ..runs.directory import CONFIG
-
     in_a_row, reached = 0, newest_step(run)
     with stop:
         while True:
@@ -168,7 +155,7 @@ def newest_step(run: Path) -> int:
 
 def run_child(arguments: Sequence[str], stop: StopFlag) -> int:
     """Run `rl-train` in a child process; return its exit code, negative for the signal that ended it."""
-    command = [sys.executable, "-P", "-c", "from engram.launch.train.command import run; run()", *arguments]
+    command = [sys.executable, "-P", "-c", RL_TRAIN, *arguments]
     # In a separate process group: otherwise Ctrl-C would reach it twice, from the terminal and from here.
     process = subprocess.Popen(command, process_group=0, preexec_fn=end_with_parent)
     forwarded = False
@@ -185,25 +172,16 @@ def run_child(arguments: Sequence[str], stop: StopFlag) -> int:
 
 def dry_run(arguments: Sequence[str]) -> int:
     """Check the configuration for these arguments as for a run and print it; return the exit code."""
-    from ..api.training import make_agents
-    from ..config.plain import to_dict
-    from ..config.run_config import find_device
-    from ..config.run_flags import parse_run
-    from ..runs.directory import as_toml
-
     config = parse_run(arguments, env_required=True)
     make_agents(config, config.factory(), find_device(config.device, config.num_learners))
     print(as_toml(to_dict(config)).decode(), end="")
     return 0
 
 
-def run_training(config: "RunConfig", directory: "RunDirectory | None", stop: StopFlag, trust: bool = False) -> int:
-    from ...agents.process import prepare_process
-    from ..api.training import train
-
+def run_training(config: RunConfig, directory: RunDirectory | None, stop: StopFlag, trust: bool = False) -> int:
     prepare_process(1)
 
-    def report(outcome: "Outcome") -> None:
+    def report(outcome: Outcome) -> None:
         if outcome.failure and not isinstance(outcome.failure, KeyboardInterrupt):
             print(f"rl-train: {outcome.failure}", file=sys.stderr)
         print(farewell(config, outcome), flush=True)
@@ -211,11 +189,7 @@ def run_training(config: "RunConfig", directory: "RunDirectory | None", stop: St
     return train(config, directory, stop, at_end=report, trust=trust).exit_code
 
 
-def farewell(config: "RunConfig", outcome: "Outcome") -> str:
-    from ...base.processes import shell_command
-    from ...envs.registration import can_draw
-    from ..runs.directory import resume_command
-
+def farewell(config: RunConfig, outcome: Outcome) -> str:
     path, unsaved, done = outcome.path, outcome.unsaved, outcome.reason == "done"
     run, resume = shlex.quote(str(path)), resume_command(str(path))
     advice, stopped = f"continue with: {resume}", f"stopped ({outcome.reason})"
@@ -237,19 +211,3 @@ def farewell(config: "RunConfig", outcome: "Outcome") -> str:
     }
     head = f"{'finished' if done else stopped} after {outcome.steps:,} steps; {storage}"
     return "\n".join([head, *(f"  {name:14}  {line}" for name, line in lines.items() if line)])
-
-
-def run(arguments: Sequence[str] | None = None) -> None:
-
-    def begin(arguments: Sequence[str]) -> int:
-        if sys.stdout.isatty() and not {"--help", LIST, DRY_RUN} & set(arguments):
-            print("starting: loading torch takes a few seconds", flush=True)
-        with StopFlag.of_a_command() as stop:  # signals during the import of torch are also handled
-            return main(arguments, stop)
-
-    try:
-        run_command("rl-train", begin, arguments)
-    except SystemExit as end:
-        if arguments is None and "ray" in sys.modules:  # threads of a stopped Ray may abort a process that cleans up
-            leave_at_once(end.code if isinstance(end.code, int) else 1)
-        raise

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from engram.agents.cores.core import Core
 from engram.agents.cores.registry import make_core
-from engram.launch.train import command as train
+from engram.launch.entry import rl_train
 
 ME = __name__
 
@@ -150,7 +150,7 @@ def test_rl_train_refuses_it_in_a_message(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(SystemExit) as end:
-        train.run(words)
+        rl_train(words)
     assert end.value.code == 2
     errors = capsys.readouterr().err
     assert "Traceback" not in errors

@@ -14,6 +14,7 @@ from engram.base.errors import EngramError
 from engram.launch.bench.command import open_parts
 from engram.launch.config.run_flags import parse_run
 from engram.launch.doctor import command as doctor
+from engram.launch.entry import rl_train
 from engram.launch.evaluate import command as evaluate
 from engram.launch.export import command as export
 from engram.launch.insight import command as look
@@ -32,7 +33,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
     log, run = folder / "log", folder / "run"
     sys.path.append(str(Path(slow_envs.__file__).parent))
     with pytest.raises(SystemExit):
-        train.run([*WORDS, "--local", "--run-dir", str(run), "--env-args", f"log={log}", "length=5"])
+        rl_train([*WORDS, "--local", "--run-dir", str(run), "--env-args", f"log={log}", "length=5"])
     yield str(run), log
     sys.path.pop()
 

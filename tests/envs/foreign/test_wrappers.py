@@ -8,7 +8,7 @@ from gymnasium import wrappers
 
 from engram.envs.foreign import ForeignBatch, environment_maker
 from engram.envs.foreign.vector import VectorBatch
-from engram.launch.train import command
+from engram.launch.entry import rl_train
 
 
 @environment_maker
@@ -75,7 +75,7 @@ def test_a_factory_with_statistics_is_one_line_and_exit_code_2(
     name: str, flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stop:
-        command.run(["--env", f"{__name__}:{name}", "--local", "--total-steps", "10"])
+        rl_train(["--env", f"{__name__}:{name}", "--local", "--total-steps", "10"])
     assert stop.value.code == 2
     printed = capsys.readouterr().err
     assert flag in printed

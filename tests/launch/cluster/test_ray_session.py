@@ -127,9 +127,9 @@ def test_a_private_ray_has_no_processes_that_a_run_does_not_use(private: "subpro
 def test_no_cluster_is_one_line(tmp_path: Path) -> None:
     """In one process for all, away from this one: each sets up Ray's environment."""
     program = (
-        "import sys; from engram.launch.train import command\n"
+        "import sys; from engram.launch.entry import rl_train\n"
         "for where in ('127.0.0.1:1', 'nonsense', 'auto'):\n"
-        "    try: command.run([*sys.argv[1:], '--ray-address', where])\n"
+        "    try: rl_train([*sys.argv[1:], '--ray-address', where])\n"
         "    except SystemExit as end: print(where, end.code)"
     )
     environment = os.environ | {"RAY_TMPDIR": str(tmp_path), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from engram.base.errors import EngramError
+from engram.launch.entry import rl_train
 from engram.launch.metrics.rows import read_log
 from engram.launch.population import command as population_view
 from engram.launch.train import command as train
@@ -291,7 +292,7 @@ def test_a_mistake_exits_with_2_and_a_clear_line(
     words: list[str], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        train.run([*words, "--local"])
+        rl_train([*words, "--local"])
     said = " ".join("".join(capfd.readouterr()).replace("│", " ").split())
     assert end.value.code == 2
     assert message in said

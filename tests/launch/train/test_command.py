@@ -150,13 +150,13 @@ def test_resume_passes_over_a_damaged_checkpoint(run: Path, caplog: pytest.LogCa
 def test_a_terminal_shows_a_word_before_anything_large_is_imported() -> None:
     terminal, end = pty.openpty()
     program = (
-        "import sys; from engram.launch.train import command; heavy = {'torch', 'ray', 'numba'}\n"
+        "import sys; from engram.launch import entry; heavy = {'torch', 'ray', 'numba'}\n"
         "class Out:\n"
         "    def write(self, text):\n"
         "        text.strip() and sys.__stdout__.write(f'{text} {sorted(heavy & set(sys.modules))}')\n"
         "    def flush(self): sys.__stdout__.flush()\n"
         "    def isatty(self): return sys.__stdout__.isatty()\n"
-        "sys.stdout = Out(); command.run(['--lern', '3'])"
+        "sys.stdout = Out(); entry.rl_train(['--lern', '3'])"
     )
     words = [sys.executable, "-c", program]
     done = subprocess.run(words, stdout=end, stderr=subprocess.PIPE, text=True, timeout=120)

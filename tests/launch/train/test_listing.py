@@ -10,14 +10,15 @@ from engram import zoo
 from engram.agents.cores.registry import core_class, core_names
 from engram.envs.registration import ENVIRONMENTS
 from engram.launch.config.run_flags import PRESETS
+from engram.launch.entry import rl_train
 from engram.launch.figures import figure
-from engram.launch.train.command import run, show_names
+from engram.launch.train.command import show_names
 from engram.learners.algorithms import algorithm_names
 
 
 def test_everything_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        run(["--list"])
+        rl_train(["--list"])
     assert stop.value.code == 0
     lines = {words[0]: words[1:] for line in capsys.readouterr().out.splitlines() if (words := line.split())}
     figures = [path.stem for path in Path(figure.__file__).with_name("data").glob("*.toml")]

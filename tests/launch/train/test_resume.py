@@ -18,7 +18,7 @@ import torch
 from engram.actors.factory import ActorFactory
 from engram.base.errors import EngramError
 from engram.base.processes import StopFlag
-from engram.launch.entry import rl_eval
+from engram.launch.entry import rl_eval, rl_train
 from engram.launch.runs import saved
 from engram.launch.runs.mirror import Mirror
 from engram.launch.train import acting
@@ -215,7 +215,7 @@ def test_a_changed_environment_is_one_line_before_actors_start(
     )
     sizes = ("--envs-per-actor", 2, "--envs-per-update", 2, "--unroll-length", 4, "--total-steps", 16, "--run-dir", run)
     with pytest.raises(SystemExit) as end:
-        train.run([str(word) for word in (*words, *sizes, "--local")])
+        rl_train([str(word) for word in (*words, *sizes, "--local")])
     assert end.value.code == 0
     for inputs, actions in ((5, 2), (3, 4)):
         code.write_text(CHANGING.format(inputs=inputs, actions=actions))
@@ -224,7 +224,7 @@ def test_a_changed_environment_is_one_line_before_actors_start(
         shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
         capsys.readouterr()
         with pytest.raises(SystemExit) as end:
-            train.run(["--resume", str(run), "--total-steps", "64"])
+            rl_train(["--resume", str(run), "--total-steps", "64"])
         said = capsys.readouterr().err
         assert end.value.code == 2, said
         assert (

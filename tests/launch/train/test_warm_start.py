@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engram.launch.train import command as train
+from engram.launch import entry
 from engram.learners import checkpoints
 
 WORDS = [
@@ -29,7 +29,7 @@ HARDER = ["--env-args", "path_lengths=1", "num_distractors=0", "max_steps=9", "g
 
 def rl_train(*words: object) -> int:
     with pytest.raises(SystemExit) as stop:
-        train.run([str(word) for word in words])
+        entry.rl_train([str(word) for word in words])
     assert isinstance(stop.value.code, int)
     return stop.value.code
 
