@@ -217,7 +217,7 @@ def load_agent(
     trained = open_run(choice.run, choice.checkpoint)
     factory, weights = trained.factory(choice.env_args), trained.weights(choice.member)
     with torch.random.fork_rng([]):  # initial weights are sampled, and replaced immediately
-        actor = make_actor(factory, weights, seed=choice.seed, greedy=choice.greedy, num_envs=1, unroll_length=1)
+        actor = make_actor(factory, weights, seed=choice.seed, greedy=choice.greedy)
     with closing(actor):  # acting needs only the environment's spaces
         return TrainedAgent(trained.config, actor)
 

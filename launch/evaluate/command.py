@@ -109,10 +109,9 @@ def evaluate(
     factory: ActorFactory, weights: dict[str, Any], config: EvaluationConfig, console: Console | None = None
 ) -> Summary:
     """Summarize the episodes of these weights, on the same levels for all weights; show progress on a terminal."""
-    sizes = {"num_envs": evaluation_envs(factory, config.episodes), "unroll_length": UNROLL_LENGTH}
-    hidden = console is None or not console.is_terminal
+    num_envs, hidden = evaluation_envs(factory, config.episodes), console is None or not console.is_terminal
     with (
-        closing(acting(factory, weights, config, **sizes)) as actor,
+        closing(acting(factory, weights, config, num_envs=num_envs, unroll_length=UNROLL_LENGTH)) as actor,
         Progress(console=console, transient=True, disable=hidden) as progress,
     ):
         bar = progress.add_task("episodes", total=config.episodes)
@@ -131,7 +130,7 @@ def study(
     """Run the study of --intervene or --decode, print its results, and write them to --json."""
 
     def make(num_envs: int, first_index: int) -> Actor:
-        return acting(factory, weights, config, num_envs=num_envs, unroll_length=1, first_index=first_index)
+        return acting(factory, weights, config, num_envs=num_envs, first_index=first_index)
 
     options: dict[str, Any] = {"episodes": config.episodes, "every": config.every}
     with console.status("playing"):
@@ -156,7 +155,7 @@ def write_gif(
 ) -> bytes | None:
     """Return a GIF of the first episodes and write it to --gif; None if the environment cannot be rendered."""
     try:
-        with closing(acting(factory, weights, config, num_envs=1, unroll_length=1)) as actor:
+        with closing(acting(factory, weights, config)) as actor:
             gif = encoded(film(actor, config.gif_episodes))
     except ValueError as problem:
         if config.gif:

@@ -149,7 +149,7 @@ def main(arguments: Sequence[str]) -> int:
     prepare_process(1)
     trained = open_run(config.run, config.checkpoint)
     factory, weights = trained.factory(config.env_args), trained.weights(config.member)
-    with closing(make_actor(factory, weights, seed=0, greedy=True, num_envs=EXAMPLES, unroll_length=1)) as actor:
+    with closing(make_actor(factory, weights, seed=0, greedy=True, num_envs=EXAMPLES)) as actor:
         observation = map_leaves(torch.from_numpy, actor.batch.new_observation())
         step = Step(actor.agent, observation, masked=actor.batch.action_mask is not None)
     facts = {"env": factory.env, "core": trained.config.agent.core, "producer": "engram"}

@@ -39,8 +39,8 @@ def main(arguments: Sequence[str]) -> int:
     console = make_console()
     trained = open_run(config.run, config.checkpoint)
     factory, weights = trained.factory(config.env_args), trained.weights(config.member)
-    index, sizes = first_level(factory, config), {"num_envs": 1, "unroll_length": 1}
-    actor = make_actor(factory, weights, seed=config.seed, greedy=config.greedy, first_index=index, **sizes)
+    index = first_level(factory, config)
+    actor = make_actor(factory, weights, seed=config.seed, greedy=config.greedy, first_index=index)
     with closing(actor), console.status("playing"):
         recording = record(actor)
     if not recording.complete:

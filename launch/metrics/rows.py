@@ -24,11 +24,11 @@ def parse_log(content: bytes) -> list[Row]:
     """Complete rows: the last line may be half-written, and a crash may leave parts of others."""
     lines = [parsed_row(line) for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
     rows = [line | line["metrics"] for line in lines if line and isinstance(line.get("metrics"), dict)]
-    return [{name: x for name, x in row.items() if _is_finite(x)} for row in rows if row.keys() >= {*_FIELDS}]
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return [
+        {name: x for name, x in row.items() if type(x) in (int, float) and math.isfinite(x)}
+        for row in rows
+        if row.keys() >= {*_FIELDS}
+    ]
 
 
 def read_log(file: Path) -> list[Row]:

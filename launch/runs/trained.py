@@ -255,8 +255,8 @@ def make_actor(
     *,
     seed: int,
     greedy: bool,
-    num_envs: int,
-    unroll_length: int,
+    num_envs: int = 1,
+    unroll_length: int = 1,
     first_index: int = 0,
 ) -> Actor:
     """Make an actor with these weights on separate levels; the caller closes it."""
