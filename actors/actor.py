@@ -16,22 +16,11 @@ from ..agents.cores.core import map_state, state_leaves
 from ..agents.values import AgentOutput, EnvOutput, Weights, load, map_leaves
 from ..envs.arrays import BatchedEnvironment, check_masks
 from .extras import Extras
-from .levels import LevelsConfig, Replay, Stagger
+from .levels import ActingConfig, Replay, Stagger
 from .packed import Packer, take_over
 from .unroll import Unroll, join
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActingConfig:
-    """Levels on which actors act, and what they record in addition."""
-
-    levels: LevelsConfig = LevelsConfig()
-    discount: float = 1.0  # Discount of the returns that values estimate; used in the scores of levels
-    reward_clip: float = 0.0  # Bound on the rewards in these scores; 0 for none
-    imitate: str = ""  # Player whose actions are recorded in unrolls, module:Class; "" for none
-    novelty: bool = False  # Whether unrolls record which cells or observations are new in their episode
 
 
 class Actor:
@@ -54,7 +43,7 @@ class Actor:
         first_index: int = 0,
         number: int = 0,
         member: int = 0,
-        config: ActingConfig = ActingConfig(),
+        config: ActingConfig = ActingConfig(),  # noqa: B008 (it is frozen)
         make_environment: Callable[[Any], BatchedEnvironment] | None = None,
     ) -> None:
         self.batch, self.agent = batch, agent
@@ -109,7 +98,6 @@ class Actor:
             self.call_at_steps(self._at_step)
 
     def _restart(self, seed: int) -> None:
-        """Begin new episodes in all environments."""
         n, observation = self.batch.num_envs, self.batch.new_observation()
         self.batch.reset_into(observation, seed)
         self._extras = Extras(self.batch, self.agent.extras, self._config.imitate, self._config.novelty)
@@ -275,7 +263,6 @@ class Buffers:
 
 
 def _allocate(first: NDArray[Any], steps: int) -> NDArray[Any]:
-    """Allocate an array for steps 0..`steps`, the first of which is given."""
     array = np.empty((steps + 1, *first.shape), first.dtype)
     array[0] = first
     return array

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ..agents.agent import MAP, PRIVILEGED
-from ..agents.specs import MapSpec
+from ..agents.prediction import MapSpec
 from ..agents.values import map_leaves
 from ..base.errors import EngramError, calling, library_errors, refuse
 from ..envs.arrays import BatchedEnvironment

@@ -13,9 +13,9 @@ from ..agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, Observati
 from ..base.errors import refuse, user_errors
 from ..envs.arrays import BatchedEnvironment
 from ..envs.registration import is_environment, make_batch
-from .actor import ActingConfig, Actor
+from .actor import Actor
 from .extras import make_player, map_spec, privileged_size
-from .levels import MixtureBatch, Shares, in_words, widths
+from .levels import ActingConfig, MixtureBatch, Shares, in_words, widths
 
 
 @dataclass(frozen=True, kw_only=True)

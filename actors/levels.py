@@ -90,6 +90,17 @@ class LevelsConfig(Settings):
         return self.curriculum_score * easier if len(self.curriculum_score) == 1 else self.curriculum_score
 
 
+@dataclass(frozen=True, kw_only=True)
+class ActingConfig:
+    """Levels on which actors act, and what they record in addition."""
+
+    levels: LevelsConfig = LevelsConfig()
+    discount: float = 1.0  # Discount of the returns that values estimate; used in the scores of levels
+    reward_clip: float = 0.0  # Bound on the rewards in these scores; 0 for none
+    imitate: str = ""  # Player whose actions are recorded in unrolls, module:Class; "" for none
+    novelty: bool = False  # Whether unrolls record which cells or observations are new in their episode
+
+
 def in_words(parameters: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in parameters.items()) or "the target environment"
 

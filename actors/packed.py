@@ -1,4 +1,4 @@
-"""Tensors packed into one buffer of bytes, so that one copy transfers them to a device."""
+"""The tensors of unrolls, and tensors packed into one buffer of bytes, so that one copy transfers them to a device."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..agents.values import flat
+from .unroll import Unroll, map_axes
 
 ALIGNED = 64  # Alignment of leaves in bytes
 
@@ -91,3 +92,28 @@ def stream_module(device: torch.device) -> Any:
 
 def _view(buffer: Tensor, begin: int, like: Tensor) -> Tensor:
     return buffer[begin : begin + like.nbytes].view(like.dtype).view(like.shape)
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], unroll: Unroll) -> Unroll:
+    return map_axes(lambda _, x: function(x), unroll)
+
+
+def tensors(unroll: Unroll) -> list[Tensor]:
+    """List every tensor that a learner reads, in a fixed order."""
+    leaves: list[Tensor] = []
+    map_tensors(lambda leaf: leaves.append(leaf) or leaf, unroll)
+    return leaves
+
+
+def with_tensors(unroll: Unroll, others: Iterable[Tensor]) -> Unroll:
+    """Replace the `tensors` of an unroll by others."""
+    rest = iter(others)
+    return map_tensors(lambda _: next(rest), unroll)
+
+
+def nbytes(unroll: Unroll) -> int:
+    return unroll.episodes.nbytes + sum(leaf.nbytes for leaf in tensors(unroll))
+
+
+def header(unroll: Unroll) -> Unroll:
+    return unroll._replace(initial_state=None, env=None, agent=None)  # pyright: ignore[reportArgumentType]

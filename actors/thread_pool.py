@@ -11,9 +11,9 @@ from typing import Any
 from ..agents.threads import become_helper
 from ..agents.values import Weights
 from .actor import MakeActor
-from .packed import record_event, stream_module, take_over
-from .pool import LocalPool
-from .unroll import Unroll, tensors
+from .local_pool import LocalPool
+from .packed import record_event, stream_module, take_over, tensors
+from .unroll import Unroll
 
 WAIT_SECONDS = 1.0  # Seconds for which `next` waits for an unroll
 Made = tuple[list[Unroll], Any]  # Unrolls, and the event after which the learner's stream may read their tensors

@@ -6,27 +6,18 @@
 
 Episodes end inside an unroll as in Gymnasium's NEXT_STEP autoreset: the step of the last observation has the
 flag, the action at that step is ignored, and the next step is the first of a new episode.
-
-Between processes, an unroll is packed: pickling a tensor takes longer than the rest of the transfer of a small unroll;
-numpy pickles arrays in compiled code. A small unroll is sent as one string of bytes; the arrays of a large one are not
-copied.
 """
 
-import pickle
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..agents.agent import AgentState
 from ..agents.values import AgentOutput, EnvOutput, map_leaves
 
-SMALL_BYTES = 1 << 16  # Size below which an unroll is one string: a copy takes 5 us, a dozen buffers 100 us
-INLINE_BYTES = 90_000  # Size of a result that Ray sends with the response to a call, not by way of its stores
-MOST_PIECES = 90  # Pieces of a result that Ray sends with one response, which is limited to 10 MB
 EPISODE_COLUMNS = ("env_index", "return", "length")  # First fields of `Unroll.episodes`
 
 
@@ -52,7 +43,7 @@ class Unroll(NamedTuple):
     """Location of state and steps if this process does not receive them; both are then None."""
 
 
-def _map(function: Callable[..., Tensor], *unrolls: Unroll) -> Unroll:
+def map_axes(function: Callable[..., Tensor], *unrolls: Unroll) -> Unroll:
     """Apply `function(batch_axis, *leaves)` to all tensors that a learner reads, in a fixed order."""
     per_environment, per_step = partial(function, 0), partial(function, 1)
     return unrolls[0]._replace(
@@ -66,7 +57,7 @@ def _map(function: Callable[..., Tensor], *unrolls: Unroll) -> Unroll:
 def some_environments(unroll: Unroll, chosen: slice | Tensor) -> Unroll:
     """Select environments by a slice (views), or by indices (int64 [K]; copies). The result contains the finished
     episodes only for a slice that begins at environment 0."""
-    selected = _map(lambda axis, x: x[chosen] if axis == 0 else x[:, chosen], unroll)
+    selected = map_axes(lambda axis, x: x[chosen] if axis == 0 else x[:, chosen], unroll)
     if unroll.stored:
         assert isinstance(chosen, slice), "only complete unrolls are shuffled"
         selected = selected._replace(stored=_some_stored(unroll.stored, *chosen.indices(len(unroll.weights_version))))
@@ -84,66 +75,10 @@ def _some_stored(stored: Iterable[Stored], first: int, end: int, _: int) -> tupl
     return tuple(chosen)
 
 
-def header(unroll: Unroll) -> Unroll:
-    return unroll._replace(initial_state=None, env=None, agent=None)  # pyright: ignore[reportArgumentType]
-
-
 def join(parts: list[Unroll]) -> Unroll:
     """Join unrolls of equal length along the batch axis."""
     if len(parts) == 1:
         return parts[0]
-    whole = _map(lambda axis, *x: torch.cat(x, axis), *parts)
+    whole = map_axes(lambda axis, *x: torch.cat(x, axis), *parts)
     stored = tuple(piece for part in parts for piece in part.stored)
     return whole._replace(episodes=torch.cat([part.episodes for part in parts]), stored=stored)
-
-
-def map_tensors(function: Callable[[Tensor], Tensor], unroll: Unroll) -> Unroll:
-    return _map(lambda _, x: function(x), unroll)
-
-
-def tensors(unroll: Unroll) -> list[Tensor]:
-    """List every tensor that a learner reads, in a fixed order."""
-    leaves: list[Tensor] = []
-    map_tensors(lambda leaf: leaves.append(leaf) or leaf, unroll)
-    return leaves
-
-
-def with_tensors(unroll: Unroll, others: Iterable[Tensor]) -> Unroll:
-    """Replace the `tensors` of an unroll by others."""
-    rest = iter(others)
-    return map_tensors(lambda _: next(rest), unroll)
-
-
-def nbytes(unroll: Unroll) -> int:
-    return unroll.episodes.nbytes + sum(leaf.nbytes for leaf in tensors(unroll))
-
-
-def pieces_of(size: int) -> int:
-    return pieces if (pieces := -(-size // INLINE_BYTES)) <= MOST_PIECES else 1
-
-
-def cut(content: bytes, pieces: int) -> Any:
-    """Split bytes into this many pieces, the results of a call."""
-    size = -(-len(content) // pieces)
-    return content if pieces == 1 else [content[size * part : size * (part + 1)] for part in range(pieces)]
-
-
-def pack(unroll: Any) -> Any:
-    """Replace the tensors of a structure with arrays, which must not change until pickled; pickle a small structure."""
-    nbytes = 0
-
-    def as_array(value: Any) -> Any:
-        nonlocal nbytes
-        if not isinstance(value, Tensor):
-            return value
-        nbytes += value.nbytes
-        return value.detach().cpu().contiguous().numpy()
-
-    arrays = map_leaves(as_array, unroll)
-    return pickle.dumps(arrays, protocol=5) if nbytes < SMALL_BYTES else arrays
-
-
-def unpack(parcel: Any) -> Any:
-    """Restore a packed structure, bit for bit; its tensors are read-only views of the parcel."""
-    arrays = pickle.loads(parcel) if isinstance(parcel, bytes) else parcel
-    return map_leaves(lambda value: torch.from_numpy(value) if isinstance(value, np.ndarray) else value, arrays)

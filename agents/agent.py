@@ -3,20 +3,20 @@
 Actors call `step`, the learner calls `unroll`; both compute the same function of the same steps (tested).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
 
 from ..base import compiled
-from .bf16 import as_learned
 from .config import AgentConfig
 from .cores.core import CoreState, Step, readable, reset_state
+from .cores.fast.bf16 import as_learned
 from .cores.registry import core_class, make_core
 from .cores.simple import bounded
 from .normalization import Moments, PrivilegedCritic, RescaledHead, symlog
-from .prediction import REWARD, MapPrediction, Prediction
-from .specs import ActionSpec, BoxSpec, MapSpec, ObservationSpec, as_input, best, masked, no_action, sample
+from .prediction import REWARD, MapPrediction, MapSpec, Prediction
+from .specs import ActionSpec, BoxSpec, ObservationSpec, as_input, best, masked, no_action, sample
 from .torsos import make_torso
 from .unique_observations import TorsoCache, once_each
 from .values import AgentOutput, EnvOutput, ObservationTensor, map_leaves
@@ -66,7 +66,9 @@ class Agent(nn.Module):
         self._core_step: Step | None = None  # The core's step, prepared for the current weights
         extra = config.previous_action * action.num_outputs + config.previous_reward + (config.time_horizon > 0)
         self.rewards = Moments(1, memory=1e6) if config.previous_reward and not config.previous_reward_clip else None
-        options = _core_options(config, getattr(self.torso, "image", None))
+        image, read = getattr(self.torso, "image", None), getattr(core_class(config.core), "image_options", None)
+        sizes = read(*image) if image and read else {}  # a core registered by another package may be a function
+        options = config.core_args if sizes.keys() & config.core_args else sizes | config.core_args
         self.core = make_core(config.core, int(self.torso.output_size) + extra, **options)  # pyright: ignore
         self.policy = nn.Linear(self.core.output_size, action.num_outputs)
         with torch.no_grad():
@@ -249,10 +251,3 @@ def _extra(env: EnvOutput, name: str) -> Tensor | None:
     if env.extras is not None and name in env.extras:
         return env.extras[name]
     return env.observation.get(name) if isinstance(env.observation, dict) else None
-
-
-def _core_options(config: AgentConfig, image: tuple[int, int, int] | None) -> dict[str, Any]:
-    """Return `core_args`; for a core that reads images, add the size of the torso's output image if no size is set."""
-    options = getattr(core_class(config.core), "image_options", None)  # another package may register a function
-    sizes = options(*image) if image and options else {}
-    return config.core_args if sizes.keys() & config.core_args else sizes | config.core_args

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .config import TorsoConfig
-from .normalization import Moments, Shares
-from .specs import ArraySpec, channels_first, image_size, scaled, with_channels_last
+from .images import Symbols, channels_first, image_size
+from .normalization import Moments
+from .specs import ArraySpec, scaled, with_channels_last
 
 MOST_CELLS = 20  # An image of bytes with more rows or columns contains pixels, not symbols
 
@@ -93,27 +94,3 @@ def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
     """Return the zeros before and after an axis for an output of size ceil(size / stride) (TensorFlow's SAME)."""
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
-
-
-class Symbols(nn.Module):
-    """Learned features of bytes: one table of F = `size` features per channel, summed over a cell's C `channels`. With
-    `balanced`, every symbol contributes equally to the variance (`Shares.factors`), a key as much as the walls."""
-
-    def __init__(self, channels: int, size: int, balanced: bool = False) -> None:
-        super().__init__()
-        self.channels = channels
-        self.tables = nn.Parameter(torch.randn(channels * 256, size) * channels**-0.5)
-        self.first = nn.Buffer(torch.arange(channels) * 256, persistent=False)
-        self.shares = Shares(channels * 256, memory=1e7, floor=0.01) if balanced else None
-
-    def forward(self, cells: Tensor) -> Tensor:
-        """Bytes [N, rows, cols, C] -> [N, rows, cols, F]."""
-        tables = self.tables if self.shares is None else self.tables * self.shares.factors(self.channels).unsqueeze(1)
-        return functional.embedding(self._rows(cells), tables).sum(3)
-
-    def observe(self, cells: Tensor) -> None:
-        if self.shares is not None:
-            self.shares.update(self._rows(cells).flatten(), cells[..., 0].numel(), float(len(cells)))
-
-    def _rows(self, cells: Tensor) -> Tensor:
-        return cells.long() + self.first

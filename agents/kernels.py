@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from ..base.compiled import compiled, enabled
 from ..base.processes import on_intel
-from . import bf16
 from .cores.core import under_torch_func
-from .cores.fast import routes
-from .cores.fast.blas import multiply
+from .cores.fast import bf16, routes
+from .cores.fast.blas import multiply, release
 from .cores.fast.elementwise import Array, add
 from .threads import share
 
@@ -129,7 +128,7 @@ class Affine:
         x, out = np.ascontiguousarray(x), np.empty((len(x), len(self._bias)), x.dtype)
         _affine(self._routine, x, self._weight, self._bias, out)
         if self._routine < 0:
-            bf16.release()
+            release()
         return out
 
 

@@ -7,18 +7,29 @@ prediction using deep networks in Atari games" (prediction from a recurrent stat
 of the cells observed so far in the episode, which contains no privileged information).
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .images import channels_first
 from .normalization import Moments
-from .specs import ArraySpec, MapSpec, ObservationSpec, channels_first, with_channels_last
+from .specs import ArraySpec, ObservationSpec, with_channels_last
 from .values import ObservationTensor
 
 MOST_VALUES = 4096  # Size of the largest array predicted in full; larger arrays are predicted as averages over parts
 PARTS = 20  # Rows and columns of averages of an image
 REWARD = ArraySpec((1,))  # Spec of the reward as a prediction target
 CELL = 16  # Features of each cell of the map, from which one layer shared by all cells predicts its classes
+
+
+class MapSpec(NamedTuple):
+    """Map [rows, columns, layers] of observed cells: 0 if not observed, else 1 + the cell's class in the layer."""
+
+    rows: int
+    columns: int
+    classes: tuple[int, ...]  # Number of classes of each layer
 
 
 class Prediction(nn.Module):

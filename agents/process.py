@@ -5,10 +5,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from numba.extending import get_cython_function_address
+from threadpoolctl import threadpool_limits
 
 from ..base.processes import keep_freed_memory, use_huge_pages
-from .cores.fast.blas import one_thread_per_product
 from .threads import num_threads, use_threads
+
+
+def one_thread_per_product() -> threadpool_limits:
+    """Limit SciPy's library to one thread in the whole process, since environments are divided among threads. The limit
+    applies inside a `with` statement on the result, or permanently without one."""
+    get_cython_function_address("scipy.linalg.cython_blas", "sgemm")  # loads it
+    return threadpool_limits(1, "blas")
 
 
 def prepare_process(threads: int) -> None:

@@ -17,16 +17,7 @@ class ArraySpec(NamedTuple):
 
 ObservationSpec: TypeAlias = ArraySpec | dict[str, "ObservationSpec"]
 
-MIN_IMAGE_SIDE = 16  # From this many rows and columns, an array whose first axis is the shortest is channels-first
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-
-
-class MapSpec(NamedTuple):
-    """Map [rows, columns, layers] of observed cells: 0 if not observed, else 1 + the cell's class in the layer."""
-
-    rows: int
-    columns: int
-    classes: tuple[int, ...]  # Number of classes of each layer
 
 
 class ChoiceSpec(NamedTuple):
@@ -67,32 +58,6 @@ ActionSpec: TypeAlias = ChoiceSpec | BoxSpec
 def scaled(observation: Tensor, scale: float) -> Tensor:
     x = observation.float()
     return x if scale == 1.0 else x * scale
-
-
-def channels_first(shape: tuple[int, ...], layout: str) -> bool:
-    """Whether an image of this shape is [channels, rows, columns], not [rows, columns, channels]. Two equal axes are
-    rows and columns; otherwise the channels are the shortest axis. Raises ValueError if the shape is ambiguous, since a
-    grid of few rows with many features can have the same shape as an image with few channels."""
-    if layout != "auto":
-        return layout == "channels-first"
-    first, second, third = shape
-    if first == second or (second != third and third < min(first, second)):
-        return False
-    if first < min(second, third) and (second == third or min(second, third) >= MIN_IMAGE_SIDE):
-        return True
-    raise ValueError(
-        f"an observation of shape {list(shape)} may be [rows, columns, channels] or [channels, rows, columns]: "
-        "set --image-layout (channels-last, channels-first)"
-    )
-
-
-def image_size(shape: tuple[int, ...], first: bool) -> tuple[int, int, int]:
-    """Return (channels, rows, columns) of an image [rows, columns], [rows, columns, channels] or [frames, rows,
-    columns, channels]. Stacked frames become channels. With `first`, channels precede rows."""
-    if len(shape) == 2:
-        return 1, *shape
-    channels, rows, cols = shape[-3:] if first else (shape[-1], *shape[-3:-1])
-    return math.prod(shape[:-3]) * channels, rows, cols
 
 
 def with_channels_last(x: Tensor, first: bool) -> Tensor:

@@ -12,9 +12,10 @@ from torch.nn import functional
 from .config import TorsoConfig
 from .custom.torso import TORSOS, custom_torso
 from .grid_torso import ArrayTorso, ConvTorso, moments_of
+from .images import channels_first, image_size
 from .kernels import Linear
 from .normalization import Moments
-from .specs import ArraySpec, ObservationSpec, channels_first, image_size, scaled, with_channels_last
+from .specs import ArraySpec, ObservationSpec, scaled, with_channels_last
 from .unique_observations import once_each
 from .values import ObservationTensor
 

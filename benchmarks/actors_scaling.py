@@ -33,10 +33,11 @@ import ray
 import torch
 
 from engram.actors.factory import ActorFactory
+from engram.actors.packed import nbytes
 from engram.actors.remote import pool as pool_module
 from engram.actors.remote.pool import RayPool
 from engram.actors.remote.slot import RequestWindow
-from engram.actors.unroll import Unroll, nbytes
+from engram.actors.unroll import Unroll
 from engram.agents.process import prepare_process
 from engram.agents.values import Weights, flatten
 from engram.base.processes import num_cores, tree_memory

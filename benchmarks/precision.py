@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from engram.agents import bf16, kernels
+from engram.agents import kernels
+from engram.agents.cores.fast import bf16, brgemm
 from engram.agents.process import prepare_process
 from engram.launch.bench.command import measure, open_parts, training_speed
 from engram.launch.config.run_flags import parse_run
@@ -131,7 +132,7 @@ def main() -> None:
         RESULT.write_text(json.dumps(json.loads(RESULT.read_text()) | result, indent=1) + "\n")
         return
     if not bf16.routine():
-        sys.exit(f"no bfloat16 multiplications: {bf16.missing()}")
+        sys.exit(f"no bfloat16 multiplications: {brgemm.missing()}")
     prepare_process(1)
     before = json.loads(RESULT.read_text()).get("cases", {}) if RESULT.exists() else {}
     results: dict[str, Any] = {"gflops": multiplications(), "cases": before}

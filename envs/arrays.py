@@ -2,7 +2,8 @@
 action masks. A mask, bool [N, A], marks the valid ones of the n actions of a Discrete space, or of the options of
 all choices of a MultiDiscrete space, choice by choice."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Protocol, TypeAlias
 
@@ -122,3 +123,21 @@ def random_valid(mask: Array, choices: Sequence[int], rng: np.random.Generator) 
     scores = np.where(mask, rng.random(mask.shape), -1.0)
     parts = [part.argmax(1) for part in np.split(scores, list(accumulate(choices[:-1])), 1)]
     return parts[0] if len(parts) == 1 else np.stack(parts, 1)
+
+
+def fingerprint(name: str, params: Any) -> Array:
+    """Hash of an environment's parameters, uint8 [16], without `first_index`, which only selects its graph."""
+    summary = hashlib.sha256(name.encode())
+    for value in _leaves(params):
+        summary.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
+    return np.frombuffer(summary.digest()[:16], np.uint8)
+
+
+def _leaves(params: Any) -> Iterator[Any]:
+    """Yield the values of (nested) NamedTuples, except `first_index` and the defaults of parameters added later."""
+    defaults = params._field_defaults
+    for name, value in params._asdict().items():
+        if hasattr(value, "_asdict"):
+            yield from _leaves(value)
+        elif name != "first_index" and not (name in defaults and value == defaults[name]):
+            yield value

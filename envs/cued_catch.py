@@ -19,9 +19,10 @@ from ..base.compiled import kernel
 from ..base.errors import check_flag, check_integer, check_numbers, check_range
 from .arrays import Array, zeroed
 from .drawing import BLACK, WHITE, Canvas, Color, mosaic
-from .engine import BatchedEnv, single
-from .parts import batch_loops, paint, put
+from .engine import BatchedEnv, batch_loops
+from .parts import paint, put
 from .randomness import integer, normal
+from .single import single
 
 ROWS, COLS = 7, 12
 CHARACTERS = " PQab"  # Nothing, player, cue layer, top ball, bottom ball: the planes of an observation, in this order

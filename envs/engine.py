@@ -1,24 +1,100 @@
-"""The engine of compiled environments: N instances with Gymnasium's vector interface, or one with the ordinary one."""
+"""The engine of compiled environments: N instances with Gymnasium's vector interface.
 
-import hashlib
+An environment is a NamedTuple of arrays (`State`, leading axis N), a NamedTuple of scalars (`Params`, the constructor's
+arguments in the form that compiled functions use) and rules for one environment, which `batch_loops` compiles into
+loops in place of `start`, `advance` and `observe` below. The state always contains `random` (uint64 [N], see
+randomness.py) and `over` (bool [N], the episode has ended; written by the loops).
+"""
+
 import inspect
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
 
-import gymnasium
 import numpy as np
 from gymnasium import error, spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 
+from ..base.compiled import kernel
 from ..base.errors import check_choice, check_integer, check_keys, check_whole
-from .arrays import KEY, Array
+from .arrays import KEY, Array, fingerprint
 from .drawing import Canvas, Color
-from .parts import Loops
 from .randomness import streams
 
 HIDDEN = ("num_envs", "first_index", "render_mode")  # Parameters of every batch, independent of the environment
+
+
+def start(state: Any, params: Any, i: int) -> None:
+    """Begin a new episode in environment i."""
+
+
+def advance(state: Any, params: Any, i: int, action: int) -> tuple[float, bool, bool]:
+    """Step environment i; return (reward, terminated, truncated)."""
+    raise NotImplementedError
+
+
+def observe(state: Any, params: Any, i: int, observation: Array) -> None:
+    """Write the complete observation of environment i."""
+
+
+class Loops(NamedTuple):
+    reset: Callable[..., None]  # As _reset_batch
+    step: Callable[..., int]  # As _step_batch
+
+
+def batch_loops(
+    start: Callable[..., None], advance: Callable[..., tuple[float, bool, bool]], observe: Callable[..., None]
+) -> Loops:
+    """Compile the loops over a batch of an environment whose rules are these three kernels."""
+
+    def with_rules(loop: Any) -> Any:
+        """Compile `loop` with the rules as globals, and cache it under their name: numba caches no closures."""
+        scope = globals() | {"start": start, "advance": advance, "observe": observe}
+        made = FunctionType(loop.__code__, scope, loop.__name__)
+        name = f"{advance.__module__}.{advance.__name__}{loop.__name__}"
+        made.__module__, made.__qualname__ = advance.__module__, name.replace(".", "_")
+        return kernel(made)
+
+    return Loops(with_rules(_reset_batch), with_rules(_step_batch))
+
+
+def _reset_batch(state: Any, params: Any, mask: Array, observation: Array) -> None:
+    """Start an episode where `mask` (bool [N]) is set, and observe all environments (observation [N, ...])."""
+    for i in range(len(mask)):
+        if mask[i]:
+            start(state, params, i)
+            state.over[i] = False
+        observe(state, params, i, observation[i])
+
+
+def _step_batch(
+    state: Any,
+    params: Any,
+    num_actions: int,
+    actions: Array,
+    observation: Array,
+    reward: Array,
+    terminated: Array,
+    truncated: Array,
+) -> int:
+    """Step all environments and return -1. If an action is outside 0..num_actions - 1, return the first such action's
+    index and change nothing. Actions are int64 [N]; where `over` is set, a step ignores the action and starts the next
+    episode. Observation [N, ...], reward float32 [N], terminated and truncated bool [N] are written."""
+    for i in range(len(actions)):
+        if actions[i] < 0 or actions[i] >= num_actions:
+            return i
+    for i in range(len(actions)):
+        if state.over[i]:
+            start(state, params, i)
+            state.over[i] = False
+            reward[i], terminated[i], truncated[i] = 0.0, False, False
+        else:
+            reward[i], terminated[i], truncated[i] = advance(state, params, i, actions[i])
+            state.over[i] = terminated[i] or truncated[i]
+        observe(state, params, i, observation[i])
+    return -1
 
 
 class BatchedEnv(VectorEnv[Array, Array, Array]):
@@ -167,14 +243,14 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
 
     def save(self) -> dict[str, Array]:
         arrays = {name: np.copy(value) for name, value in self.state._asdict().items()}
-        return arrays | {"started": np.array(self.started), "parameters": self._fingerprint()}
+        return arrays | {"started": np.array(self.started), "parameters": fingerprint(type(self).__name__, self.params)}
 
     def restore(self, saved: dict[str, Array]) -> None:
         fields: dict[str, Array] = self.state._asdict()
         for name, value in fields.items():
             if saved[name].shape != value.shape:
                 raise ValueError(f"saved state of {name!r} has shape {saved[name].shape}; expected {value.shape}")
-        if not np.array_equal(saved["parameters"], self._fingerprint()):
+        if not np.array_equal(saved["parameters"], fingerprint(type(self).__name__, self.params)):
             raise ValueError(f"the saved state is of a {type(self).__name__} with different parameters")
         for name, value in fields.items():
             value[...] = saved[name]
@@ -252,13 +328,6 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
         if not self.started:
             raise error.ResetNeeded(f"{call} before reset(): call reset() first")
 
-    def _fingerprint(self) -> Array:
-        """Hash of the parameters, uint8 [16], without `first_index`, which only selects an environment's graph."""
-        summary = hashlib.sha256(type(self).__name__.encode())
-        for value in _leaves(self.params):
-            summary.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
-        return np.frombuffer(summary.digest()[:16], np.uint8)
-
     def _seed_streams(self, seed: int | Sequence[int | None], mask: Array) -> None:
         if isinstance(seed, Sequence | np.ndarray):
             if len(seed) != self.num_envs:
@@ -273,67 +342,6 @@ class BatchedEnv(VectorEnv[Array, Array, Array]):
             self.state.random[mask] = states[mask]
 
 
-class SingleEnv(gymnasium.Env[Array, int]):
-    """One environment with the same compiled rules as the batched engine, without autoreset."""
-
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 8}  # noqa: RUF012
-    batch_class: ClassVar[type[BatchedEnv]]
-
-    def __init__(self, *, render_mode: str | None = None, **parameters: Any) -> None:
-        self.batch = self.batch_class(1, render_mode=render_mode, **parameters)  # pyright: ignore
-        self.observation_space = self.batch.single_observation_space
-        self.action_space = self.batch.single_action_space
-        self.render_mode = render_mode
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Start an episode, in the level `options["level"]` if there is one."""
-        super().reset(seed=seed)
-        values = options or {}
-        check_keys("reset", "option", values, ("level",))
-        self.batch.reset(seed=seed)
-        if values:
-            self.batch.set_level(0, values["level"])
-        return self.batch.observe_all()[0], self._info()
-
-    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Step the environment; after the end of an episode, call reset() first."""
-        if not self.batch.started or self.batch.state.over[0]:
-            raise error.ResetNeeded("step() after the end of an episode or before reset(): call reset() first")
-        observation, reward, terminated, truncated, _ = self.batch.step(np.atleast_1d(action))
-        return observation[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), self._info()
-
-    def render(self) -> Array | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return an image of the full board, uint8 [H, W, 3]; None unless render_mode is "rgb_array"."""
-        return None if self.render_mode is None else self.batch.draw(0)
-
-    @property
-    def level(self) -> dict[str, Any]:
-        """The current level, in the form that `reset(options={"level": ...})` accepts."""
-        return self.batch.level(0)
-
-    def _info(self) -> dict[str, Any]:
-        mask = self.batch.action_mask
-        info = {} if mask is None else {KEY: mask[0]}
-        return info | {name: getattr(self.batch.state, name)[0].item() for name in self.batch.episode_fields}
-
-
-def single(batch: type[BatchedEnv]) -> type[SingleEnv]:
-    """Create the class of a single environment from that of a batch, with its documentation."""
-    doc = (batch.__doc__ or "").replace("N games", "One game", 1).replace("N agents, each", "One agent", 1)
-    members = {"__doc__": doc, "__module__": batch.__module__, "batch_class": batch}
-    return type(batch.__name__.removesuffix("Batch"), (SingleEnv,), members)
-
-
 def parameter_names(batch_class: type[BatchedEnv]) -> list[str]:
     """Return the names of an environment's own parameters, without those that every batch has."""
     return [name for name in inspect.signature(batch_class).parameters if name not in (*HIDDEN, "batch")]
-
-
-def _leaves(params: Any) -> Iterator[Any]:
-    """Yield the values of (nested) NamedTuples, except `first_index` and the defaults of parameters added later."""
-    defaults = params._field_defaults
-    for name, value in params._asdict().items():
-        if hasattr(value, "_asdict"):
-            yield from _leaves(value)
-        elif name != "first_index" and not (name in defaults and value == defaults[name]):
-            yield value

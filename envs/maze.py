@@ -10,9 +10,9 @@ from ..base.compiled import kernel
 from ..base.errors import check_flag, check_integer, check_range
 from .arrays import Array, check_cell, zeroed
 from .drawing import Canvas, mosaic
-from .engine import BatchedEnv, single
-from .parts import batch_loops
+from .engine import BatchedEnv, batch_loops
 from .randomness import integer
+from .single import single
 
 WALL, FLOOR, AGENT, GOAL = (62, 68, 80), (236, 238, 240), (88, 190, 110), (250, 205, 70)
 GOAL_REWARD = 10.0

@@ -16,9 +16,10 @@ from ..base.compiled import kernel
 from ..base.errors import check_flag, check_integer, check_numbers
 from .arrays import Array, zeroed
 from .drawing import BLACK, Canvas, Color, mosaic
-from .engine import BatchedEnv, single
-from .parts import batch_loops, last_frame, paint
+from .engine import BatchedEnv, batch_loops
+from .parts import last_frame, paint
 from .randomness import integer
+from .single import single
 
 ROWS, COLS = 17, 21
 CHARACTERS = " #1234MP"  # Of the planes

@@ -7,7 +7,8 @@ from typing import Any, Literal, TypeAlias
 from ..base.errors import above, below
 from ..base.settings import Settings, setting
 from .algorithms import make_algorithm
-from .algorithms.algorithm import Algorithm, Imitation
+from .algorithms.algorithm import Algorithm
+from .algorithms.imitation import Imitation
 from .optimizers import OptimizerName, Schedule
 
 Reduction: TypeAlias = Literal["mean", "sum"]

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from ..actors.packed import Packer, stream_module, take_over
-from ..actors.unroll import Unroll, map_tensors, tensors, with_tensors
+from ..actors.packed import Packer, map_tensors, stream_module, take_over, tensors, with_tensors
+from ..actors.unroll import Unroll
 
 WARM_UP = 3  # Updates before the recorded one, in which libraries choose their algorithms and allocate memory
 

@@ -21,11 +21,12 @@ from ..agents.cores.compiled_steps import compile_steps
 from ..agents.cores.core import readable
 from ..agents.normalization import share_sums
 from .algorithms.algorithm import Targets
-from .batches import ALONE, Group, Replay, learned_rewards, valid_steps
+from .batches import ALONE, Group, learned_rewards, valid_steps
 from .config import LearnerConfig
 from .device import Recorded, Transfer, changing, cuda_graph
 from .loss import KL, METRICS, Gradient, Minibatch, evaluate, gradient, matrix_precision
 from .optimizers import clip_global_norm, make_optimizer, scheduled, set_gradients, set_hyperparameters
+from .replay import Replay
 
 ADAM_BETA2 = 0.999  # Adam's decay of squared gradients
 

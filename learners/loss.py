@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..actors.extras import PLAYER
 from ..actors.unroll import Unroll
-from ..agents import bf16
 from ..agents.agent import Agent
+from ..agents.cores.fast import bf16
 from ..agents.process import round_factors
 from ..agents.specs import log_policy, log_probability
 from .algorithms.algorithm import Pass, Targets
@@ -20,14 +20,8 @@ from .config import LearnerConfig, Precision
 from .returns import transitions, valid_sum
 
 METRICS = (
-    "loss/policy",
-    "loss/value",
-    "loss/entropy",
-    "loss/auxiliary",
-    "loss/prediction",
-    "loss/total",
-    "policy/entropy",
-    "policy/kl_behavior",
+    *("loss/policy", "loss/value", "loss/entropy", "loss/auxiliary", "loss/prediction", "loss/total"),
+    *("policy/entropy", "policy/kl_behavior"),
 )
 """Metrics of every algorithm, in order. Losses are weighted, as in the total; the rest are means over valid steps.
 Metrics of the algorithm (`Algorithm.metrics`) follow."""

@@ -14,8 +14,7 @@ Index t runs over the T transitions: `rewards[t]` and `discounts[t]` belong to t
 is by selection, not by multiplication (0 * nan is nan), and precedes every multiplication that has a gradient.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -79,23 +78,6 @@ def n_step_returns(rewards: Tensor, discounts: Tensor, values: Tensor, bootstrap
         return Returns(targets, targets - values)
 
 
-def generalized_advantages(
-    rewards: Tensor, discounts: Tensor, values: Tensor, bootstrap_value: Tensor, lambda_: float
-) -> Returns:
-    """Generalized advantage estimation, and its lambda-returns as targets.
-
-        delta_t = r_t + d_t V_{t+1} - V_t;    A_t = delta_t + d_t lambda A_{t+1},  A_T = 0;    R_t = A_t + V_t
-
-    (Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage Estimation", equation 16,
-    truncated at the end of the unroll.) Lambda, in 0..1: 1 is `n_step_returns`, 0 the one-step return.
-    """
-    check_shapes(bootstrap_value, rewards=rewards, discounts=discounts, values=values)
-    with torch.no_grad():
-        deltas = rewards + discounts * next_steps(values, bootstrap_value) - values
-        advantages = discounted_sum(deltas, lambda_ * discounts, torch.zeros_like(bootstrap_value))
-        return Returns(advantages + values, advantages)
-
-
 class VTrace(NamedTuple):
     """Value targets and policy-gradient advantages, float [T, B] each, without gradient."""
 
@@ -145,20 +127,6 @@ def from_importance_weights(
 
 def _clip(rhos: Tensor, threshold: float | None) -> Tensor:
     return rhos if threshold is None else rhos.clamp(max=threshold)
-
-
-def standardized(
-    advantages: Tensor, valid: Tensor, floor: float = 0.0, total: Callable[..., Sequence[Any]] = lambda *x: x
-) -> Tensor:
-    """Advantages [T, B] with mean 0 and standard deviation 1 over the valid steps (bool [T, B]); 0 elsewhere. They stay
-    small if their deviation is below `floor` or only rounding. `total` sums over all learners."""
-    mean, count = total(torch.where(valid, advantages, 0.0).sum(), valid.sum())
-    mean = mean / count.clamp(min=1)
-    (spread,) = total(torch.where(valid, advantages - mean, 0.0).square().sum())
-    spread = spread / (count - 1).clamp(min=1)
-    deviation = torch.maximum(spread.sqrt().clamp(min=floor), 1e-6 * mean.abs())
-    standard = torch.where(valid, (advantages - mean) / torch.where(deviation > 0, deviation, 1.0), 0.0)
-    return torch.where(count < 2, advantages, standard)  # a single step has no deviation
 
 
 def next_steps(steps: Tensor, last: Tensor) -> Tensor:

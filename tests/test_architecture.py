@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 STDLIB = sys.stdlib_module_names
 
 LAYERS = ["base", "zoo", "envs", "agents", "actors", "learners", "launch"]
-MATHS = ["vtrace", "returns", "optimizers"]
+MATHS = ["vtrace", "returns", "optimizers", "rmsprop"]
 """Modules of learners/ that are formulas and nothing else."""
 
 MODULES = sorted(path.relative_to(ROOT) for folder in LAYERS for path in (ROOT / folder).rglob("*.py"))

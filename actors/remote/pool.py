@@ -18,9 +18,20 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...agents.values import Weights
 from ..actor import MakeActor, WeightsVersion
-from ..pool import ActorStateError, MemberPool, TransportDiedError
-from ..unroll import Stored, Unroll, unpack
-from .slot import ActorProcess, ActorSlot, Request, RequestWindow, StuckProcesses, dead_part, fetch, share_tensors
+from ..member_pool import MemberPool
+from ..pool import ActorStateError, TransportDiedError
+from ..unroll import Stored, Unroll
+from .slot import (
+    ActorProcess,
+    ActorSlot,
+    Request,
+    RequestWindow,
+    StuckProcesses,
+    dead_part,
+    fetch,
+    share_tensors,
+    unpack,
+)
 
 PATIENCE = 2.0  # Seconds without an unroll after which the pool returns None to the learner
 LONGEST_INTERVAL = 5.0  # Longest interval between two heartbeats in seconds
@@ -295,7 +306,6 @@ class RayPool(MemberPool):
         self._schedule.give_back(request.member)
 
     def _lose_silent(self) -> None:
-        """Lose the processes that have not responded or started within their limit."""
         now = time.monotonic()
         if now < self._look_at:
             return

@@ -6,9 +6,14 @@ A slot is empty (in the pause after a failure), starting, or active. It returns 
 A response may take minutes: its number of steps times the time per step. While a request is open and environments
 step, a thread of the process updates a counter in Ray's key-value store; the pool reads it if a response is overdue.
 Ray detects processes that are stopped, or stuck in the kernel, only after many seconds.
+
+Between processes, an unroll is packed: pickling a tensor takes longer than the rest of the transfer of a small unroll;
+numpy pickles arrays in compiled code. A small unroll is sent as one string of bytes; the arrays of a large one are not
+copied.
 """
 
 import os
+import pickle
 import sys
 import threading
 import time
@@ -19,18 +24,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import psutil
 import ray
 import torch
 from ray._private import worker
 from ray.exceptions import RayError
 from ray.experimental import internal_kv
+from torch import Tensor
 
 from ...agents.process import prepare_process
-from ...agents.values import Weights
+from ...agents.values import Weights, map_leaves
 from ..actor import MakeActor, MemberActors, WeightsVersion
-from ..unroll import Unroll, header, pack
+from ..packed import header
+from ..unroll import Unroll
 
+SMALL_BYTES = 1 << 16  # Size below which an unroll is one string: a copy takes 5 us, a dozen buffers 100 us
 MOST_AT_ONCE = 8  # Unrolls per request that suffice to amortize its cost
 NARROW = 4  # Environments per actor up to which an unroll's transfer costs far less than its request (0.5 ms)
 REQUESTS_PER_SLOT = 2  # Smallest limit of open requests per slot: one in progress, and the next one queued
@@ -149,7 +158,7 @@ class RequestWindow:
 def share_tensors() -> None:
     """Make Ray transfer tensors as numpy arrays: out-of-band buffers, read without a copy."""
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-    ray.util.register_serializer(torch.Tensor, serializer=lambda x: x.detach().numpy(), deserializer=torch.from_numpy)
+    ray.util.register_serializer(Tensor, serializer=lambda x: x.detach().numpy(), deserializer=torch.from_numpy)
 
 
 def dead_part() -> str:
@@ -242,3 +251,24 @@ class StuckProcesses:
                 if process.create_time() == place.started:
                     process.kill()
         self._due = [entry for entry in self._due if entry[0] > now]
+
+
+def pack(unroll: Any) -> Any:
+    """Replace the tensors of a structure with arrays, which must not change until pickled; pickle a small structure."""
+    nbytes = 0
+
+    def as_array(value: Any) -> Any:
+        nonlocal nbytes
+        if not isinstance(value, Tensor):
+            return value
+        nbytes += value.nbytes
+        return value.detach().cpu().contiguous().numpy()
+
+    arrays = map_leaves(as_array, unroll)
+    return pickle.dumps(arrays, protocol=5) if nbytes < SMALL_BYTES else arrays
+
+
+def unpack(parcel: Any) -> Any:
+    """Restore a packed structure, bit for bit; its tensors are read-only views of the parcel."""
+    arrays = pickle.loads(parcel) if isinstance(parcel, bytes) else parcel
+    return map_leaves(lambda value: torch.from_numpy(value) if isinstance(value, np.ndarray) else value, arrays)

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .. import bf16
 from ..kernels import Affine, Linear
 from .core import Axis, Core, Step, Unrolled
+from .fast import bf16
 from .fast.pool_views import Filters, Views, hold
-from .fast.routes import arrays, check, gradient_cuts, stands_for
+from .fast.routes import arrays, check, stands_for
+from .fast.scan import gradient_cuts
 from .linear.stack import scan
 
 

@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import bf16
 from ..kernels import linear
 from .core import Axis, HiddenState, Projected, Unrolled, under_torch_func
+from .fast import bf16
 from .fast import gated as fast
 from .fast.routes import stands_for
 

@@ -5,9 +5,9 @@ from typing import Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from .. import bf16
 from ..kernels import Affine, Linear
 from .core import Axis, Projected, Step, Unrolled
+from .fast import bf16
 from .fast.elementwise import EPS
 from .fast.rmc import unroll as fast
 from .fast.routes import arrays, stands_for

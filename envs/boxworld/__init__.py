@@ -9,8 +9,9 @@ from gymnasium import spaces
 from ...base.errors import check_choice, check_integer, low_high
 from ..arrays import Array, zeroed
 from ..drawing import WHITE, Canvas, rgb
-from ..engine import BatchedEnv, single
-from ..parts import batch_loops, mark_window
+from ..engine import BatchedEnv, batch_loops
+from ..parts import mark_window
+from ..single import single
 from . import rules
 from .rules import BAIT, FLOOR, GEM, KEY, LOCK, NOTHING, NUM_COLORS, PALETTE, PLAYER, WINDOW, Params, State
 

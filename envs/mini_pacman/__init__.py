@@ -9,8 +9,9 @@ from gymnasium import spaces
 from ...base.errors import check_choice, check_flag, check_integer, check_range
 from ..arrays import Array, check_cell, zeroed
 from ..drawing import WHITE, Canvas, mosaic, rgb
-from ..engine import BatchedEnv, single
-from ..parts import batch_loops, mark_window
+from ..engine import BatchedEnv, batch_loops
+from ..parts import mark_window
+from ..single import single
 from . import rules
 from .rules import COLS, FOOD, FULL_BOARD, HEIGHT, MAX_GHOSTS, NUM_FOOD, ROWS, TASKS, WALL, WIDTH, WINDOW, Params, State
 

@@ -15,9 +15,9 @@ from ...base.compiled import kernel
 from ...base.errors import check_choice, check_flag, check_integer, check_numbers
 from ..arrays import Array, zeroed
 from ..drawing import Canvas
-from ..engine import BatchedEnv, single
-from ..parts import batch_loops
+from ..engine import BatchedEnv, batch_loops
 from ..randomness import integer
+from ..single import single
 
 SUCCESS_REWARD, INVALID_REWARD = 10.0, -0.05
 ACTION_NONE = -1

@@ -11,9 +11,9 @@ import numpy as np
 from ...base.compiled import kernel
 from ...base.errors import check_numbers
 from ..arrays import Array
-from ..engine import single
-from ..parts import batch_loops
+from ..engine import batch_loops
 from ..randomness import integer
+from ..single import single
 from .game import BACK, CLASS, NONE, PALETTE, SUIT_NAMES, Params, PopgymBatch, State, Task, clear, one_hot
 
 DECK = 52  # Cards in a deck

@@ -10,9 +10,9 @@ from ...base.compiled import kernel
 from ...base.errors import check_choice
 from ..arrays import Array, check_cell, zeroed
 from ..drawing import Canvas, Color, mosaic
-from ..engine import BatchedEnv, single
-from ..parts import batch_loops
+from ..engine import BatchedEnv, batch_loops
 from ..randomness import integer
+from ..single import single
 
 DIFFICULTIES = ("easy", "medium", "hard")
 NONE = -1  # No card or cell

@@ -9,8 +9,9 @@ from gymnasium import spaces
 from ...base.errors import check_flag, check_integer, check_numbers
 from ..arrays import Array, zeroed
 from ..drawing import BLACK, Canvas, Color, mosaic
-from ..engine import BatchedEnv, single
-from ..parts import batch_loops, last_frame
+from ..engine import BatchedEnv, batch_loops
+from ..parts import last_frame
+from ..single import single
 from . import rules
 from .rules import COLS, PAD_WIDTH, ROWS, VIEW_COLS, VIEW_ROWS, pack, unpack
 

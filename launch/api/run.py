@@ -27,7 +27,7 @@ from ..metrics.rows import Array, read_log, table_of
 from ..runs.directory import CONFIG, RunDirectory, as_toml, new_path, refuse_unusable
 from ..runs.mirror import refuse_taken
 from ..runs.trained import NO_EFFECT, resumed_config, run_config
-from ..train.trainer import CHECKPOINT, ROW, UPDATE, Callbacks, Update
+from ..train.callbacks import CHECKPOINT, ROW, UPDATE, Callbacks, Update
 from .agent import TrainedAgent, evaluate, load_agent
 from .training import train as train_here
 

@@ -16,9 +16,9 @@ from ...actors.pool import ActorFailureError, ActorPool, TransportDiedError
 from ...agents import unique_observations
 from ...agents.agent import Agent
 from ...agents.threads import use_threads
-from ...base.compiled import is_kept
 from ...base.errors import user_errors
 from ...base.processes import StopFlag
+from ...base.sources import is_kept
 from ...envs.foreign import ForeignBatch
 from ...learners.curriculum import Curriculum
 from ...learners.group import LearnerLossError
@@ -34,7 +34,8 @@ from ..runs.mirror import Mirror
 from ..runs.trained import drop_code, newest_state, refuse_unfit, start_from
 from ..trackers.tracker import make_tracker, tracker_class
 from ..train.acting import FAILED, Acting, StoppedError, Watchdog, deal_members
-from ..train.trainer import Callbacks, Look, Trainer
+from ..train.callbacks import Callbacks
+from ..train.trainer import Look, Trainer
 
 NOT_SAVED = 3
 """Exit code of a run whose last steps could not be saved."""

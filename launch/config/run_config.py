@@ -11,8 +11,8 @@ from tyro.conf import OmitArgPrefixes
 
 from ...actors.factory import ActorFactory
 from ...actors.levels import LevelsConfig
-from ...agents import bf16
 from ...agents.config import AgentConfig
+from ...agents.cores.fast import brgemm
 from ...agents.values import map_leaves
 from ...base.errors import SEEDS, EngramError, refuse, size_in_words
 from ...base.processes import memory, num_cores
@@ -300,8 +300,8 @@ def on_device(config: LearnerConfig, device: torch.device) -> LearnerConfig:
     finds it faster, else float32. Raises EngramError for a precision that the device lacks."""
     on_cpu = device.type == "cpu"
     if config.precision == "auto":
-        return replace(config, precision="bf16" if on_cpu and bf16.pays() else "float32")
+        return replace(config, precision="bf16" if on_cpu and brgemm.pays() else "float32")
     refuse(on_cpu and config.precision == "tf32", "precision is 'tf32'; allowed on a CPU: auto, float32, bf16")
-    if on_cpu and config.precision == "bf16" and not bf16.routine():
-        raise EngramError(f"precision is 'bf16'; allowed on this CPU ({bf16.missing()}): auto, float32")
+    if on_cpu and config.precision == "bf16" and not brgemm.routine():
+        raise EngramError(f"precision is 'bf16'; allowed on this CPU ({brgemm.missing()}): auto, float32")
     return config

@@ -20,7 +20,7 @@ import torch
 from rich.table import Table
 from rich.text import Text
 
-from ...actors.unroll import nbytes
+from ...actors.packed import nbytes
 from ...agents.process import prepare_process
 from ...agents.values import flatten
 from ...base.errors import EngramError, file_errors, library_errors, size_in_words, user_errors

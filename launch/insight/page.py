@@ -25,9 +25,10 @@ from torch import Tensor
 
 from ...actors.actor import Actor
 from ...agents.cores.core import state_leaves
+from ...agents.images import channels_first, image_size
 from ...agents.inside import Panel, Trace, most_active, over_time, recorded, statistics
 from ...agents.inside import panels as state_panels
-from ...agents.specs import BoxSpec, channels_first, image_size, log_policy
+from ...agents.specs import BoxSpec, log_policy
 from ..config.run_config import RunConfig
 from ..metrics.member import Member
 from ..runs.trained import actor_in_training

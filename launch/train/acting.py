@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 
 from ...actors.factory import ActorFactory
-from ...actors.pool import ActorPool, LocalPool
+from ...actors.local_pool import LocalPool
+from ...actors.pool import ActorPool
 from ...actors.thread_pool import ThreadPool
 from ...base.processes import StopFlag, end_children, leave_at_once
 from ...learners.group import Share

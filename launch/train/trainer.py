@@ -5,74 +5,33 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from ...actors.pool import ActorPool, ActorStateError
 from ...actors.unroll import Unroll, join
-from ...agents.agent import Agent
 from ...base.errors import EngramError
 from ...base.processes import StopFlag
 from ...learners import checkpoints
-from ...learners.learner import Learner
 from ..config.plain import to_dict
 from ..config.run_config import RunConfig
-from ..metrics.member import Evaluator, Member, best_now
+from ..metrics.evaluator import Evaluator, StopRequestedError, best_now
+from ..metrics.member import Member
 from ..metrics.panel import Panel
 from ..runs.directory import RunDirectory
 from ..runs.saved import Best
+from .callbacks import CHECKPOINT, ROW, UPDATE, Callbacks, Update
 
 if TYPE_CHECKING:
     from ..population.host import PopulationHost
     from ..runs.mirror import Mirror
 
 FINISH_SECONDS = 4.0  # Seconds after a stop request in which a synchronous batch can still complete and be learned from
-ROW, UPDATE, CHECKPOINT = "on_row", "on_update", "on_checkpoint"  # Callbacks
 
 Look = Callable[[Member, int, Callable[[], None]], None]
 """Called after an update: (member, its steps before the update, function to call after each environment step)."""
-
-
-class Update(NamedTuple):
-    """A finished update of a learner: the argument of `on_update`."""
-
-    step: int
-    """Environment steps that this learner has learned from."""
-    member: int
-    """Index in the population; 0 without a population."""
-    learner: Learner
-    batch: Unroll
-    """The unrolls of this update: T steps of B environments, time-major."""
-    path: Path  # Run directory
-
-    @property
-    def agent(self) -> Agent:
-        """The network with its new weights."""
-        return self.learner.agent
-
-
-@dataclass(frozen=True, kw_only=True)
-class Callbacks:
-    """The callbacks of a run. Each returns True to end the run with a checkpoint and None or False to continue. An
-    exception also ends the run with a checkpoint, and `engram.train` raises it."""
-
-    on_row: Callable[[dict[str, float]], Any] | None = None
-    """Called with every row of metrics by name, and with `step`: environment steps of all members."""
-    on_update: Callable[[Update], Any] | None = None
-    """Called after every update in the training process; may return metrics for the next row, {name: value}."""
-    on_checkpoint: Callable[[Path], Any] | None = None
-    """Called with the directory of every checkpoint after it has been written."""
-
-    def __bool__(self) -> bool:
-        return bool(self.on_row or self.on_update or self.on_checkpoint)
-
-
-class StopRequestedError(Exception):
-    """Raised between two steps of an evaluation when a stop is requested."""
 
 
 class Trainer:

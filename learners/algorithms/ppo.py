@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ...base.errors import above
 from ...base.settings import Settings, setting
-from ..returns import generalized_advantages, standardized, value_terms
+from ..returns import value_terms
+from .a2c import generalized_advantages, standardized
 from .algorithm import Algorithm, Pass, Targets, Terms
 
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from ...actors.unroll import Unroll, tensors, with_tensors
+from ...actors.packed import tensors, with_tensors
+from ...actors.unroll import Unroll
 from ..algorithms.algorithm import Targets
 from ..config import LearnerConfig
 from ..learner import Learner

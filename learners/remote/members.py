@@ -14,8 +14,8 @@ import ray
 import torch
 from ray.exceptions import RayError
 
-from ...actors.remote.slot import share_tensors
-from ...actors.unroll import Stored, Unroll, cut, join, pack, pieces_of, some_environments, unpack
+from ...actors.remote.slot import pack, share_tensors, unpack
+from ...actors.unroll import Stored, Unroll, join, some_environments
 from ...agents.agent import Agent
 from ...agents.values import flatten, load
 from ..config import LearnerConfig
@@ -23,6 +23,8 @@ from ..group import LOOK_SECONDS, GroupLostError
 from ..learner import Learner
 from .processes import PATIENCE, ProcessHandle, RemoteProcess, answer_of, claims, on_cpu
 
+INLINE_BYTES = 90_000  # Size of a result that Ray sends with the response to a call, not by way of its stores
+MOST_PIECES = 90  # Pieces of a result that Ray sends with one response, which is limited to 10 MB
 FETCH_SECONDS = 5.0  # Seconds within which an unroll must arrive; its machine may be unreachable
 
 
@@ -137,7 +139,8 @@ class RemoteLearner(Learner):
         if result is not None:
             weights, metrics, self.updates, self.steps, self._skipped, optimizer = result
             load(self.agent, weights)
-            self._newest, self._pieces = unpack(optimizer), pieces_of(len(response))
+            pieces = -(-len(response) // INLINE_BYTES)
+            self._newest, self._pieces = unpack(optimizer), pieces if pieces <= MOST_PIECES else 1
             self._read += metrics
         return result is not None
 
@@ -173,3 +176,9 @@ def learn_dealt(learners: Sequence[Learner], batches: Sequence[Unroll]) -> None:
     for learner in learners:
         if isinstance(learner, RemoteLearner):
             learner.finish()
+
+
+def cut(content: bytes, pieces: int) -> Any:
+    """Split bytes into this many pieces, the results of a call."""
+    size = -(-len(content) // pieces)
+    return content if pieces == 1 else [content[size * part : size * (part + 1)] for part in range(pieces)]

@@ -16,8 +16,9 @@ from ray.experimental import internal_kv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
+from ...actors.packed import header
 from ...actors.pool import ActorFailureError, ActorPool
-from ...actors.unroll import Unroll, header, join
+from ...actors.unroll import Unroll, join
 from ...agents.process import prepare_process
 from ...agents.values import Weights, flatten, map_leaves
 from ...base.errors import NOT_AVAILABLE, EngramError

@@ -2,7 +2,8 @@
 
 import pytest
 
-from engram.actors.pool import FIRST_PAUSE, FORGIVEN_AFTER, LONGEST_PAUSE, ActorFailureError, Failures
+from engram.actors.member_pool import FIRST_PAUSE, FORGIVEN_AFTER, LONGEST_PAUSE, Failures
+from engram.actors.pool import ActorFailureError
 from engram.envs.arrays import ContractError
 
 

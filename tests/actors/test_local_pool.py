@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from engram.actors.actor import Actor
-from engram.actors.pool import FORGIVEN_AFTER, ActorFailureError, LocalPool
+from engram.actors.local_pool import LocalPool
+from engram.actors.member_pool import FORGIVEN_AFTER
+from engram.actors.pool import ActorFailureError
 from pools import FACTORY, Broken, lags, least_max_lag, make_breaking, weights
 
 

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from engram.actors.actor import Actor
 from engram.actors.factory import ActorFactory
-from engram.actors.pool import LocalPool
+from engram.actors.local_pool import LocalPool
 from engram.actors.unroll import join, some_environments
 from engram.agents.config import AgentConfig
 from engram.agents.specs import log_policy, log_probability

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from engram.actors.actor import MemberActors, WeightsVersion
-from engram.actors.pool import LocalPool, MemberSchedule
+from engram.actors.local_pool import LocalPool
+from engram.actors.member_pool import MemberSchedule
 from engram.actors.unroll import Unroll, join, some_environments
 from engram.agents.values import Weights
 from pools import FACTORY, weights

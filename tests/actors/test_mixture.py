@@ -5,7 +5,7 @@ import torch
 
 from engram.actors.factory import ActorFactory
 from engram.actors.levels import LevelsConfig, MixtureBatch
-from engram.actors.unroll import tensors
+from engram.actors.packed import tensors
 from engram.agents.config import AgentConfig
 from engram.agents.values import Weights, flatten
 

@@ -5,7 +5,8 @@ import time
 import pytest
 import torch
 
-from engram.actors.pool import ActorFailureError, LocalPool
+from engram.actors.local_pool import LocalPool
+from engram.actors.pool import ActorFailureError
 from engram.actors.thread_pool import ThreadPool
 from pools import FACTORY, lags, make_breaking, take, weights
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engram.actors.factory import ActorFactory
-from engram.actors.pool import LocalPool
+from engram.actors.local_pool import LocalPool
 from engram.actors.thread_pool import ThreadPool
 from engram.agents.config import AgentConfig
 from engram.agents.cores import core_names

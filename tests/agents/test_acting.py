@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from engram.agents import bf16
 from engram.agents.agent import Agent
 from engram.agents.config import AgentConfig
 from engram.agents.cores.core import map_state, reset_state, state_leaves
+from engram.agents.cores.fast import bf16
 from engram.agents.cores.registry import make_core
 from engram.agents.specs import ArraySpec, ChoiceSpec
 from engram.agents.values import EnvOutput

@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 
 from engram.actors.factory import ActorFactory
-from engram.agents import bf16, kernels
+from engram.agents import kernels
 from engram.agents.config import AgentConfig, TorsoConfig
 from engram.agents.cores.core import reset_state
+from engram.agents.cores.fast import bf16, blas, brgemm
 from engram.agents.cores.registry import make_core
 from engram.launch.config.run_config import on_device
 from engram.learners.config import LearnerConfig
@@ -198,7 +199,7 @@ def test_a_whole_update_is_near_that_of_float32_and_repeats_bit_for_bit(core):
 
 def test_a_precision_that_the_device_does_not_have_is_refused(monkeypatch):
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    for cached in (bf16.instructions, bf16.routine, bf16.pays):
+    for cached in (blas.instructions, bf16.routine, brgemm.pays):
         cached.cache_clear()
     try:
         assert on_device(LearnerConfig(precision="auto"), CPU).precision == "float32"
@@ -211,5 +212,5 @@ def test_a_precision_that_the_device_does_not_have_is_refused(monkeypatch):
         with bf16.products():
             assert not bf16.active()
     finally:
-        for cached in (bf16.instructions, bf16.routine, bf16.pays):
+        for cached in (blas.instructions, bf16.routine, brgemm.pays):
             cached.cache_clear()

@@ -7,7 +7,8 @@ from torch import nn
 from engram.actors.factory import ActorFactory
 from engram.agents.config import AgentConfig, TorsoConfig
 from engram.agents.grid_torso import ConvTorso
-from engram.agents.specs import ArraySpec, channels_first
+from engram.agents.images import channels_first
+from engram.agents.specs import ArraySpec
 from engram.agents.torsos import make_torso
 from engram.envs.registration import ENVIRONMENTS
 

@@ -14,7 +14,7 @@ from engram.agents.cores.fast import elementwise, routes
 from engram.agents.cores.fast.rmc import kernels
 from engram.agents.cores.rmc import RMC, RMCState
 from engram.base import compiled
-from engram.base.compiled import sources
+from engram.base.sources import sources
 from unrolls import (
     check_gradients,
     compare_chunks,

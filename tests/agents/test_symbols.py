@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from engram.agents.config import TorsoConfig
-from engram.agents.grid_torso import MOST_CELLS, ConvTorso, Symbols
+from engram.agents.grid_torso import MOST_CELLS, ConvTorso
+from engram.agents.images import Symbols
 from engram.agents.normalization import Shares
 from engram.agents.specs import ArraySpec
 from engram.agents.torsos import make_torso

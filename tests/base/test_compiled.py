@@ -84,7 +84,7 @@ def test_code_for_types_that_are_no_more_is_compiled_anew_and_kept(tmp_path):
 def test_environments_depend_on_the_modules_that_they_share(module):
     """A change of the random numbers is a change of every environment."""
     name = f"engram.envs.{module}"
-    program = f"from engram.base.compiled import sources\nimport {name}\nprint(*sources({name!r}))"
+    program = f"from engram.base.sources import sources\nimport {name}\nprint(*sources({name!r}))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     files = {Path(file).name for file in done.stdout.split()}
     assert {"randomness.py", "arrays.py", "compiled.py"} <= files

@@ -9,8 +9,8 @@ from engram.agents.cores import core_names, make_core
 from engram.agents.cores.core import state_leaves
 from engram.agents.cores.registry import core_class, core_parameters
 from engram.base import compiled
-from engram.base.compiled import sources
 from engram.base.errors import EngramError
+from engram.base.sources import sources
 from small_cores import INPUTS, SMALL, small_core
 
 VARIANTS = [

@@ -10,7 +10,7 @@ from gymnasium import error
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
-from engram.envs.engine import BatchedEnv, SingleEnv
+from engram.envs.engine import BatchedEnv
 from engram.envs.registration import (
     ENVIRONMENTS,
     batch_class,
@@ -19,6 +19,7 @@ from engram.envs.registration import (
     find_environment,
     make_batch,
 )
+from engram.envs.single import SingleEnv
 
 NAMES = environment_names()
 LONG = 1100

@@ -9,7 +9,7 @@ from engram.agents.cores.registry import core_names, core_parameters
 from engram.launch.config.command_line import DRY_RUN, settings_of
 from engram.launch.config.run_config import RunConfig
 from engram.launch.config.run_flags import OTHER_FLAGS
-from engram.launch.train.trainer import Callbacks
+from engram.launch.train.callbacks import Callbacks
 from engram.learners.algorithms.ppo import PPOSettings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "coming-from.md").read_text()

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engram.actors.factory import ActorFactory
-from engram.actors.unroll import Stored, Unroll, header, join, some_environments
+from engram.actors.packed import header
+from engram.actors.unroll import Stored, Unroll, join, some_environments
 from engram.agents.config import AgentConfig
 from engram.learners.batches import Batcher
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from engram.learners.returns import generalized_advantages, n_step_returns, transitions
+from engram.learners.algorithms.a2c import generalized_advantages
+from engram.learners.returns import n_step_returns, transitions
 from engram.learners.vtrace import from_importance_weights
 
 Rows = dict[str, torch.Tensor]

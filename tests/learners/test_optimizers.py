@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from engram.learners.optimizers import RMSPropTF, clip_global_norm, make_optimizer, scheduled, set_hyperparameters
+from engram.learners.optimizers import clip_global_norm, make_optimizer, scheduled, set_hyperparameters
+from engram.learners.rmsprop import RMSPropTF
 
 ADAM = {"lr": 0.03, "eps": 1e-3, "decay": 0.9, "momentum": 0.0, "betas": (0.8, 0.95)}
 

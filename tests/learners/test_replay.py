@@ -5,14 +5,16 @@ import torch
 
 from engram.actors.actor import Actor
 from engram.actors.factory import ActorFactory
-from engram.actors.unroll import Unroll, some_environments, tensors
+from engram.actors.packed import tensors
+from engram.actors.unroll import Unroll, some_environments
 from engram.agents.agent import Agent
 from engram.agents.config import AgentConfig
 from engram.launch.config.run_config import RunConfig
-from engram.learners.batches import BURN_IN, Replay
+from engram.learners.batches import BURN_IN
 from engram.learners.checkpoints import pack, unpack
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner
+from engram.learners.replay import Replay
 
 ENVS, STEPS = 4, 6
 

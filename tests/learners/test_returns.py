@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from engram.learners.returns import discounted_sum, generalized_advantages, n_step_returns
+from engram.learners.algorithms.a2c import generalized_advantages
+from engram.learners.returns import discounted_sum, n_step_returns
 
 Case = dict[str, torch.Tensor]
 

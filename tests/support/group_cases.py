@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.distributed import FileStore  # pyright: ignore[reportPrivateImportUsage]
 
-from engram.actors.unroll import map_tensors, some_environments
+from engram.actors.packed import map_tensors
+from engram.actors.unroll import some_environments
 from engram.learners.batches import Group
 from engram.learners.group import GlooGroup
 from engram.learners.learner import Learner

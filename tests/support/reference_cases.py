@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from engram.actors.unroll import Unroll, map_tensors
+from engram.actors.packed import map_tensors
+from engram.actors.unroll import Unroll
 from engram.agents.agent import Agent, AgentState
 from engram.agents.config import AgentConfig, TorsoConfig
 from engram.agents.cores.core import map_state
 from engram.agents.cores.registry import core_parameters
-from engram.agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, MapSpec, ObservationSpec
+from engram.agents.prediction import MapSpec
+from engram.agents.specs import ActionSpec, ArraySpec, BoxSpec, ChoiceSpec, ObservationSpec
 from engram.agents.values import AgentOutput, EnvOutput
 from engram.learners.config import LearnerConfig
 from engram.learners.learner import Learner

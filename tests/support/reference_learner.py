@@ -14,7 +14,7 @@ from torch.distributions import kl_divergence
 
 from engram.actors.unroll import Unroll
 from engram.agents.agent import Agent
-from engram.agents.grid_torso import Symbols
+from engram.agents.images import Symbols
 from engram.agents.normalization import Moments, RescaledHead
 from engram.agents.values import map_leaves
 from engram.base import compiled

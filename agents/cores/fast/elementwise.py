@@ -161,3 +161,40 @@ def gradient_ends(reset: Array, cut: int, t: int, b: int) -> bool:
     """Whether no gradient of environment b passes from step t to the state before step t: where an episode begins
     (`reset` bool [T, B]), and before every `cut`-th step unless `cut` is 0."""
     return reset[t, b] or (cut > 0 and t > 0 and t % cut == 0)
+
+
+@part
+def mix(memory: Array, candidate: Array, gates: Array, out: Array) -> None:
+    """out [F] = i candidate + f memory; the gates [2 G] are i and f, G = 1 or F."""
+    half = len(gates) // 2
+    if half == 1:
+        i, f = gates[0], gates[1]
+        for c in range(len(out)):
+            out[c] = i * candidate[c] + f * memory[c]
+    else:
+        for c in range(len(out)):
+            out[c] = gates[c] * candidate[c] + gates[half + c] * memory[c]
+
+
+@part
+def mix_backward(
+    grad: Array, memory: Array, candidate: Array, gates: Array, grad_memory: Array, grad_candidate: Array, out: Array
+) -> None:
+    """The adjoint of `mix` with candidate = tanh(x) and gates = sigmoid(y): gradients of memory, x and, in `out`, y."""
+    half = len(gates) // 2
+    one = grad.dtype.type(1)
+    if half == 1:
+        i, f = gates[0], gates[1]
+        for c in range(len(grad)):
+            grad_memory[c] = f * grad[c]
+            grad_candidate[c] = i * grad[c] * (one - candidate[c] * candidate[c])
+        out[0] = dot(grad, candidate) * i * (one - i)
+        out[1] = dot(grad, memory) * f * (one - f)
+    else:
+        to_i, to_f = out[:half], out[half:]
+        for c in range(len(grad)):
+            i, f = gates[c], gates[half + c]
+            grad_memory[c] = f * grad[c]
+            grad_candidate[c] = i * grad[c] * (one - candidate[c] * candidate[c])
+            to_i[c] = grad[c] * candidate[c] * i * (one - i)
+            to_f[c] = grad[c] * memory[c] * f * (one - f)

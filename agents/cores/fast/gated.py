@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from ....base.compiled import compiled
-from ... import bf16
 from . import routes
-from .blas import gemm, multiply
+from .blas import gemm, multiply, release
 from .elementwise import Array, add, copy, copy_rows, gradient_ends, part, sigmoid, tanh
 
 ONE_PLACE = np.zeros((1, 1), np.int64)  # `Inputs.places` without an image
@@ -274,7 +273,7 @@ def lstm_steps(weight: Tensor, batch: int) -> Callable[[Array, Array, Tensor, Te
         results = out.numpy()[:, :, np.newaxis], cells.numpy()[:, np.newaxis]
         for first in range(0, batch, width):
             lstm(address, first, min(first + width, batch), inputs, record, *results)
-        bf16.release()
+        release()
         return out[0], cells
 
     return step

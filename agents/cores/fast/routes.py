@@ -15,16 +15,15 @@ from torch import Tensor, nn
 
 from ....base import compiled
 from ....base.processes import on_intel
-from ... import bf16
 from ...threads import share
 from ..core import touched, under_torch_func
-from .blas import gemm
+from . import bf16
+from .blas import gemm, release
 from .elementwise import Array
 
 GROUP = 8 if on_intel() else 16
 """Environments per group in the learner: few enough for two threads to share a batch. MKL is as fast for few as for
 many; with SciPy's BLAS, groups of 8 take a third longer than one of 32, groups of 16 an eighth longer."""
-WIDEST_GROUP = 64  # Largest `group_size`
 GROUP_OF_A_STEP = 128  # Environments per group in acting: a single step reads the weights again for every group
 ROWS_AT_ONCE = 256  # Rows of a matrix's gradient per piece of work: threads share best if pieces are similar in size.
 
@@ -63,14 +62,6 @@ def check(route: str, like: Tensor, **expected: tuple[Tensor, Sequence[int]]) ->
             raise ValueError(f"{route}: {name} is {actual}; expected {dtype} {list(shape)} on cpu")
 
 
-def gradient_cuts(reset: Tensor, bptt_length: int | None) -> Tensor:
-    """Return the steps without gradient to the previous step, bool [T, B]: resets, and every `bptt_length`-th step."""
-    if bptt_length is None:
-        return reset
-    time = torch.arange(len(reset), device=reset.device).unsqueeze(1)
-    return reset | ((time > 0) & (time % bptt_length == 0))
-
-
 def arrays(*tensors: Tensor) -> list[Array]:
     """Return views of tensors as NumPy arrays; noncontiguous tensors are copied."""
     return [tensor.detach().contiguous().numpy() for tensor in tensors]
@@ -79,7 +70,7 @@ def arrays(*tensors: Tensor) -> list[Array]:
 def group_size(batch: int) -> int:
     """Return the number of environments per group if each has one row in a multiplication: half of a wide batch, up to
     64, for SciPy's BLAS, which is then 1.6 times as fast as with 16."""
-    return GROUP if on_intel() else max(GROUP, min(batch // 2, WIDEST_GROUP))
+    return GROUP if on_intel() else max(GROUP, min(batch // 2, 64))
 
 
 def by_groups(work: Callable[[int, int, int], None], batch: int, width: int) -> None:
@@ -87,7 +78,7 @@ def by_groups(work: Callable[[int, int, int], None], batch: int, width: int) -> 
 
     def run(index: int) -> None:
         work(index, index * width, min((index + 1) * width, batch))
-        bf16.release()
+        release()
 
     if batch <= width:  # without the cost of `share`, which acting would notice
         run(0)

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from ....base.compiled import compiled
 from .elementwise import Array, part
-from .routes import arrays, by_groups, check, gradient_cuts, suits
+from .routes import arrays, by_groups, check, suits
 
 ENVIRONMENTS = 8  # Of a convolution, per piece of work
 
@@ -178,3 +178,11 @@ class Convolution(torch.autograd.Function):
         inputs, outputs = arrays(x, taps, began), arrays(grad, on_x, on_taps)
         by_groups(lambda _, begin, end: convolve_backward(begin, end, ctx.cut, *inputs, *outputs), batch, ENVIRONMENTS)
         return on_x, on_taps.sum(0), None, None
+
+
+def gradient_cuts(reset: Tensor, bptt_length: int | None) -> Tensor:
+    """Return the steps without gradient to the previous step, bool [T, B]: resets, and every `bptt_length`-th step."""
+    if bptt_length is None:
+        return reset
+    time = torch.arange(len(reset), device=reset.device).unsqueeze(1)
+    return reset | ((time > 0) & (time % bptt_length == 0))

@@ -15,11 +15,12 @@ from ray.exceptions import RayError
 
 import pools
 from engram.actors.levels import LevelsConfig
-from engram.actors.pool import ActorFailureError, ActorStateError, LocalPool
+from engram.actors.local_pool import LocalPool
+from engram.actors.pool import ActorFailureError, ActorStateError
 from engram.actors.remote import pool as pool_module
 from engram.actors.remote.pool import RayPool
-from engram.actors.remote.slot import RequestWindow, fetch
-from engram.actors.unroll import join, unpack
+from engram.actors.remote.slot import RequestWindow, fetch, unpack
+from engram.actors.unroll import join
 from engram.base.errors import EngramError
 from engram.launch.cluster.ray_session import require_gpus, start_ray
 from pools import FACTORY, gather, lags, make_breaking, open_window, take, weights

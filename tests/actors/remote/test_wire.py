@@ -11,8 +11,10 @@ from ray.exceptions import GetTimeoutError
 from torch import Tensor
 
 from engram.actors.factory import ActorFactory
+from engram.actors.packed import nbytes
 from engram.actors.remote import slot
-from engram.actors.unroll import SMALL_BYTES, Unroll, nbytes, pack, unpack
+from engram.actors.remote.slot import SMALL_BYTES, pack, unpack
+from engram.actors.unroll import Unroll
 from engram.agents.agent import AgentState
 from engram.agents.config import AgentConfig
 from engram.agents.cores.registry import core_names

@@ -9,7 +9,7 @@ import pytest
 from engram.base.errors import EngramError
 from engram.envs.foreign.batch import MOST_SAVED, ForeignBatch
 from engram.launch.config.run_config import RunConfig
-from engram.launch.metrics.member import Evaluator
+from engram.launch.metrics.evaluator import Evaluator
 from slow_envs import Slow
 
 

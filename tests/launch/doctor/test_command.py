@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import hosts
-from engram.actors.unroll import nbytes
+from engram.actors.packed import nbytes
 from engram.agents.values import flatten
 from engram.base.errors import EngramError
 from engram.base.processes import tree_memory

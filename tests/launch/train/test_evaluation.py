@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engram.launch.metrics import member
+from engram.launch.metrics import evaluator
 from engram.launch.runs import saved
 from engram.launch.runs.saved import Best
 from engram.launch.train import command
@@ -94,7 +94,7 @@ def test_a_run_that_begins_to_be_evaluated_has_a_new_best(tmp_path: Path) -> Non
 def test_a_policy_that_ends_no_episode_is_not_evaluated_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(member, "MOST_EVALUATION_STEPS", 1)
+    monkeypatch.setattr(evaluator, "MOST_EVALUATION_STEPS", 1)
     found = train(tmp_path / "run", [*EVALUATED, "--env-args", "max_steps=60"], 144)
     assert not any("eval/return" in row for row in found)
     assert "no evaluation at step" in "".join(capfd.readouterr())

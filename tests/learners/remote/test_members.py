@@ -8,8 +8,9 @@ import ray
 import torch
 
 from engram.actors.factory import ActorFactory
-from engram.actors.pool import LocalPool
-from engram.actors.unroll import Stored, join, pack, some_environments
+from engram.actors.local_pool import LocalPool
+from engram.actors.remote.slot import pack
+from engram.actors.unroll import Stored, join, some_environments
 from engram.agents.config import AgentConfig
 from engram.agents.values import Weights, flatten
 from engram.learners.config import LearnerConfig

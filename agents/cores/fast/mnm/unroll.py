@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .... import bf16
 from .. import routes
+from ..blas import release
 from ..elementwise import Array
 from .backward import backward
 from .forward import Gradients, Inputs, Leaves, Record, Result, forward
@@ -55,7 +55,7 @@ def prepare(
         result = Result(out.numpy(), errors.numpy(), cells.numpy(), memory)
         for begin in range(0, batch, width):
             forward(address, begin, min(begin + width, batch), inputs, now, record, result)
-        bf16.release()
+        release()
         return out[0], cells, errors[0]
 
     return step

@@ -3,8 +3,8 @@
 The equations are in `rmc.RMC`. A call processes a few environments, step by step, so that their values stay in the
 CPU's nearest caches.
 
-Shapes: T steps, B environments, N slots of F values, H heads with q, k, v of D values in total, L layers of the MLP,
-2 G values of the gates (G = 0: none).
+Shapes: T steps, B environments, N slots of F values, and the input as the last of N + 1 rows, without a query; H heads
+with q, k, v of D = H (2 K + V) values in total, V = F / H; L layers of the MLP, 2 G values of the gates (G = 0: none).
 """
 
 from typing import Any, NamedTuple
@@ -16,10 +16,14 @@ from ..blas import multiply
 from ..elementwise import (
     Array,
     add,
+    add_scaled,
     add_through_tanh,
     copy,
     copy_rows,
+    dot,
     gradient_ends,
+    mix,
+    mix_backward,
     normalize,
     normalize_backward,
     part,
@@ -29,7 +33,6 @@ from ..elementwise import (
     tanh,
     through_relu,
 )
-from .attention import attend, attend_backward, mix, mix_backward
 
 
 class Leaves(NamedTuple):
@@ -279,3 +282,61 @@ def _attention_backward(span: Group, w: Leaves, record: Record, through: Array, 
             normalize_backward(grad_qkv[n], normal, size, w.qkv_gain, down[b, n], to_qkv_gain, to_qkv_offset)
             add(grads.qkv_bias, down[b, n])
     _multiply(span, down, w.qkv, out)
+
+
+@part
+def attend(qkv: Array, rows: Array, weights: Array, out: Array) -> None:
+    """out [N, F] = the first N rows + weights v, with weights [H, N, N + 1] = softmax(q k^T / sqrt(K))."""
+    heads, queries, every = weights.shape
+    width, size = out.shape[1] // heads, qkv.shape[1] // heads
+    keys = (size - width) // 2
+    one = qkv.dtype.type(1)  # a Python float would convert everything to float64
+    factor = one / np.sqrt(qkv.dtype.type(keys))
+    for h in range(heads):
+        q, k, v, end = h * size, h * size + keys, h * size + 2 * keys, (h + 1) * size
+        for i in range(queries):
+            weight, y = weights[h, i], out[i, h * width : (h + 1) * width]
+            for j in range(every):
+                weight[j] = factor * dot(qkv[i, q:k], qkv[j, k:v])
+            _softmax(weight)
+            copy(rows[i, h * width : (h + 1) * width], y)
+            for j in range(every):
+                add_scaled(y, weight[j], qkv[j, v:end])
+
+
+@part
+def attend_backward(grad: Array, qkv: Array, weights: Array, grad_qkv: Array) -> None:
+    """The adjoint of `attend`: gradient of the result [N, F] -> of q, k, v [N + 1, D]."""
+    heads, queries, every = weights.shape
+    width, size = grad.shape[1] // heads, qkv.shape[1] // heads
+    keys = (size - width) // 2
+    one = qkv.dtype.type(1)
+    factor = one / np.sqrt(qkv.dtype.type(keys))
+    grad_weight = np.empty_like(weights[0, 0])
+    grad_qkv[:] = 0
+    for h in range(heads):
+        q, k, v, end = h * size, h * size + keys, h * size + 2 * keys, (h + 1) * size
+        for i in range(queries):
+            weight, above = weights[h, i], grad[i, h * width : (h + 1) * width]
+            mean = one - one
+            for j in range(every):
+                grad_weight[j] = dot(above, qkv[j, v:end])
+                mean += weight[j] * grad_weight[j]
+            for j in range(every):
+                score = factor * weight[j] * (grad_weight[j] - mean)
+                add_scaled(grad_qkv[i, q:k], score, qkv[j, k:v])
+                add_scaled(grad_qkv[j, k:v], score, qkv[i, q:k])
+                add_scaled(grad_qkv[j, v:end], weight[j], above)
+
+
+@part
+def _softmax(x: Array) -> None:
+    largest = x[0]
+    for j in range(1, len(x)):
+        largest = max(largest, x[j])
+    total = largest - largest
+    for j in range(len(x)):
+        x[j] = np.exp(x[j] - largest)
+        total += x[j]
+    for j in range(len(x)):
+        x[j] /= total

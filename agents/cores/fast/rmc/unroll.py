@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .... import bf16
 from .. import routes
+from ..blas import release
 from ..elementwise import Array
 from .kernels import VECTORS, Leaves, Record, Settings, backward, forward
 
@@ -44,7 +44,7 @@ def prepare(tensors: Leaves, initial: Tensor, heads: int) -> Callable[[Array, Ar
         now = leaves._replace(row=row, gates_input=gates, memory=before)
         for begin in range(0, batch, width):
             forward(address, begin, min(begin + width, batch), settings, now, record, values)
-        bf16.release()
+        release()
         return out[0]
 
     return step
