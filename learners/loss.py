@@ -19,10 +19,8 @@ from .batches import ALONE, BURN_IN, Group, learned_rewards
 from .config import LearnerConfig, Precision
 from .returns import transitions, valid_sum
 
-METRICS = (
-    *("loss/policy", "loss/value", "loss/entropy", "loss/auxiliary", "loss/prediction", "loss/total"),
-    *("policy/entropy", "policy/kl_behavior"),
-)
+TERMS = "policy", "value", "entropy", "auxiliary", "prediction", "total"
+METRICS = (*(f"loss/{term}" for term in TERMS), "policy/entropy", "policy/kl_behavior")
 """Metrics of every algorithm, in order. Losses are weighted, as in the total; the rest are means over valid steps.
 Metrics of the algorithm (`Algorithm.metrics`) follow."""
 KL = METRICS.index("policy/kl_behavior")
