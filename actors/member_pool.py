@@ -103,7 +103,7 @@ class MemberSchedule:
 
 
 class MemberPool(ActorPool):
-    """Weights, turns and failures of the members' actors, common to the pools below and in remote/."""
+    """Weights, turns and failures of the members' actors, common to all pools."""
 
     def __init__(self, max_failures: int, report: Callable[[str], None]) -> None:
         self._failures = Failures(max_failures, report)

@@ -3,14 +3,13 @@
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
 from ..agents.threads import become_helper
 from ..agents.values import Weights
-from .actor import MakeActor
 from .local_pool import LocalPool
 from .packed import record_event, stream_module, take_over, tensors
 from .unroll import Unroll
@@ -24,22 +23,13 @@ class ThreadPool(LocalPool):
     the GIL. Unrolls are not copied and stay on the GPU.
 
     Args:
+        pool, together: arguments of LocalPool.
         num_envs: environments per actor.
         ahead: limit on a member's environments requested and not yet learned from (at least those of one actor).
     """
 
-    def __init__(
-        self,
-        make_actor: MakeActor,
-        num_actors: int,
-        max_failures: int,
-        report: Callable[[str], None] = print,
-        *,
-        num_envs: int,
-        ahead: int,
-        together: bool = False,
-    ) -> None:
-        super().__init__(make_actor, num_actors, max_failures, report, together=together)
+    def __init__(self, *pool: Any, num_envs: int, ahead: int, together: bool = False) -> None:
+        super().__init__(*pool, together=together)
         self.still = threading.Lock()
         self._num_envs, self._ahead = num_envs, max(ahead, num_envs)
         self._unlearned: Counter[int] = Counter()  # Environments requested and not yet learned from, by member

@@ -43,16 +43,9 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def tree(pid: int) -> list[psutil.Process]:
-    """Return process `pid` and its descendants; an empty list if the process has ended."""
-    with suppress(psutil.Error):
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    return []
-
-
 def end_children() -> None:
-    for process in tree(os.getpid())[1:]:
+    """Kill all descendants of this process."""
+    for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             process.kill()
 
@@ -61,17 +54,6 @@ def end_with_parent() -> None:
     """Have the kernel send SIGTERM to this process when its parent dies (Linux only); for `preexec_fn`."""
     if (libc := _libc()) is not None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def tree_memory(pid: int) -> int:
-    """Resident bytes of process `pid` and its descendants; 0 if it has ended. Proportional set sizes are summed, so
-    Ray's object store, which all of them map, counts once."""
-    total = 0
-    for process in tree(pid):
-        with suppress(psutil.Error):  # the process has ended
-            memory = process.memory_full_info()
-            total += getattr(memory, "pss", memory.uss)
-    return total
 
 
 class Memory(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from engram.actors import pool as pool_module
+from engram.actors import thread_pool
 from engram.agents.process import prepare_process
 from engram.agents.threads import use_threads
 from engram.launch.api.training import make_agents, make_learners, make_panel, make_trainer
@@ -71,7 +71,7 @@ def main() -> None:
     options, others = parser.parse_known_args()
     prepare_process(1)
     if options.shared_stream:
-        pool_module.stream_module = lambda _: None
+        thread_pool.stream_module = lambda _: None
     arguments = ["--env", options.env, "--core", options.core, "--device", options.device, *others]
     rates: dict[str, list[float]] = {"local": [], "act_on": []}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as files:

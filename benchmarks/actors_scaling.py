@@ -24,6 +24,7 @@ memory.
 import argparse
 import json
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from typing import Any
 import psutil
 import ray
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from engram.actors.factory import ActorFactory
 from engram.actors.packed import nbytes
@@ -40,7 +43,7 @@ from engram.actors.remote.slot import RequestWindow
 from engram.actors.unroll import Unroll
 from engram.agents.process import prepare_process
 from engram.agents.values import Weights, flatten
-from engram.base.processes import num_cores, tree_memory
+from engram.base.processes import num_cores
 from engram.launch.bench.command import training_speed
 from engram.launch.cluster.ray_session import start_ray
 from engram.launch.config.run_config import RunConfig
@@ -49,6 +52,7 @@ from engram.launch.metrics.provenance import provenance
 from engram.launch.train.acting import ACTOR_NICENESS
 from engram.learners.batches import Batcher
 from engram.learners.learner import Learner
+from process_tree import tree_memory
 
 RESULTS = Path(__file__).parent / "results"
 PAPER: RunConfig = preset("paper", "boxworld", "rmc")

@@ -22,8 +22,9 @@ from typing import Any
 
 import psutil
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
 from engram.agents.process import prepare_process
-from engram.base.processes import tree_memory
 from engram.launch.api.training import make_agents, make_learners, make_panel, make_trainer
 from engram.launch.config.plain import to_dict
 from engram.launch.config.run_config import RunConfig, find_device
@@ -32,6 +33,7 @@ from engram.launch.metrics.provenance import provenance
 from engram.launch.runs.directory import RunDirectory
 from engram.launch.train.acting import make_pool
 from engram.launch.train.trainer import Trainer
+from process_tree import tree_memory
 
 RESULTS = Path(__file__).parent / "results"
 SCHEME = ["--pbt.scheme", "truncation", "--pbt.explore", "learner.lr=loguniform(1e-5,1e-3)"]

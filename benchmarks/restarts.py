@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,16 @@ import numpy as np
 import psutil
 import ray
 
-from engram.actors import pool as local_pool
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from engram.actors import member_pool
 from engram.actors.remote import pool as pool_module
 from engram.actors.remote.pool import RayPool
 from engram.actors.remote.slot import ProcessPlace, RequestWindow, place_of_this_process
 from engram.agents.values import Weights
-from engram.base.processes import tree_memory
 from engram.launch.cluster.ray_session import start_ray
 from engram.launch.metrics.provenance import provenance
+from process_tree import tree_memory
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -80,7 +83,7 @@ def main() -> None:
     number = arguments.restarts
     ray.cloudpickle.register_pickle_by_value(__import__("__main__"))
     pool_module.ActorProcess = ShortLived  # type: ignore[assignment,misc]
-    local_pool.LONGEST_PAUSE = 0.0  # they are all failures in a row
+    member_pool.LONGEST_PAUSE = 0.0  # they are all failures in a row
     start_ray(2)
     pool = RayPool(int, 1, max_failures=10 * number, window=RequestWindow(1, 1, 1, 1), report=lambda _: None)
     pool.publish(Weights(0, 0, np.zeros(1000, np.float32)))

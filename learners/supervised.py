@@ -18,7 +18,7 @@ from ..agents.cores.core import CoreState, map_state, reset_state, state_leaves
 from ..base.errors import above
 from ..base.settings import Settings, setting
 from ..envs.tasks.task import Batch, Task
-from .optimizers import clip_global_norm, make_optimizer
+from .optimizers import Adam, clip_global_norm
 
 MOST_ONE_HOT = 64  # Largest number of symbols for one-hot encoding; more are embedded
 CONFIDENT = 1.959964  # 95% of a normal distribution lies within this many standard deviations of the mean
@@ -150,9 +150,7 @@ class SupervisedLearner:
     def __init__(self, model: SequenceModel, config: SupervisedConfig, stream: bool) -> None:
         self.model, self.config, self.stream = model, config, stream
         self.device = next(model.parameters()).device
-        self.optimizer = make_optimizer(
-            "adam", model.parameters(), lr=config.lr, eps=config.eps, decay=0.0, momentum=0.0, betas=(0.9, 0.999)
-        )
+        self.optimizer = Adam(model.parameters(), lr=config.lr, eps=config.eps, fused=True)
         self.updates, self.skipped = 0, 0  # Skipped: updates whose loss or gradient was not finite
         self._state: CoreState | None = None
 

@@ -23,11 +23,13 @@ from typing import Any
 
 import psutil
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
+
 import ledger
 import plot
-from engram.base.processes import tree_memory
 from engram.launch.metrics.provenance import provenance
 from faults import FAULTS
+from process_tree import tree_memory
 
 HERE = Path(__file__).parent
 ENVS = 32

@@ -57,14 +57,11 @@ class Background:
 
     def _hold(self, begun: "Future[subprocess.Popen[bytes]]") -> None:
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", f"import sys; sys.path += {sys.path!r}; {RL_TRAIN}", *self._arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
-                preexec_fn=end_with_parent,
-                start_new_session=True,  # a terminal's Ctrl-C goes to the parent, which then stops this run
-            )
+            program = f"import sys; sys.path += {sys.path!r}; {RL_TRAIN}"
+            command = [sys.executable, "-P", "-c", program, *self._arguments]
+            streams: Any = {"stdin": subprocess.DEVNULL, "stdout": self._output, "stderr": self._output}
+            # In a new session, so that a terminal's Ctrl-C goes to the parent, which then stops this run
+            process: Any = subprocess.Popen(command, **streams, preexec_fn=end_with_parent, start_new_session=True)
         except BaseException as problem:
             begun.set_exception(problem)
             return

@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -130,14 +130,9 @@ def lower_priority() -> None:
 def _start(job: Job) -> "subprocess.Popen[bytes]":
     job.log.parent.mkdir(parents=True, exist_ok=True)
     with job.log.open("ab") as log:
-        return subprocess.Popen(
-            job.command(),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            preexec_fn=lower_priority,
-            start_new_session=True,
-        )
+        streams: Any = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        process: Any = subprocess.Popen(job.command(), **streams, preexec_fn=lower_priority, start_new_session=True)
+        return process
 
 
 def _complete(job: Job, code: int) -> None:

@@ -11,6 +11,7 @@ in the shape of RunConfig.
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,15 +91,9 @@ def parse_run(
     named = base is not None or chosen["env"] or chosen["config"]
     if env_required and not named and {"-h", "--help"} & {*argv}:
         default = replace(default, env=tyro.MISSING)  # shown as required
-    config = parse(
-        RunConfig,
-        without(argv, ("--preset", "--config")),
-        "rl-train",
-        _HELP,
-        default=default,
-        other_flags=(*OTHER_FLAGS, *other_flags),
-        explain=lambda name: _meaning(name, chosen, default),
-    )
+    options: Any = {"default": default, "other_flags": (*OTHER_FLAGS, *other_flags)}
+    explain = partial(_meaning, chosen=chosen, default=default)
+    config = parse(RunConfig, without(argv, ("--preset", "--config")), "rl-train", _HELP, **options, explain=explain)
     refuse(env_required and not named, f"--env is missing; {NO_ENV}, as in: rl-train --env t-maze --preset easy")
     return _complete(config, default, value_of("--envs-per-update", argv) is not None)
 

@@ -110,15 +110,9 @@ def onnx_model(step: Step, program: torch.export.ExportedProgram, facts: dict[st
     log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
-            exported: Any = torch.onnx.export(
-                program,
-                (),
-                input_names=list(step.example),
-                output_names=step.outputs,
-                dynamic_shapes=({name: {0: "batch"} for name in step.example},),
-                dynamo=True,
-                verbose=False,
-            )
+            names: Any = {"input_names": list(step.example), "output_names": step.outputs}
+            shapes = ({name: {0: "batch"} for name in step.example},)
+            exported: Any = torch.onnx.export(program, (), **names, dynamic_shapes=shapes, dynamo=True, verbose=False)
     except Exception as problem:  # the exporter wraps every exception
         core, reason = type(step.agent.core).__name__, _first_line(problem.__cause__ or problem)
         raise ValueError(f"cannot make an ONNX model of {core}: {reason}") from problem

@@ -187,16 +187,8 @@ def written(title: str, about: str, recording: Recording, panels: Sequence[Panel
     pixels |= {"the agent's view": recording.views}
     files: dict[str, str] = {}
     frames = {name: [_add(frame, files) for frame in series] for name, series in pixels.items() if series}
-    content = {
-        "title": title,
-        "about": about,
-        "steps": len(recording.values),
-        "table": table(recording),
-        "frames": frames,
-        "files": files,
-        "figure": _uri("png", file.getvalue()),
-        "axis": [axis.x0, axis.x1],
-    }
+    content = {"title": title, "about": about, "steps": len(recording.values), "table": table(recording)}
+    content |= {"frames": frames, "files": files, "figure": _uri("png", file.getvalue()), "axis": [axis.x0, axis.x1]}
     # Only "<" can end a script element or begin a comment in it.
     data = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
     template = resources.files(str(__package__)).joinpath("page.html").read_text("utf-8")

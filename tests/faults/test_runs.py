@@ -16,11 +16,11 @@ import numpy as np
 import psutil
 import pytest
 
-from engram.base.processes import tree
 from engram.launch.metrics.writer import MetricsWriter, new_name
 from engram.launch.runs.directory import resume_command
 from engram.launch.train import command as train
 from engram.learners import checkpoints
+from process_tree import tree
 from runs import FOREVER, TINY, family, gone, last_step, rows, start, steps_saved, stop, wait_for, workers
 
 

@@ -13,11 +13,12 @@ import torch
 
 from engram.agents.config import AgentConfig
 from engram.base.errors import EngramError
-from engram.base.processes import num_cores, tree_memory
+from engram.base.processes import num_cores
 from engram.launch.bench.command import measure, open_parts, speed_of_light, training_speed
 from engram.launch.config.run_config import RunConfig
 from engram.launch.entry import rl_bench as run
 from engram.launch.metrics import provenance as machine
+from process_tree import tree_memory
 
 CPU = torch.device("cpu")
 TINY = ["--core-args", "hidden_size=8", "--local", "--envs-per-actor", "8", "--envs-per-update", "4"]

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from engram.base.errors import EngramError
-from engram.base.processes import tree
 from engram.launch.cluster.ray_session import cpus_needed
 from engram.launch.train import command as train
+from process_tree import tree
 from runs import FOREVER, last_step, start, wait_for
 
 TOKEN = "0123456789abcdef" * 4

@@ -16,11 +16,11 @@ import hosts
 from engram.actors.packed import nbytes
 from engram.agents.values import flatten
 from engram.base.errors import EngramError
-from engram.base.processes import tree_memory
 from engram.launch.config.run_config import RunConfig
 from engram.launch.config.run_flags import preset
 from engram.launch.doctor import command as doctor
 from engram.launch.doctor.command import Estimate, Facts, Finding, estimate, examine, look
+from process_tree import tree_memory
 
 COMMANDS = Path(sys.executable).parent
 TINY = [
